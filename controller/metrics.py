@@ -40,6 +40,12 @@ class Metrics:
             ["crd"],
             registry=r,
         )
+        self._unreadable = Gauge(
+            f"{PREFIX}_unreadable_objects",
+            "Objects of which values (part) or the whole (all) cannot be decoded, by resource; the log names them",
+            ["resource", "extent"],
+            registry=r,
+        )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
         self._held = Gauge(
             f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=r
@@ -128,7 +134,15 @@ class Metrics:
         """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""
         self._leader.set(1 if leads else 0)
         if self._leads and not leads:
-            gauges = (self._workloads, self._servers, self._nodes, self._free, self._degraded_now, self._outdated)
+            gauges = (
+                self._workloads,
+                self._servers,
+                self._nodes,
+                self._free,
+                self._degraded_now,
+                self._outdated,
+                self._unreadable,
+            )
             for gauge in gauges:
                 gauge.clear()
             for single in (self._held, self._idle, self._oldest):
@@ -137,6 +151,12 @@ class Metrics:
             for crd, outdated in self._outdated_crds.items():
                 self.crd_outdated(crd, outdated)
         self._leads = leads
+
+    def unreadable(self, objects: Mapping[str, tuple[int, int]]) -> None:
+        """Set the numbers of objects of which values, and of which the whole cannot be decoded, by resource."""
+        for resource, (part, whole) in objects.items():
+            self._unreadable.labels(resource, "part").set(part)
+            self._unreadable.labels(resource, "all").set(whole)
 
     def held(self, number: int) -> None:
         """Set the number of writes that wait because they were rejected or had no effect."""

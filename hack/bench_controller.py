@@ -250,7 +250,7 @@ async def discovered(cluster: Cluster, count: int) -> None:
     async def all_ready() -> bool:
         ready = 0
         async for page in cluster.client.list(NEURON_ULTRASERVERS, NAMESPACE):
-            ready += sum(item.get("status", {}).get("state") == "Ready" for item in json.loads(page)["items"])
+            ready += sum(item.get("status", {}).get("state") == "Ready" for item in page.decoded(dict).objects)
         await asyncio.sleep(0.5)
         return ready == count
 

@@ -115,7 +115,7 @@ class Bench:
         """Return how many pods with this prefix have a node, and how many the scheduler could not place."""
         placed = refused = 0
         async for page in self.client.list(PODS, NAMESPACE):
-            for item in json.loads(page)["items"]:
+            for item in page.decoded(dict).objects:
                 if item["metadata"]["name"].startswith(prefix):
                     reasons = {each.get("reason") for each in item["status"].get("conditions") or ()}
                     placed += bool(item["spec"].get("nodeName"))

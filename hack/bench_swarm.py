@@ -44,7 +44,7 @@ class Own:
     async def relist(self) -> None:
         self.items = {}
         async for page in self._client.list(RESOURCE_SLICES, fieldSelector=f"spec.nodeName={self._name}"):
-            for item in json.loads(page)["items"]:
+            for item in page.decoded(dict).objects:
                 self.remember(item)
 
 
@@ -133,7 +133,7 @@ class Swarm:
     async def _follow(self) -> None:
         version = ""
         async for page in self._client.list(NEURON_ULTRASERVERS, NAMESPACE):
-            version = json.loads(page)["metadata"]["resourceVersion"]
+            version = page.version
         while True:
             params = {"resourceVersion": version, "timeoutSeconds": "300"}
             async with self._client.watch(NEURON_ULTRASERVERS, NAMESPACE, params, idle_timeout_s=420) as lines:

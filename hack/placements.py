@@ -188,7 +188,7 @@ class Comparison(bench_sets.Bench):
     async def _items(self, resource: Any) -> dict[str, Obj]:
         found = {}
         async for page in self.client.list(resource):
-            found.update({item["metadata"]["name"]: item for item in json.loads(page)["items"]})
+            found.update({item["metadata"]["name"]: item for item in page.decoded(dict).objects})
         return found
 
     async def _decided(self, pods: Sequence[str]) -> dict[str, str | None]:

@@ -105,6 +105,10 @@ class Unavailable(ApiError):
     """The server failed (5xx), or did not respond in time."""
 
 
+class TooLarge(Unavailable):
+    """The response is larger than the caller accepts."""
+
+
 def api_error(
     status: int, reason: str, message: str, retry_after_s: float | None = None, causes: tuple[str, ...] = ()
 ) -> ApiError:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import MALFORMED
+from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import LEASES
 
 log = logging.getLogger(__name__)

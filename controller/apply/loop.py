@@ -66,6 +66,7 @@ class Reconciler:
         applier.schemas.on_change = metrics.crd_outdated
         self._term = 0
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self.changed = asyncio.Event()
 
@@ -175,8 +176,17 @@ class Reconciler:
         index.unschedulable = self._applier.pod_looks.unschedulable
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
+        self._report_errors(plan)
+        self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
+
+    def _report_errors(self, plan: Plan) -> None:
+        """Log the error of each object that could not be planned, once."""
+        for name, err in plan.errors.items():
+            if repr(err) != self._reported_errors.get(name):
+                log.error("an object could not be planned", extra={"object": name}, exc_info=err)
+        self._reported_errors = {name: repr(err) for name, err in plan.errors.items()}
 
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""

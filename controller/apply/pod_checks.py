@@ -16,7 +16,7 @@ from controller.plan import pod_start
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import MALFORMED
+from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class PodLooks:
         try:
             async with contextlib.aclosing(self._client.list(PODS, namespace, fieldSelector=UNSCHEDULED)) as read:
                 async for page in read:
-                    pods += json.loads(page).get("items") or ()
+                    pods += page.decoded(dict).objects
                     pages += 1
                     if pages == PAGES:
                         break

@@ -14,7 +14,7 @@ from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_unti
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import MALFORMED
+from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import MALFORMED
+from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,8 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import MALFORMED, Reflector
+from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     NEURON_ULTRASERVERS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from types import MappingProxyType
@@ -12,13 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from controller.observe import decode, projections
+from controller.observe import decode, projections, unreadable
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import MALFORMED, Reflector
+from neuron_dra.kube.objects import MALFORMED, Damaged
+from neuron_dra.kube.reflector import Reflector, Salvage, keep_last
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -118,6 +118,7 @@ class Caches(Generic[IndexT]):
             read: type[msgspec.Struct] | None = None,
             gather_s: float = 0.0,
             gives_up_on: tuple[type[ApiError], ...] = (),
+            salvage: Salvage = keep_last,
         ) -> Reflector:
             return Reflector(
                 client,
@@ -129,17 +130,24 @@ class Caches(Generic[IndexT]):
                 fields=read,
                 gather_s=gather_s,
                 gives_up_on=gives_up_on,
+                salvage=salvage,
             )
 
         self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=HEARTBEATS_S)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
-        self.claims = watched(RESOURCE_CLAIMS, decode.claim_use)
-        self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)
-        self.workloads = watched(NEURON_WORKLOADS, decode.workload)
-        self.templates = watched(CLAIM_TEMPLATES, decode.template)
+        self.claims = watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
+        self.ultraservers = watched(
+            NEURON_ULTRASERVERS,
+            decode.ultraserver,
+            namespace=NAMESPACE,
+            salvage=unreadable.existing(decode.ultraserver),
+        )
+        self.workloads = watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.existing(decode.workload))
+        self.templates = watched(CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {}))
         self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
         self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
+        self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._client = client
         self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
@@ -178,7 +186,22 @@ class Caches(Generic[IndexT]):
 
     def watches(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the coroutine function to run for each watch, by resource. None of them ends by itself."""
-        return {name: each.run for name, each in self.by_name.items()} | {"namespaces": self._watch_namespaces}
+        found = {name: each.run for name, each in self.by_name.items()}
+        return found | {"namespaces": self._watch_namespaces, "pods of unreadable claims": self._pod_nodes.run}
+
+    @property
+    def damaged(self) -> dict[str, Mapping[str, Damaged]]:
+        """The objects that cannot be read, or not all of them, by the plural of the resource and namespace/name."""
+        return {name: each.damaged for name, each in self.by_name.items()}
+
+    @property
+    def unreadable(self) -> dict[str, tuple[int, int]]:
+        """The numbers of objects of which values, and of which the whole cannot be read, by the plural."""
+        found = {}
+        for name, damaged in self.damaged.items():
+            part = sum(bool(each.paths) for each in damaged.values())
+            found[name] = part, len(damaged) - part
+        return found
 
     async def _watch_namespaces(self) -> None:
         """Watch Namespaces. The ClusterRoles of AWS and of releases without limits do not allow it."""
@@ -201,6 +224,11 @@ class Caches(Generic[IndexT]):
         async with asyncio.TaskGroup() as group:
             for each in self._readable().values():
                 group.create_task(each.relist())
+        await self.find_nodes_of_pods()
+
+    async def find_nodes_of_pods(self) -> None:
+        """Find the nodes of unreadable claims that only their pods show."""
+        await self._pod_nodes.find()
 
     async def reread_claims(self, nodes: Collection[str]) -> None:
         """Read again which claims are allocated on these nodes: all claims, or only those of the nodes' pods.
@@ -228,14 +256,14 @@ class Caches(Generic[IndexT]):
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
-                for pod in msgspec.json.decode(page, type=projections.Pods).items or ():
+                for pod in page.decoded(projections.Pod).objects:
                     names |= {(pod.metadata.namespace, name) for name in pod.claims}
             for namespace, name in sorted(names):
                 have = self.claims.items.get(f"{namespace}/{name}")
                 use: ClaimUse | None = have["value"] if have is not None else None
                 if use is None or node not in use.nodes:  # it may be shown where it was before
                     with contextlib.suppress(NotFound):
-                        self.claims.remember(json.loads(await self._client.get(RESOURCE_CLAIMS, namespace, name)))
+                        self.claims.remember_raw(await self._client.get(RESOURCE_CLAIMS, namespace, name))
 
     def index(
         self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
@@ -264,9 +292,17 @@ class Caches(Generic[IndexT]):
             index.put_namespace(_name(key), None if namespace is None else namespace.limit)
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.blocked_evictions = dict(blocked_evictions)
-        index.unwritable = unwritable
+        index.unwritable = {**self._unread_ultraservers(), **unwritable}
         index.refresh()
         return index
+
+    def _unread_ultraservers(self) -> dict[str, str]:
+        """Return why NeuronUltraServers cannot be read, by name: what they have is unknown, so nothing is written."""
+        return {
+            _name(key): f"the object cannot be read: {each.why}"
+            for key, each in self.ultraservers.damaged.items()
+            if not each.paths
+        }
 
     def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
         """Store a slice with the others of its node; return the nodes whose slices changed."""

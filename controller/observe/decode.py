@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controller.observe import fields
 from controller.observe.model import (
     GROUP,
     LIMIT_ANNOTATION,
@@ -54,6 +55,7 @@ LEAVING = (
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
 _KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+LATEST = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)  # no sum of it and a duration overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,14 @@ class PublishedSlice:
 
 
 def time(text: object) -> datetime.datetime:
-    """Return an API time; the epoch if the text is not a time."""
+    """Return an API time, at least EPOCH and at most LATEST; EPOCH if the text is not a time."""
     try:
-        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(datetime.UTC)
+        found = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return EPOCH
+    if EPOCH.year <= found.year < LATEST.year:
+        return found.astimezone(datetime.UTC)
+    return EPOCH if found.year < EPOCH.year else LATEST  # a change of time zone could overflow
 
 
 def published_slice(item: Wire) -> PublishedSlice | None:
@@ -223,15 +228,18 @@ def _classes(claim: Wire) -> dict[str, str]:
 
 def ultraserver(item: Wire) -> UltraServer:
     """Return a NeuronUltraServer."""
-    meta, status = item["metadata"], item.get("status") or {}
+    meta = item["metadata"]
+    spec = dict(fields.part(item, "spec", fields.ULTRASERVER_SPEC))
+    if "topology" in spec:
+        spec["topology"] = [one for one in spec["topology"] or () if "nodeName" in one and "nodeId" in one]
     reading = read_allocations(item)
     return UltraServer(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         version=str(meta.get("resourceVersion", "")),
         generation=int(meta.get("generation") or 0),
-        spec=item.get("spec") or {},
-        status=status,
+        spec=spec,
+        status=fields.part(item, "status", fields.ULTRASERVER_STATUS),
         reservations=tuple(Reservation(meta["name"], each) for each in reading.allocations),
         unread=reading.unread,
         finalizers=tuple(meta.get("finalizers") or ()),
@@ -240,8 +248,10 @@ def ultraserver(item: Wire) -> UltraServer:
 
 
 def workload(item: Wire) -> Workload:
-    """Return a NeuronUltraServerWorkload; the API server has validated it."""
-    meta, spec = item["metadata"], item.get("spec") or {}
+    """Return a NeuronUltraServerWorkload; `problem` says what in its spec has another type than in the CRD."""
+    meta = item["metadata"]
+    spec = fields.part(item, "spec", fields.WORKLOAD_SPEC)
+    status = fields.part(item, "status", fields.WORKLOAD_STATUS)
     strategy = str((spec.get("allocationPolicy") or {}).get("failureStrategy") or "NoOp")
     return Workload(
         namespace=str(meta.get("namespace", "")),
@@ -260,8 +270,9 @@ def workload(item: Wire) -> Workload:
         moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
-        status=item.get("status") or {},
-        groups=tuple(each for each in (item.get("status") or {}).get("groups") or [] if _is_group(each)),
+        status=status,
+        groups=tuple(each for each in status.get("groups") or [] if _is_group(each)),
+        problem=fields.problem(item, "spec", fields.WORKLOAD_SPEC),
     )
 
 

@@ -214,6 +214,7 @@ class Workload:
     groups: tuple[Wire, ...] = ()
     moves_on_cordon: bool = False
     rendezvous: str = ""  # the annotation, valid or not
+    problem: str = ""  # why the object cannot be read
 
     @property
     def restarting(self) -> Wire | None:

@@ -107,9 +107,3 @@ class Pod(Part):
         if status.extended_resource_claim_status is not None:
             found.append(status.extended_resource_claim_status)
         return {each.resource_claim_name for each in found if each.resource_claim_name}
-
-
-class Pods(Part):
-    """A page of a list of Pods."""
-
-    items: list[Pod] | None = None

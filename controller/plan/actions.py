@@ -219,6 +219,7 @@ class Plan:
     - `starting`: workloads whose pods are checked: can they be scheduled?
     - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
+    - `errors`: of objects that could not be planned, by namespace/name or name.
     - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
       change.
     """
@@ -231,6 +232,7 @@ class Plan:
     recheck: datetime.datetime | None = None
     settled: frozenset[str] = frozenset()
     settled_nodes: frozenset[str] = frozenset()
+    errors: Mapping[str, Exception] = field(default_factory=dict)
 
     @property
     def handed_over(self) -> frozenset[str]:

@@ -152,6 +152,7 @@ class PlanningContext:
     recheck: list[datetime.datetime] = field(default_factory=list)
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
+    errors: dict[str, Exception] = field(default_factory=dict)  # by namespace/name or name of the object
     contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
     """Which workload gets each template name that several request."""
 

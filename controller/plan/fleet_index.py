@@ -62,6 +62,8 @@ class FleetIndex:
         """The limit in each Namespace's annotation, empty without one; None if Namespaces cannot be read."""
         self._reserved = Reserved()
         self.group_by_name: dict[str, Group] = {}
+        self.broken: dict[str, Exception] = {}
+        """The UltraServers that could not be derived from their objects, and why; none of their nodes is free."""
         self.unsettled: set[str] = set()
         """Names of UltraServers whose objects may need a write."""
         self.unsettled_nodes: set[str] = set()
@@ -310,7 +312,13 @@ class FleetIndex:
         only.
         """
         for name in self._stale:
-            self._refresh(name)
+            self.broken.pop(name, None)
+            try:
+                self._refresh(name)
+            except Exception as err:  # an error about one UltraServer must not end the plans for all others
+                self.broken[name] = err
+                _put(self.group_by_name, name, None)
+                self._slots.put(name, None, frozenset(), stored=False)
         self.unsettled |= self._stale
         self._stale = set()
 

@@ -300,6 +300,19 @@ class Holdings(Container[str]):
     def drop(self, one: Reservation) -> None:
         """Remove a reservation: its nodes are free."""
         check_step(one.allocation.phase, None)
+        self._remove(one)
+
+    def put_back(self, workload_uid: str, held: Iterable[Reservation]) -> None:
+        """Restore the reservations that a workload had earlier in this plan."""
+        earlier = list(held)
+        for one in self.of(workload_uid):
+            if one not in earlier:
+                self._remove(one)
+        for one in earlier:
+            if one not in self.of(workload_uid):
+                self.add(one)
+
+    def _remove(self, one: Reservation) -> None:
         of_server, of_workload = self._own(one)
         index = one.allocation.ultraserver_index
         before = _size(of_workload, index)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from controller.observe.discovery import Group, labels
+from controller.observe.discovery import Group
 from controller.observe.model import (
     RESERVED,
     Meeting,
@@ -26,6 +27,8 @@ from controller.observe.model import (
 )
 from controller.plan import (
     decided,
+    isolation,
+    node_labels,
     objects,
     pod_start,
     queue,
@@ -38,7 +41,6 @@ from controller.plan.actions import (
     CreateUltraServer,
     Decided,
     DeleteUltraServer,
-    LabelNode,
     Plan,
     SetFinalizers,
     SetUltraServerFinalizers,
@@ -83,10 +85,9 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         return _stopped(index, now)
     context = PlanningContext.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
-    ordered = sorted(index.workloads, key=lambda each: queue.order(each, context.holdings, now))
     starting, meetings = [], []
-    for workload in ordered:
-        verdict, starts, meeting = _decide(context, workload)
+    for workload in _ordered(context):
+        verdict, starts, meeting = _decide_alone(context, workload)
         if verdict is not None:
             verdicts[workload.uid] = verdict
         if starts is not None:
@@ -97,11 +98,11 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     for uid in index.decided.keys() - present:
         del index.decided[uid]
     for uid in sorted(context.holdings.workload_uids() - present):
-        release_reservations(context, uid, context.holdings.of(uid), final=True)
+        _release_alone(context, uid)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
     others, reservations = _ultraservers(context, names)
     _explain_unstored(context, reservations)
-    labelled = _labels(context)
+    labelled = node_labels.changes(context)
     written = {_object_of(action) for action in (*others, *reservations)}
     return Plan(
         actions=(
@@ -120,7 +121,46 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         meetings=tuple(meetings),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
+        errors=context.errors,
     )
+
+
+def _ordered(context: PlanningContext) -> list[Workload]:
+    """Return the workloads in the order in which they are planned; those without a place in it come last."""
+    keyed: list[tuple[Any, Workload]] = []
+    others: list[Workload] = []
+    for workload in context.snapshot.workloads:
+        try:
+            keyed.append((queue.order(workload, context.holdings, context.now), workload))
+        except Exception as err:
+            context.errors[workload.ref] = err
+            others.append(workload)
+    return [workload for _, workload in sorted(keyed, key=lambda each: each[0])] + others
+
+
+def _decide_alone(
+    context: PlanningContext, workload: Workload
+) -> tuple[Verdict | None, Starting | None, Meeting | None]:
+    """Plan the next step of a workload; an error becomes its condition and changes nothing else."""
+    if workload.problem:
+        return isolation.of_workload(context, workload, workload.problem), None, None
+    mark = isolation.Mark.of(context, workload)
+    try:
+        return _decide(context, workload)
+    except Exception as err:
+        mark.undo(context)
+        context.errors[workload.ref] = err
+        return isolation.of_workload(context, workload, isolation.named(err)), None, None
+
+
+def _release_alone(context: PlanningContext, uid: str) -> None:
+    """Release the reservations of a workload that is gone; after an error they stay."""
+    held = context.holdings.of(uid)
+    try:
+        release_reservations(context, uid, held, final=True)
+    except Exception as err:
+        context.holdings.put_back(uid, held)
+        context.errors[held[0].allocation.workload] = err
 
 
 def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | None, Starting | None, Meeting | None]:
@@ -183,26 +223,48 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
     statuses: list[WriteUltraServerStatus] = []
     for name in names:
         group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
-        if group is None:
-            continue
         if have is None:
-            others.append(CreateUltraServer(objects.ultraserver(group)))
+            others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
             continue
-        finalizers = _finalizers(context, have)
-        stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-        if stale and name in context.snapshot.unwritable:
-            others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
-        elif _reservations_change(context, have):
-            statuses += _status(context, group, have, finalizers)
-        elif finalizers is not None:
-            others.append(SetUltraServerFinalizers(have.name, have.version, finalizers))
-        elif not group.topology and not have.reserved:
-            others += [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)]
-        elif stale:
-            others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
-        else:
-            statuses += _status(context, group, have, None)
+        other, status = _ultraserver_alone(context, group, have)
+        others += other
+        statuses += status
     return others, statuses
+
+
+def _ultraserver_alone(
+    context: PlanningContext, group: Group | None, have: UltraServer
+) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+    """Return the writes of one NeuronUltraServer; an error becomes its condition."""
+    error = context.snapshot.broken.get(have.name)
+    if error is None and group is not None:
+        try:
+            return _ultraserver(context, group, have)
+        except Exception as err:
+            error = err
+    if error is None:
+        return [], []
+    context.errors[have.name] = error
+    return [], isolation.of_ultraserver(context, have, error)
+
+
+def _ultraserver(
+    context: PlanningContext, group: Group, have: UltraServer
+) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+    """Return the writes of one NeuronUltraServer, in two lists as `_ultraservers` does."""
+    finalizers = _finalizers(context, have)
+    stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
+    if stale and have.name in context.snapshot.unwritable:
+        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
+    if _reservations_change(context, have):
+        return [], _status(context, group, have, finalizers)
+    if finalizers is not None:
+        return [SetUltraServerFinalizers(have.name, have.version, finalizers)], []
+    if not group.topology and not have.reserved:
+        return [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)], []
+    if stale:
+        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
+    return [], _status(context, group, have, None)
 
 
 def _status(
@@ -255,24 +317,6 @@ def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
     """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
     held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
     return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
-
-
-def _labels(context: PlanningContext) -> list[LabelNode]:
-    """Return the label changes of nodes that publish.
-
-    A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
-    """
-    actions: list[LabelNode] = []
-    for name in sorted(context.snapshot.unsettled_nodes):
-        node, published = context.nodes.get(name), context.snapshot.published_by_name.get(name)
-        if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
-            continue
-        wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}
-        changes: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
-        changes |= {name: None for name in node.labels if name not in wanted}
-        if changes:
-            actions.append(LabelNode(node.name, node.uid, dict(sorted(changes.items()))))
-    return actions
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------

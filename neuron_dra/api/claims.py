@@ -123,23 +123,8 @@ class ResourceClaim(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
 
 
-class ListMetadata(msgspec.Struct, rename="camel"):
-    """The metadata of a list; `continue_` is the token of the next page, empty on the last one."""
-
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class ResourceClaimList(msgspec.Struct):
-    """One page of a list of ResourceClaims."""
-
-    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[ResourceClaim] | None = None
-
-
 _claim_decoder = msgspec.json.Decoder(ResourceClaim)
 _CONFIG = "neuron_dra.api.config"
-_list_decoder = msgspec.json.Decoder(ResourceClaimList)
 
 
 def decode_claim(raw: bytes) -> ResourceClaim:
@@ -148,14 +133,6 @@ def decode_claim(raw: bytes) -> ResourceClaim:
         return _claim_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise ClaimError(f"the API server's response is not a ResourceClaim: {err}") from err
-
-
-def decode_claim_list(raw: bytes) -> ResourceClaimList:
-    """Return the page of claims in `raw`. Raises ClaimError if it is not one."""
-    try:
-        return _list_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-        raise ClaimError(f"the API server's response is not a list of ResourceClaims: {err}") from err
 
 
 def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:

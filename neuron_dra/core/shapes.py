@@ -47,6 +47,30 @@ def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
     return "", f"is {called(value)}: it must be {words[shape]}"
 
 
+def fitting(value: Any, shape: Any) -> Any:
+    """Return a value without its parts of a wrong type; what has the right type is returned as it is."""
+    if _wrong(value, shape) is None:
+        return value
+    if isinstance(shape, Mapping):
+        members = value.items() if isinstance(value, Mapping) else ()
+        return {
+            name: fitting(each, shape[name]) if name in shape else each
+            for name, each in members
+            if _may_fit(each, shape.get(name))
+        }
+    entries = value if isinstance(value, list) else ()
+    return [fitting(each, shape[0]) for each in entries if each is not None and _may_fit(each, shape[0])]
+
+
+def _may_fit(value: Any, shape: Any) -> bool:
+    """Return True if a value has the right type, apart from its parts."""
+    if shape is None or value is None:
+        return True
+    if isinstance(shape, Mapping | list):
+        return isinstance(value, Mapping if isinstance(shape, Mapping) else list)
+    return _wrong(value, shape) is None
+
+
 def called(value: object) -> str:
     """Return a value for a message, cut to 40 characters."""
     text = repr(value)

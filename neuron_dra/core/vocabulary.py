@@ -61,6 +61,7 @@ _WAITS: Final = {
     "CustomResourcesOutdated": "the API server drops fields that the controller writes: upgrade the CRDs",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
     "ReservationNotSeen": "a NeuronUltraServer was deleted, and the nodes that show its reservations publish nothing",
+    "InternalError": "the controller cannot plan this workload; its nodes stay as they are; see the message",
     "NoSpareGroup": "a group has a fault, and no free group can replace it; nothing is evicted",
     "Migrating": "a group with a fault is being replaced",
     "Releasing": "the reservation is being released",
@@ -86,6 +87,7 @@ _FAULTS: Final = {
     "PodsUnschedulable": "pods of the workload cannot be scheduled, although nodes of it are idle",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
     "ReservationNotSeen": "a NeuronUltraServer was deleted, and the nodes that show its reservations publish nothing",
+    "InternalError": "the controller cannot plan this workload; its nodes stay as they are; see the message",
     "RestartLimitExceeded": "RestartAll has restarted the workload as often as it may; nothing more is evicted",
     "Restarting": "the fault in the message made the workload restart",
 }
@@ -102,6 +104,7 @@ _OF_ULTRASERVERS: Final = {
     "DuplicateNodeId": "several nodes publish the same number in this UltraServer",
     "IdentityMismatch": "a node's label and driver differ in the capacity block, or a block has several UltraServers",
     "Quarantined": "nodes stay reserved, because a node of their group is dead and may still run pods",
+    "InternalError": "the controller cannot handle the object, and reserves no node of it; see the message",
     "DeletionWaits": "the object is being deleted, and its reservations keep it",
     "UnreadableReservation": "reservations that this release cannot read keep their nodes",
 }

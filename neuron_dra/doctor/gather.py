@@ -24,6 +24,7 @@ from neuron_dra.inspect.snapshot import Snapshot, named
 from neuron_dra.kube import requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.objects import MALFORMED, Page
 from neuron_dra.kube.requests import Resource
 
 DEADLINE_S: Final = 30.0
@@ -123,13 +124,12 @@ async def _list(client: KubeClient, kind: str, resource: Resource) -> list[Wire]
     return found
 
 
-def items(page: bytes, resource: Resource) -> list[dict[str, Any]]:
+def items(page: Page, resource: Resource) -> list[dict[str, Any]]:
     """Return the objects of a page of a list. Raises ApiError for any other answer."""
-    answer = _decoded(page)
-    found = answer.get("items") or []
-    if "items" not in answer or not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ApiError(f"the API server's answer is not a list of {resource.plural}")
-    return found
+    try:
+        return page.decoded(dict[str, Any]).objects
+    except MALFORMED as err:
+        raise ApiError(f"the API server's answer is not a list of {resource.plural}") from err
 
 
 async def _version(client: KubeClient, seen: Seen) -> Seen:

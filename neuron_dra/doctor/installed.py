@@ -46,6 +46,7 @@ def lines(seen: Seen) -> Iterator[Line]:
     yield _policies(seen, controller=bool(controllers))
     yield _controller(seen, controllers)
     yield from _lease(seen, expected=bool(controllers))
+    yield from _damaged(seen)
 
 
 def _is_controller(pod: Wire) -> bool:
@@ -208,6 +209,18 @@ def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
         yield wrong(area, "ClockWrong", text, "correct the clock of that node (chrony)")
     else:
         yield ok(area, f"{holder} holds the Lease {LEASE}")
+
+
+def _damaged(seen: Seen) -> Iterator[Line]:
+    """Yield a line for objects of which values, or the whole, cannot be decoded."""
+    parts = [f"{each.kind} {each.key}" for each in seen.snapshot.damaged if each.paths]
+    if parts:
+        text = f"values that their author wrote cannot be decoded, and are left out: {words.listed(parts)}"
+        yield unknown("objects", text, "nothing else is affected; have their author correct or delete them")
+    whole = [f"{each.kind} {each.key} ({each.why})" for each in seen.snapshot.damaged if not each.paths]
+    if whole:
+        text = f"objects cannot be decoded, and are left out: {words.listed(whole)}"
+        yield wrong("objects", "Unreadable", text, "correct or delete them")
 
 
 def _time(text: object) -> datetime.datetime | None:

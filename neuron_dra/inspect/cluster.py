@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotFound, SettingsError
 from neuron_dra.inspect import snapshot
 from neuron_dra.inspect.snapshot import Snapshot
-from neuron_dra.kube import config, requests
+from neuron_dra.kube import config, objects, requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
@@ -78,19 +76,24 @@ def reason(err: NeuronDraError) -> str:
 
 async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
     left_out: dict[str, str] = {}
+    damaged: list[snapshot.Damaged] = []
     async with KubeClient(kube) as client:
-        found = await asyncio.gather(*(_kind(client, kind, namespace, left_out) for kind in RESOURCES))
+        kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
+        found = await asyncio.gather(*kinds)
     if all(kind in left_out for kind in RESOURCES):
         raise SettingsError(f"nothing can be read from {kube.url}: {next(iter(left_out.values()))}")
-    return snapshot.build([item for items in found for item in items], left_out)
+    return snapshot.build([item for items in found for item in items], left_out, damaged)
 
 
-async def _kind(client: KubeClient, kind: str, namespace: str, left_out: dict[str, str]) -> list[dict[str, Any]]:
+async def _kind(
+    client: KubeClient, kind: str, namespace: str, left_out: dict[str, str], damaged: list[snapshot.Damaged]
+) -> list[dict[str, Any]]:
     resource = RESOURCES[kind]
     versions = (resource.version, *OLDER.get(kind, ()))
     for version in versions:
         try:
-            items = await _list(client, kind, Resource(resource.group, version, resource.plural, resource.namespaced))
+            served = Resource(resource.group, version, resource.plural, resource.namespaced)
+            items = await _list(client, kind, served, damaged)
             left_out.pop(kind, None)  # an older version was missing
             return items
         except NotFound:
@@ -102,7 +105,7 @@ async def _kind(client: KubeClient, kind: str, namespace: str, left_out: dict[st
             if not resource.namespaced:
                 return []
             try:
-                items = await _list(client, kind, resource, namespace)
+                items = await _list(client, kind, resource, damaged, namespace)
             except (Forbidden, NotFound):
                 return []
             left_out[kind] = f"only namespace {namespace}, the others are forbidden"
@@ -110,13 +113,16 @@ async def _kind(client: KubeClient, kind: str, namespace: str, left_out: dict[st
     return []
 
 
-async def _list(client: KubeClient, kind: str, resource: Resource, namespace: str = "") -> list[dict[str, Any]]:
+async def _list(
+    client: KubeClient, kind: str, resource: Resource, damaged: list[snapshot.Damaged], namespace: str = ""
+) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     version = f"{resource.group}/{resource.version}" if resource.group else resource.version
     async for page in client.list(resource, namespace):
         try:
-            listed = msgspec.json.decode(page).get("items") or []
-            items += [{**item, "apiVersion": version, "kind": kind} for item in listed]
-        except (msgspec.DecodeError, TypeError, AttributeError) as err:
+            listed = page.decoded(dict[str, Any])
+        except objects.MALFORMED as err:
             raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
+        items += [{**item, "apiVersion": version, "kind": kind} for item in listed.objects]
+        damaged += [snapshot.Damaged(kind, each.namespace, each.name, each.paths, each.why) for each in listed.damaged]
     return items

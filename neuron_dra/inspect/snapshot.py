@@ -130,15 +130,32 @@ NOT_SERVED: Final = "this cluster does not have it"
 
 
 @dataclass(frozen=True, slots=True)
+class Damaged:
+    """An object with values that cannot be decoded: those at `paths`, or the whole object if there are none."""
+
+    kind: str
+    namespace: str
+    name: str
+    paths: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        """namespace/name, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Objects by key, in the order in which they were read.
 
-    `left_out` are kinds that could not be read, or not in every namespace, and why.
+    `left_out` are kinds that could not be read, or not in every namespace, and why. `damaged` are single objects.
     """
 
     objects: Mapping[Key, Wire]
     left_out: Mapping[str, str] = field(default_factory=dict)
     by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
+    damaged: Sequence[Damaged] = ()
 
     def all(self, kind: str) -> Sequence[Wire]:
         """Return the objects of a kind."""
@@ -181,30 +198,51 @@ def key_of(item: Wire) -> Key:
     return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
 
 
-def build(items: Iterable[dict[str, Any]], left_out: Mapping[str, str] | None = None) -> Snapshot:
-    """Return the snapshot of a list of objects. Raises SettingsError for one with a field of a wrong type."""
+def build(
+    items: Iterable[dict[str, Any]],
+    left_out: Mapping[str, str] | None = None,
+    damaged: Sequence[Damaged] | None = None,
+) -> Snapshot:
+    """Return the snapshot of a list of objects.
+
+    An object with a field of a wrong type raises SettingsError; with `damaged`, it is left out and added to these.
+    """
     objects: dict[Key, Wire] = {}
     lists: dict[str, list[Wire]] = {}
+    unread = list(damaged or ())
     for given in items:
-        shape = SHAPES.get(str(given.get("kind")))
-        if shape is None:
+        if str(given.get("kind")) not in SHAPES:
             continue
-        item = given
-        if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
-            item = copy.deepcopy(given)
-            try:
-                resource_api.to_v1(item, f"{item['kind']} {item['metadata']['name']}")
-            except (BadInput, CannotMigrate) as err:
-                raise SettingsError(str(err)) from err
-        known = _compiled(str(item["kind"])).has(item)
-        text = "" if known else shapes.wrong(item, {"metadata": _META, **shape})
-        if text := text or _missing(item, valid=known):
-            raise SettingsError(f"{named(item)}: {text}")
-        key = key_of(item)
+        try:
+            item = _checked(given)
+            key = key_of(item)
+        except (SettingsError, LookupError, TypeError, AttributeError) as err:
+            if damaged is None:
+                raise
+            meta = given["metadata"]
+            unread.append(Damaged(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
+            continue
         if key not in objects:
             lists.setdefault(key[0], []).append(item)
             objects[key] = item
-    return Snapshot(objects, dict(left_out or {}), lists)
+    return Snapshot(objects, dict(left_out or {}), lists, sorted(unread, key=lambda each: (each.kind, each.key)))
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Return an object in the form of v1. Raises SettingsError for one with a field of a wrong type."""
+    kind = str(given["kind"])
+    item = given
+    if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
+        item = copy.deepcopy(given)
+        try:
+            resource_api.to_v1(item, f"{kind} {item['metadata']['name']}")
+        except (BadInput, CannotMigrate) as err:
+            raise SettingsError(str(err)) from err
+    known = _compiled(kind).has(item)
+    text = "" if known else shapes.wrong(item, {"metadata": _META, **SHAPES[kind]})
+    if text := text or _missing(item, valid=known):
+        raise SettingsError(f"{named(item)}: {text}")
+    return item
 
 
 @functools.cache

@@ -120,7 +120,6 @@ def _show(
 
 async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[Plugin]:
     """Return the driver's pods on the wanted nodes. Raises SettingsError."""
-    import json
 
     from neuron_dra.errors import ApiError, Forbidden
     from neuron_dra.inspect import cluster, snapshot
@@ -129,7 +128,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     found: dict[str, tuple[tuple[bool, str], Plugin]] = {}
     try:
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
-            for pod in json.loads(page).get("items") or []:
+            for pod in page.decoded(dict).objects:
                 plugin = _plugin(pod, args.driver_namespace)
                 rank = snapshot.is_ready(pod), pod["metadata"].get("creationTimestamp") or ""
                 if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):

@@ -7,7 +7,7 @@ from typing import Final
 
 from neuron_dra.inspect import snapshot as snapshots
 from neuron_dra.inspect.findings import Finding
-from neuron_dra.inspect.snapshot import Snapshot
+from neuron_dra.inspect.snapshot import Damaged, Snapshot
 
 JUDGED: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "Node", "Pod", "DeviceTaintRule", "ResourceQuota")
 """Kinds that changes are judged by: unless all of them were read, no change is proposed."""
@@ -21,6 +21,8 @@ _ABSENT: Final = {
     "NoPod": "Pod",
 }
 """Causes that are true only if all objects of a kind could be read."""
+SHOWN: Final = 3
+"""The number of objects that the note names: a user can create any number of them."""
 
 
 def kinds(snapshot: Snapshot) -> Mapping[str, str]:
@@ -29,9 +31,19 @@ def kinds(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def note(snapshot: Snapshot) -> str:
-    """Return the line that names them; empty if all were read."""
-    found = kinds(snapshot)
-    return f"not seen: {', '.join(f'{kind} ({why})' for kind, why in found.items())}" if found else ""
+    """Return the line that names them, and single objects that cannot be decoded; empty if all were read."""
+    texts = [f"{kind} ({why})" for kind, why in kinds(snapshot).items()]
+    texts += [f"{each.kind} {each.key} ({_part(each)})" for each in snapshot.damaged[:SHOWN]]
+    more = len(snapshot.damaged) - SHOWN
+    texts += [f"{more} more objects that cannot be decoded"] if more > 0 else []
+    return f"not seen: {', '.join(texts)}" if texts else ""
+
+
+def _part(damaged: Damaged) -> str:
+    """Return what could not be read of an object."""
+    if damaged.paths:
+        return f"values that cannot be decoded: {', '.join(damaged.paths)}"
+    return f"it cannot be decoded: {damaged.why}"
 
 
 def doubted(finding: Finding, snapshot: Snapshot) -> Finding:

@@ -15,31 +15,23 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
-import msgspec
 from yarl import URL
 
 from neuron_dra import __version__
-from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
+from neuron_dra.errors import ApiError, Forbidden, TooLarge, Unavailable, api_error
+from neuron_dra.kube import objects
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.objects import Page
 from neuron_dra.kube.requests import Resource
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
-MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices can have 1 MiB
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a page of the largest Nodes has 4 MB
+LARGE_PAGE_BYTES: Final = 8 * 1024 * 1024  # a page of the largest Nodes has 4 MB; 250 claims can have 160 MB
+MAX_WATCH_LINE_BYTES: Final = 16 * 1024 * 1024  # etcd's 1.5 MiB of control characters have 9 MiB in JSON
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
-
-
-class _PageMeta(msgspec.Struct):
-    token: str = msgspec.field(default="", name="continue")
-
-
-class _PageHead(msgspec.Struct):
-    """The part of a list's page that has the token for the next page."""
-
-    metadata: _PageMeta | None = None
 
 
 class KubeClient:
@@ -87,19 +79,35 @@ class KubeClient:
             await self._session.close()
 
     async def get(self, resource: Resource, namespace: str, name: str, *, timeout_s: float | None = None) -> bytes:
-        """Return one object as JSON. Raises NotFound or another ApiError."""
-        return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
+        """Return one object as JSON, without opaque values that cannot be decoded.
 
-    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[bytes, None]:
-        """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
-        token = ""
+        Raises NotFound or another ApiError.
+        """
+        return objects.readable(await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s))
+
+    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[Page, None]:
+        """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError.
+
+        A page that is too large is requested again with half as many objects; after small pages they grow again.
+        """
+        token, limit = "", self._page_size
         while True:
-            params = {**selectors, "limit": str(self._page_size), **({"continue": token} if token else {})}
-            page = await self.request("GET", resource.path(namespace), params=params)
-            token = _continue(page)
+            params = {**selectors, "limit": str(limit), **({"continue": token} if token else {})}
+            most_bytes = LARGE_PAGE_BYTES if limit > 1 else MAX_ANSWER_BYTES
+            try:
+                raw = await self.request("GET", resource.path(namespace), params=params, most_bytes=most_bytes)
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit //= 2
+                continue
+            page = _page(raw)
             yield page
+            token = page.token
             if not token:
                 return
+            if len(raw) * 4 < LARGE_PAGE_BYTES:
+                limit = min(self._page_size, limit * 2)
 
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
@@ -142,10 +150,12 @@ class KubeClient:
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
         timeout_s: float | None = None,
+        most_bytes: int | None = None,
     ) -> bytes:
         """Send one request and return the body of the response. Raises ApiError; without a response, Unavailable.
 
-        `timeout_s` is by default that of the client's timing.
+        `timeout_s` is by default that of the client's timing. A response of more than `most_bytes`, by default
+        MAX_ANSWER_BYTES, raises TooLarge.
 
         A request that gets a 401 is sent once more, with new credentials if there are any: the old ones may have
         expired, or the token on disk may just have been rotated.
@@ -154,7 +164,7 @@ class KubeClient:
         for attempt in (1, 2):
             number = self._credentials_number
             try:
-                return await self._send(method, path, params, body, content_type, limit_s)
+                return await self._send(method, path, params, body, content_type, limit_s, most_bytes)
             except Forbidden as err:
                 if err.status != 401 or attempt == 2 or not await self._may_try_again(number):
                     raise
@@ -176,6 +186,7 @@ class KubeClient:
         body: Mapping[str, Any] | None,
         content_type: str,
         timeout_s: float,
+        most_bytes: int | None = None,
     ) -> bytes:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
@@ -192,7 +203,7 @@ class KubeClient:
                 ssl=self._tls,
                 allow_redirects=False,
             ) as response:
-                raw = await _body(response)
+                raw = await _body(response, most_bytes)
                 self.date = response.headers.get("Date", "")
                 if response.status >= 300:
                     raise _error(method, path, response.status, raw, response.headers.get("Retry-After"))
@@ -281,14 +292,15 @@ class KubeClient:
         return None if token is None else token()
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body of a response. Raises Unavailable if it is larger than MAX_ANSWER_BYTES."""
+async def _body(response: aiohttp.ClientResponse, most_bytes: int | None = None) -> bytes:
+    """Return the body of a response. Raises TooLarge if it has more than `most_bytes`."""
+    most_bytes = MAX_ANSWER_BYTES if most_bytes is None else most_bytes
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise Unavailable(f"the API server's answer is larger than {MAX_ANSWER_BYTES} bytes")
+        if size > most_bytes:
+            raise TooLarge(f"the API server's answer is larger than {most_bytes} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -317,7 +329,7 @@ async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIter
             if line:
                 yield line
         if len(buffer) > MAX_WATCH_LINE_BYTES:
-            raise Unavailable("a watch event is larger than 8 MiB")
+            raise Unavailable(f"a watch event is larger than {MAX_WATCH_LINE_BYTES >> 20} MiB")
         if gather_s:
             await _unread(response, gather_s)
 
@@ -347,13 +359,12 @@ def decode_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _continue(page: bytes) -> str:
-    """Return a page's token for the next page, empty on the last. Raises Unavailable if it is not a list."""
+def _page(raw: bytes) -> Page:
+    """Return a page of a list. Raises Unavailable if it is not one."""
     try:
-        head = msgspec.json.decode(page, type=_PageHead)
+        return objects.page(raw)
     except (ValueError, RecursionError) as err:
         raise Unavailable(f"the API server's response is not a list: {err}") from err
-    return head.metadata.token if head.metadata else ""
 
 
 def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:

@@ -6,47 +6,28 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from neuron_dra.core import backoff
 from neuron_dra.errors import ApiError, Gone, Unavailable
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.objects import MALFORMED, Damaged, Identity
 from neuron_dra.kube.requests import Resource
 
 log = logging.getLogger(__name__)
 
-MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""The errors of decoding a malformed response, such as a proxy's page or that of a broken server."""
+
+Raw = bytes | msgspec.Raw
+Item = dict[str, Any]
+Salvage = Callable[[Raw, Item | None], Item | None]
 
 
-class _ListMeta(msgspec.Struct):
-    version: str = msgspec.field(default="", name="resourceVersion")
-
-
-class _Page(msgspec.Struct):
-    """A page of a list, whose items stay bytes until each is projected: as objects they take ten times the memory."""
-
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Identity(msgspec.Struct, rename="camel"):
-    name: str
-    namespace: str = ""
-    resource_version: str = ""
-
-
-class _Head(msgspec.Struct):
-    """The part of an object that identifies it and its version."""
-
-    metadata: _Identity
+def keep_last(raw: Raw, have: Item | None) -> Item | None:
+    """Return what stands in for an object that cannot be read: what was last read of it, if anything."""
+    return have
 
 
 class Reflector:
@@ -58,6 +39,9 @@ class Reflector:
     name, uid and resourceVersion. A change outside of what is kept does not call `on_change`. `fields`, a Struct with
     omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With `gather_s`, changes in
     quick succession arrive together, up to that many seconds later. Its waits are those of the client's timing.
+
+    `damaged` has the objects, by namespace/name, of which values or the whole cannot be decoded. For the latter,
+    `salvage` gets the text and what was last read, and returns what stands in for the object, None for nothing.
     """
 
     def __init__(
@@ -69,9 +53,10 @@ class Reflector:
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
         gives_up_on: tuple[type[ApiError], ...] = (),
-        project: Callable[[dict[str, Any]], dict[str, Any]] = lambda item: item,
+        project: Callable[[Item], Item] | None = None,
         fields: type[msgspec.Struct] | None = None,
         gather_s: float = 0.0,
+        salvage: Salvage = keep_last,
     ) -> None:
         self._client = client
         self._timing = client.timing.watch
@@ -80,12 +65,15 @@ class Reflector:
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._on_change = on_change
         self._gives_up_on = gives_up_on
-        self._project = project
+        self._projects = project is not None
+        self._project = project or (lambda item: item)
         self._fields = fields
         self._gather_s = gather_s
+        self._salvage = salvage
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
-        self.items: dict[str, dict[str, Any]] = {}
+        self.items: dict[str, Item] = {}
+        self.damaged: dict[str, Damaged] = {}
         self._touched: set[str] = set()
         self.synced = asyncio.Event()
 
@@ -108,6 +96,22 @@ class Reflector:
             self._touched.add(key)
         self._note(lambda: self.remember(item))
 
+    def remember_raw(self, raw: Raw) -> None:
+        """Add an object that was read alone, unless the watch has already shown a newer one. Raises MALFORMED."""
+        who = objects.identity(raw)
+        have = self.items.get(who.key)
+        meta = {"metadata": msgspec.to_builtins(who)}
+        is_news = _version_of(meta) not in _seen(self._version) if have is None else _is_older(have, meta)
+        item = self._read(who, raw, have) if is_news else None
+        if item is not None:
+            self.put(who.key, item)
+        self._note(lambda: self.remember_raw(raw))
+
+    def put(self, key: str, item: Item) -> None:
+        """Replace what is kept of an object."""
+        self.items[key] = item
+        self._touched.add(key)
+
     def forget(self, item: Mapping[str, Any]) -> None:
         """Remove an object that this process deleted, unless a new object has the same name."""
         have = self.items.get(_key(item))
@@ -121,10 +125,11 @@ class Reflector:
         meanwhile: list[Callable[[], None]] = []
         self._meanwhile.append(meanwhile)
         try:
-            items, version = await self._list()
+            items, version, seen = await self._list()
         finally:
             self._meanwhile = [each for each in self._meanwhile if each is not meanwhile]
         before = self.items
+        self.damaged = {key: each for key, each in self.damaged.items() if key in seen}
         self._touched |= {key for key in before.keys() | items.keys() if before.get(key) is not items.get(key)}
         self.items, self._version = items, version
         for again in meanwhile:  # the watch does not repeat these changes
@@ -132,32 +137,61 @@ class Reflector:
         self.synced.set()
         self._on_change()
 
-    async def _list(self) -> tuple[dict[str, dict[str, Any]], str]:
-        """Return all objects and the version of the list; an object of a known version is not decoded again."""
-        items: dict[str, dict[str, Any]] = {}
+    async def _list(self) -> tuple[dict[str, Item], str, set[str]]:
+        """Return all objects, the version of the list, and the keys of all, read or not.
+
+        An object of a known version is not decoded again.
+        """
+        items: dict[str, Item] = {}
+        seen: set[str] = set()
         version = ""
         try:
             async for page in self._client.list(self._resource, self._namespace, **self._selector):
-                body = msgspec.json.decode(page, type=_Page)
-                version = body.metadata.version
-                for raw in body.items or ():
-                    meta = msgspec.json.decode(raw, type=_Head).metadata
-                    key = f"{meta.namespace}/{meta.name}"
-                    have = self.items.get(key)
-                    known = have is not None and have["metadata"].get("resourceVersion") == meta.resource_version != ""
-                    items[key] = have if have is not None and known else self._project(self._decode(raw))
+                version = page.version
+                for raw in page.items:
+                    who = objects.identity(raw)
+                    seen.add(who.key)
+                    have = self.items.get(who.key)
+                    known = have is not None and have["metadata"].get("resourceVersion") == who.resource_version != ""
+                    item = have if known and who.key not in self.damaged else self._read(who, raw, have)
+                    if item is not None:
+                        items[who.key] = item
         except MALFORMED as err:
             raise Unavailable(f"malformed list of {self._resource.plural}: {err!r}") from err
-        return items, version
+        return items, version, seen
 
-    def _decode(self, raw: msgspec.Raw) -> dict[str, Any]:
-        """Return the object in `raw`. Raises one of MALFORMED if it is malformed."""
-        item: dict[str, Any]
-        if self._fields is None:
-            item = msgspec.json.decode(raw)
-        else:
-            item = msgspec.to_builtins(msgspec.json.decode(raw, type=self._fields))
-        return item
+    def _read(self, who: Identity, raw: Raw, have: Item | None) -> Item | None:
+        """Return what is kept of an object; of one that cannot be read, what stands in for it."""
+        try:
+            item, paths = self._decode(raw)
+            kept: Item | None = self._project(item)
+            damage = Damaged(who.namespace, who.name, paths) if paths else None
+        except MALFORMED as err:
+            damage = Damaged(who.namespace, who.name, why=str(err) or repr(err))
+            kept = self._salvage(raw, have)
+            if kept is not None:
+                kept = {**kept, "metadata": {**kept.get("metadata", {}), **msgspec.to_builtins(who)}}
+        self._report(who.key, damage)
+        return kept
+
+    def _decode(self, raw: Raw) -> tuple[Item, tuple[str, ...]]:
+        """Return an object without the values that cannot be decoded, and their paths. Raises one of MALFORMED."""
+        kind: Any = dict[str, Any] if self._fields is None else self._fields
+        found = objects.decode(raw, kind)
+        if not found.objects:
+            raise ValueError(found.damaged[0].why)
+        paths = found.damaged[0].paths if found.damaged else ()
+        return msgspec.to_builtins(found.objects[0]) if self._fields else found.objects[0], paths
+
+    def _report(self, key: str, damage: Damaged | None) -> None:
+        """Record the damage of an object, and log it once."""
+        if damage is None:
+            self.damaged.pop(key, None)
+            return
+        if self.damaged.get(key) != damage:
+            facts = {"resource": self._resource.plural, "object": key, "values": ", ".join(damage.paths)}
+            log.warning("an object cannot be decoded", extra=facts | ({"error": damage.why} if damage.why else {}))
+        self.damaged[key] = damage
 
     def _note(self, again: Callable[[], None]) -> None:
         """Record a change for each list in progress, to repeat it on its result."""
@@ -197,31 +231,43 @@ class Reflector:
             self._resource, self._namespace, params, idle_timeout_s=self._timing.silence_s, gather_s=self._gather_s
         ) as lines:
             async for line in lines:
-                event = msgspec.json.decode(line, type=_Event)
-                plain = event.type in ("ERROR", "BOOKMARK")
-                self._apply(event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object))
+                self._receive(*objects.event(line))
 
-    def _apply(self, kind: str, item: dict[str, Any]) -> None:
+    def _receive(self, kind: str, raw: Raw) -> None:
         """Apply one event of the watch. Raises Gone or another ApiError for an ERROR event."""
         if kind == "ERROR":
-            message = f"{item.get('reason')}: {item.get('message')}"
-            raise Gone(message) if item.get("code") == 410 else ApiError(message, status=int(item.get("code") or 0))
-        self._version = item["metadata"]["resourceVersion"]
-        self._note(lambda: self._apply(kind, item))
+            error: Item = msgspec.json.decode(raw)
+            message = f"{error.get('reason')}: {error.get('message')}"
+            raise Gone(message) if error.get("code") == 410 else ApiError(message, status=int(error.get("code") or 0))
         if kind == "BOOKMARK":
-            return
-        have = self.items.get(_key(item))
-        if have is not None and not _is_older(have, item):
-            return  # the watch lags behind a write of this process, or behind a list
-        self._touched.add(_key(item))
-        if kind == "DELETED":
-            self.items.pop(_key(item), None)
+            self._reached(msgspec.json.decode(raw)["metadata"]["resourceVersion"])
         else:
-            self.items[_key(item)] = new = self._project(item)
-            if have is not None and new is not item and _alike(have, new):
-                # The change, such as a kubelet's heartbeat, is outside of what is kept: the values stay the same.
-                self.items[_key(item)] = {**have, "metadata": new["metadata"]}
-                return
+            self._apply(kind, raw)
+
+    def _reached(self, version: str) -> None:
+        self._version = version
+        self._note(lambda: self._reached(version))
+
+    def _apply(self, kind: str, raw: Raw) -> None:
+        """Apply a change of one object."""
+        who = objects.identity(raw)
+        self._version = who.resource_version
+        self._note(lambda: self._apply(kind, raw))
+        have = self.items.get(who.key)
+        if have is not None and not _is_older(have, {"metadata": msgspec.to_builtins(who)}):
+            return  # the watch lags behind a write of this process, or behind a list
+        self._touched.add(who.key)
+        new = None if kind == "DELETED" else self._read(who, raw, have)
+        if new is None:
+            self.items.pop(who.key, None)
+        elif self._projects and have is not None and _alike(have, new):
+            # The change, such as a kubelet's heartbeat, is outside of what is kept: the values stay the same.
+            self.items[who.key] = {**have, "metadata": new["metadata"]}
+            return
+        else:
+            self.items[who.key] = new
+        if kind == "DELETED":
+            self.damaged.pop(who.key, None)
         self._on_change()
 
 

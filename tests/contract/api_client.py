@@ -92,7 +92,7 @@ class Server:
             raw = await response.read()
             try:
                 decoded = json.loads(raw)
-            except ValueError:
+            except (ValueError, RecursionError):
                 decoded = {"raw": raw.decode(errors="replace")}
             if method == "POST" and response.status == 201 and "/namespaces/" not in path and "dryRun" not in params:
                 self._leftovers.append(f"{path}/{decoded['metadata']['name']}")

@@ -198,7 +198,7 @@ async def test_long_list_is_read_in_pages(api: EmbeddedApi) -> None:
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
     async with KubeClient(KubeConfig(api.url), page_size=4) as client:
-        pages = [json.loads(page)["items"] async for page in client.list(RESOURCE_CLAIMS)]
+        pages = [page.decoded(dict).objects async for page in client.list(RESOURCE_CLAIMS)]
     assert [len(page) for page in pages] == [4, 4, 2]
     assert {item["metadata"]["name"] for page in pages for item in page} == {f"job-{n}" for n in range(10)}
 

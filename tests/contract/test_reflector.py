@@ -15,6 +15,7 @@ from neuron_dra.core.slices import Pool, desired
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import Unavailable
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
@@ -190,8 +191,10 @@ class ShortWatches(KubeClient):
         super().__init__(KubeConfig("none:"))
         self.times: list[float] = []
 
-    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[bytes, None]:
-        yield b'{"metadata": {"resourceVersion": "1"}, "items": []}'
+    async def list(
+        self, resource: Resource, namespace: str = "", **selectors: str
+    ) -> AsyncGenerator[objects.Page, None]:
+        yield objects.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: Any, **more: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -261,26 +264,26 @@ def test_own_write_is_visible_before_the_watch_event(slices: Reflector) -> None:
 
 def test_late_event_does_not_undo_own_write(slices: Reflector) -> None:
     slices.remember(slice_of(9, devices=2))
-    slices._apply("MODIFIED", slice_of(7))
+    slices._apply("MODIFIED", msgspec.json.encode(slice_of(7)))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
-    slices._apply("DELETED", slice_of(8))
+    slices._apply("DELETED", msgspec.json.encode(slice_of(8)))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
-    slices._apply("MODIFIED", slice_of(10))
+    slices._apply("MODIFIED", msgspec.json.encode(slice_of(10)))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "10"
-    slices._apply("DELETED", slice_of(11))
+    slices._apply("DELETED", msgspec.json.encode(slice_of(11)))
     assert slices.items == {}
 
 
 def test_own_write_does_not_hide_newer_events(slices: Reflector) -> None:
-    slices._apply("ADDED", slice_of(12))
+    slices._apply("ADDED", msgspec.json.encode(slice_of(12)))
     slices.remember(slice_of(9))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "12"
 
 
 def test_late_reply_does_not_restore_deleted_object(slices: Reflector) -> None:
     """14.6."""
-    slices._apply("ADDED", slice_of(5))
-    slices._apply("DELETED", slice_of(6))
+    slices._apply("ADDED", msgspec.json.encode(slice_of(5)))
+    slices._apply("DELETED", msgspec.json.encode(slice_of(6)))
     slices.remember(slice_of(5))
     assert slices.items == {}
     slices.remember(slice_of(7, uid="u2"))

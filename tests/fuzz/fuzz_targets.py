@@ -36,6 +36,7 @@ from neuron_dra.emulation.objects import (
 )
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone, Unavailable
 from neuron_dra.kube import client
+from neuron_dra.kube import objects as kube_objects
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
@@ -407,16 +408,16 @@ class _Server:
             "spec": {"a": self._source.byte()},
         }
 
-    async def list(self, *_: Any, **__: Any) -> AsyncIterator[bytes]:
+    async def list(self, *_: Any, **__: Any) -> AsyncIterator[kube_objects.Page]:
         self.calls += 1
         if self.calls == 1:
             page = {
                 "metadata": {"resourceVersion": "10"},
                 "items": [self._item() for _ in range(self._source.below(3))],
             }
-            yield self._send(changed(self._source, page, most=2))
+            yield _page(self._send(changed(self._source, page, most=2)))
         else:
-            yield json.dumps({"metadata": {"resourceVersion": "100"}, "items": [self.truth]}).encode()
+            yield _page(json.dumps({"metadata": {"resourceVersion": "100"}, "items": [self.truth]}).encode())
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -436,6 +437,14 @@ class _Server:
             else:
                 yield self._send(changed(self._source, event, most=2))
         raise Gone("expired")
+
+
+def _page(raw: bytes) -> kube_objects.Page:
+    """Return a page as the client does."""
+    try:
+        return kube_objects.page(raw)
+    except kube_objects.MALFORMED as err:
+        raise Unavailable(str(err)) from err
 
 
 async def _watches(source: Bytes) -> None:
@@ -479,13 +488,13 @@ def answers(data: bytes) -> None:
     body = bytes(raw)
     with contextlib.suppress(Unavailable):
         assert isinstance(client.decode_object(body), dict)
-    with contextlib.suppress(Unavailable):
-        assert isinstance(client._continue(body), str)
     with contextlib.suppress(ClaimError):
         wire_claims.to_core(wire_claims.decode_claim(body), REF)
-    with contextlib.suppress(ClaimError):
-        for item in wire_claims.decode_claim_list(body).items or ():
+    with contextlib.suppress(*kube_objects.MALFORMED):
+        for item in kube_objects.page(body).decoded(wire_claims.ResourceClaim).objects:
             wire_claims.allocated_devices(item)
+    with contextlib.suppress(*kube_objects.MALFORMED):
+        kube_objects.identity(kube_objects.event(body)[1])
     status = source.pick((400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 503, 504))
     retry_after = source.pick((None, "7", "-1", "", "1e9", "Thu, 01 Jan 2026 00:00:00 GMT", "9" * 400, "\u0663"))
     err = client._error("GET", "/api", status, body, retry_after)

@@ -18,6 +18,7 @@ from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import ClaimError, DeviceInUse
+from neuron_dra.kube import objects
 
 NODE_NAME = "node-a"
 TRN3 = next(known.name for known in catalogue.all_types() if known.platform is catalogue.Platform.PDS)
@@ -636,4 +637,5 @@ def test_null_lists_are_empty() -> None:
     body = b'{"metadata":{"uid":"u"},"status":{' + nothing + b"}}"
     found = wire.to_core(wire.decode_claim(body), ClaimRef("ml", "job", "u"))
     assert (found.devices, found.configs, found.pod) == ((), (), "")
-    assert not wire.decode_claim_list(b'{"metadata":{"resourceVersion":"1"},"items":null}').items
+    page = objects.page(b'{"metadata":{"resourceVersion":"1"},"items":null}')
+    assert page.decoded(wire.ResourceClaim) == objects.Decoded([], [])

@@ -14,7 +14,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.doctor import crd_fields, installed, lines, nodes
 from neuron_dra.doctor.lines import Line, State
 from neuron_dra.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, POLICIES, Seen
-from neuron_dra.inspect.snapshot import NOT_SERVED
+from neuron_dra.inspect.snapshot import NOT_SERVED, Damaged
 from neuron_dra.inspect.world import World
 from tests.support import small_clusters as small
 from tests.support.installations import DRIVER, NOW, POLICY_FILES, ROOT, crds, driver, healthy, lease, manifests, the
@@ -295,3 +295,17 @@ def crd(**schema: Any) -> Obj:
 )
 def test_dropped_fields(schema: Obj, lost: list[str]) -> None:
     assert crd_fields.dropped(["spec", "spec.a", "spec.a[].b"], crd(**schema)) == lost
+
+
+def test_objects_that_cannot_be_decoded_are_named() -> None:
+    found = seen(healthy())
+    damaged = (
+        Damaged("ResourceClaim", "ml", "c", ("spec.devices.config.*.opaque.parameters",)),
+        Damaged("Node", "", "n", why="no UTF-8"),
+    )
+    shown = dataclasses.replace(found, snapshot=dataclasses.replace(found.snapshot, damaged=damaged))
+    texts = [(each.state, each.text) for each in checked(shown) if each.area == "objects"]
+    assert texts == [
+        (State.UNKNOWN, "values that their author wrote cannot be decoded, and are left out: ResourceClaim ml/c"),
+        (State.WRONG, "objects cannot be decoded, and are left out: Node n (no UTF-8)"),
+    ]

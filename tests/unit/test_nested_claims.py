@@ -15,6 +15,7 @@ from neuron_dra.core.claims import AllocatedDevice
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
@@ -51,9 +52,7 @@ def test_the_limit_is_raised_for_a_command_only() -> None:
 
 
 def test_a_list_with_it_can_be_decoded() -> None:
-    found = []
-    in_a_program(lambda: found.append(claims.decode_claim_list(page())))
-    [claim] = found[0].items
+    [claim] = objects.page(page()).decoded(claims.ResourceClaim).objects
     assert claims.allocated_devices(claim) == (
         AllocatedDevice("neuron", "node-a", "neuron-device-0", device_class="neuron.aws.com"),
     )
@@ -64,8 +63,6 @@ def test_deeper_ones_are_an_error_of_the_claim() -> None:
     """Not one that ends the plugin."""
     with pytest.raises(ClaimError, match="is not a ResourceClaim"):
         claims.decode_claim(nested().encode())
-    with pytest.raises(ClaimError, match="is not a list of ResourceClaims"):
-        claims.decode_claim_list(page())
 
 
 def test_a_watch_lists_it() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import formats
+from neuron_dra.emulation.embedded_api import bodies, formats
 from neuron_dra.emulation.embedded_api.errors import Cause, duplicate, forbidden, invalid, required, too_long, too_many
 
 _MOST = 32  # requests, constraints, configurations; selectors of a request
@@ -231,9 +230,9 @@ def _check_opaque(config: Obj, path: str) -> list[Cause]:
         causes.append(invalid(f"{path}.opaque.driver", driver, formats.SUBDOMAIN_RULE))
     if parameters is None:
         causes.append(required(f"{path}.opaque.parameters"))
-    elif not isinstance(parameters, dict):
+    elif not bodies.is_object(parameters):
         causes.append(invalid(f"{path}.opaque.parameters", "<value omitted>", "must be a valid JSON object"))
-    elif len(json.dumps(parameters, separators=(",", ":"))) > _LONGEST_PARAMETERS:
+    elif bodies.size(parameters) > _LONGEST_PARAMETERS:
         causes.append(too_long(f"{path}.opaque.parameters", _LONGEST_PARAMETERS))
     return causes
 
@@ -295,6 +294,6 @@ def _check_device_status(entries: list[Obj], results: list[Obj]) -> list[Cause]:
         path = f"status.devices[{index}]"
         if key(entry) not in allocated:
             causes.append(invalid(path, str(key(entry)[:3]), "must be an allocated device in the claim"))
-        if "data" in entry and not isinstance(entry["data"], dict):
+        if "data" in entry and not bodies.is_object(entry["data"]):
             causes.append(invalid(f"{path}.data", "<value omitted>", "must be a valid JSON object"))
     return causes

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 from multidict import MultiDict
 
+from neuron_dra.emulation.embedded_api import bodies
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.http import Handler
-from neuron_dra.errors import api_error
+from neuron_dra.errors import TooLarge, api_error
 from neuron_dra.kube.client import JSON, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
@@ -56,16 +57,20 @@ class DirectClient(KubeClient):
         body: Mapping[str, Any] | None,
         content_type: str,
         timeout_s: float,
+        most_bytes: int | None = None,
     ) -> bytes:
         call = Call(method, path, MultiDict(params or {}), content_type=content_type, headers=self._sent)
         # The caller keeps its object; over HTTP the server would decode a copy.
-        copied = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else {}
+        copied = bodies.copied(body) if body is not None else {}
         try:
-            return msgspec.json.encode(self._handler.respond(call, copied))
+            answer = msgspec.json.encode(self._handler.respond(call, copied))
         except ApiError as err:
             causes = tuple(cause.message for cause in err.causes)
             text = f"{method} {path}: {err.code} {err.reason}: {err.message}"
             raise api_error(err.code, err.reason, text, err.retry_after, causes) from err
+        if most_bytes is not None and len(answer) > most_bytes:
+            raise TooLarge(f"the API server's answer is larger than {most_bytes} bytes")
+        return answer
 
     @contextlib.asynccontextmanager
     async def watch(

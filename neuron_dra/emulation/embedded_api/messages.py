@@ -12,7 +12,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import errors
+from neuron_dra.emulation.embedded_api import bodies, errors
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.faults import Fault
 from neuron_dra.emulation.embedded_api.resources import Resource
@@ -60,8 +60,8 @@ async def read_body(request: web.Request) -> Any:
         text = f"the body of the request was in an unknown format - accepted media types include: {offered}"
         raise errors.unsupported_media_type(text)
     try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+        return bodies.decode(raw)
+    except ValueError as error:
         if content_type.startswith("application/apply-patch"):
             return {}
         raise errors.bad_request(f"the object provided is unrecognized: {error}") from error

@@ -15,14 +15,13 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-import msgspec
 import yaml
 from aiohttp import web
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import patches
+from neuron_dra.emulation.embedded_api import bodies, patches
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
@@ -34,8 +33,6 @@ from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
 from neuron_dra.emulation.embedded_api.watch import Watches
 from neuron_dra.kube.client import KubeClient
-
-T = TypeVar("T")
 
 NEURON_GROUP = "neuron.aws.com"
 
@@ -162,9 +159,9 @@ class EmbeddedApi:
         resource, namespace, stored = self._stored(obj)
         created = self.store.create(resource, namespace, stored)
         if "status" in obj and resource.status and not resource.keeps_status_on_create:
-            changed = {**created, "status": _copy(obj["status"])}
+            changed = {**created, "status": bodies.copied(obj["status"])}
             created = self.store.update(resource, namespace, created["metadata"]["name"], changed, subresource="status")
-        return _copy(created)
+        return bodies.copied(created)
 
     def apply(self, obj: Obj) -> Obj:
         """Create the object, or merge it (status too) into the one that exists."""
@@ -178,7 +175,7 @@ class EmbeddedApi:
     def get(self, kind: str, name: str, namespace: str = "") -> Obj:
         """Return an object (v1 form for resource.k8s.io). Raises ApiError 404."""
         resource = self._registry.named(kind)
-        return _copy(self.store.get(resource, _place(resource, namespace), name))
+        return bodies.copied(self.store.get(resource, _place(resource, namespace), name))
 
     def find(self, kind: str, name: str, namespace: str = "") -> Obj | None:
         try:
@@ -188,12 +185,12 @@ class EmbeddedApi:
 
     def objects(self, kind: str, namespace: str = "") -> list[Obj]:
         """Return the objects of a namespace, "" for all namespaces."""
-        return _copy(self.store.list(self._registry.named(kind), namespace))
+        return bodies.copied(self.store.list(self._registry.named(kind), namespace))
 
     def replace(self, obj: Obj) -> Obj:
         """PUT: with resourceVersion it can conflict."""
         resource, namespace, stored = self._stored(obj)
-        return _copy(self.store.update(resource, namespace, stored["metadata"]["name"], stored))
+        return bodies.copied(self.store.update(resource, namespace, stored["metadata"]["name"], stored))
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "") -> Obj:
         """Merge-patch an object; a `status` in the patch goes to the status subresource."""
@@ -206,7 +203,7 @@ class EmbeddedApi:
         if "status" in patch and resource.status:
             changed = patches.merge(result, {"status": patch["status"]})
             result = self.store.update(resource, namespace, name, changed, subresource="status")
-        return _copy(result)
+        return bodies.copied(result)
 
     def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None) -> None:
         resource = self._registry.named(kind)
@@ -301,9 +298,3 @@ class EmbeddedApi:
 
 def _place(resource: Resource, namespace: str) -> str:
     return (namespace or "default") if resource.namespaced else ""
-
-
-def _copy(value: T) -> T:
-    """Copy a JSON value, several times faster than copy.deepcopy."""
-    copied: T = msgspec.json.decode(msgspec.json.encode(value))
-    return copied

@@ -14,10 +14,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import (
+    bodies,
     claim_rules,
     errors,
     formats,
@@ -168,13 +167,13 @@ class Store:
                 meta[key] = old["metadata"][key]
         obj["apiVersion"], obj["kind"] = old["apiVersion"], old["kind"]
         if subresource == "status":
-            obj = {**_copied(old), "status": obj.get("status") or {}}
+            obj = {**bodies.copied(old), "status": obj.get("status") or {}}
             if not obj["status"]:
                 del obj["status"]
         elif resource.status:
             obj.pop("status", None)
             if "status" in old:
-                obj["status"] = _copied(old["status"])
+                obj["status"] = bodies.copied(old["status"])
         resource.prepare(obj, old, self.timestamp())
         self._mutate(resource, obj)
         self._validate(resource, obj, old, subresource)
@@ -345,12 +344,6 @@ class Store:
         for waker, resource in self._wakers.items():
             if resource is None or resource is event.resource:
                 waker.set()
-
-
-def _copied(obj: Obj) -> Obj:
-    """Copy a JSON value, several times faster than copy.deepcopy."""
-    copied: Obj = msgspec.json.decode(msgspec.json.encode(obj))
-    return copied
 
 
 def _content(obj: Obj) -> Obj:

@@ -56,7 +56,7 @@ class ClaimReader:
         With `reserved`, only those that are reserved for a pod; others keep their allocation until the next pod.
         """
         async for page in self._client.list(RESOURCE_CLAIMS):
-            for item in wire.decode_claim_list(page).items or ():
+            for item in page.decoded(wire.ResourceClaim).objects:
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self._node_name)
                 if held and (item.status.reserved_for or not reserved):
                     meta = item.metadata

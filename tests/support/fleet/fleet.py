@@ -206,7 +206,7 @@ class Fleet:
             (RESOURCE_SLICES, ""),
         ):
             async for page in self.admin.list(resource, namespace):
-                for item in json.loads(page).get("items") or ():
+                for item in page.decoded(dict).objects:
                     await self._erase(resource, namespace, item["metadata"]["name"])
 
     async def _erase(self, resource: Resource, namespace: str, name: str) -> None:

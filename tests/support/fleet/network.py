@@ -162,6 +162,7 @@ class Line(KubeClient):
         body: Mapping[str, Any] | None,
         content_type: str,
         timeout_s: float,
+        most_bytes: int | None = None,
     ) -> bytes:
         is_trial = bool(params and params.get("dryRun"))
         is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path and not is_trial
@@ -177,7 +178,7 @@ class Line(KubeClient):
             raw = await self._written(self.ledger, method, path, params, body, content_type, timeout_s)
         else:
             self._allowed(method, path)
-            raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
+            raw = await self._inner._send(method, path, params, body, content_type, timeout_s, most_bytes)
         if deadly is not None:
             await self._die(deadly, f"after {method} {path}")
         await self._way(method, path, timeout_s)

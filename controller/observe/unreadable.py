@@ -1,0 +1,124 @@
+"""What stands in for claims and custom resources that cannot be read.
+
+An unreadable claim holds the nodes of its allocation, which are read alone. If these cannot be read either, it holds
+what it held when it was last read; if it was never read, the nodes of the pods in its `reservedFor`. Without an
+allocation it holds nothing. Only fields that the scheduler writes count, never a text that a user writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from controller.observe.model import ClaimUse
+from neuron_dra.core import names
+from neuron_dra.errors import ApiError
+from neuron_dra.kube import objects
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.objects import MALFORMED, UNREADABLE
+from neuron_dra.kube.reflector import Item, Raw, Reflector, Salvage
+from neuron_dra.kube.requests import PODS
+
+log = logging.getLogger(__name__)
+
+RESULTS: Final = ("status", "allocation", "devices", "results")
+RETRY_S: Final = 30.0
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    driver: str
+    pool: str
+    admin_access: bool | None = None
+
+
+_Results: Any = list[_Result] | None
+
+
+class _Consumer(msgspec.Struct):
+    name: str
+    resource: str = ""
+    uid: str = ""
+
+
+def claim(raw: Raw, have: Item | None) -> Item | None:
+    """Return what an unreadable claim holds; nodes that only its pods show are added by `PodNodes`."""
+    who = objects.identity(raw)
+    pods = _pods(raw)
+    try:
+        results = objects.value_at(raw, RESULTS, _Results)
+    except MALFORMED:
+        return have if have is not None else _item(_use(who, (), pods))
+    held = {each.pool for each in results or () if each.driver == names.DRIVER and not each.admin_access}
+    return _item(_use(who, tuple(sorted(held)), pods) if held else None)
+
+
+def existing(make: Callable[[Any], Any], spec: object = UNREADABLE) -> Salvage:
+    """Return a function for kinds of which an unreadable object must not count as deleted.
+
+    It returns what was last read, else what `make` returns for an object with this `spec` and no status.
+    """
+
+    def salvage(raw: Raw, have: Item | None) -> Item | None:
+        meta = msgspec.to_builtins(objects.identity(raw))
+        return have if have is not None else {"value": make({"metadata": meta, "spec": spec})}
+
+    return salvage
+
+
+def _use(who: objects.Identity, nodes: tuple[str, ...], pods: tuple[tuple[str, str], ...]) -> ClaimUse:
+    return ClaimUse(who.namespace, who.name, nodes, workload_uid=None, pods=pods)
+
+
+def _item(use: ClaimUse | None) -> Item:
+    return {"value": use}
+
+
+def _pods(raw: Raw) -> tuple[tuple[str, str], ...]:
+    """Return name and UID of the pods in `reservedFor`, as far as they can be read."""
+    try:
+        found = objects.value_at(raw, ("status", "reservedFor"), list[_Consumer]) or ()
+    except MALFORMED:
+        return ()
+    return tuple(sorted((each.name, each.uid) for each in found if each.resource == "pods"))
+
+
+class PodNodes:
+    """Finds the nodes of unreadable claims by their pods."""
+
+    def __init__(self, client: KubeClient, claims: Reflector, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._claims = claims
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Look for the nodes of such claims until cancelled."""
+        while True:
+            await self.find()
+            await asyncio.sleep(RETRY_S)
+
+    async def find(self) -> None:
+        """Add the nodes of the pods of each claim that is not placed yet. Errors are logged."""
+        for key in list(self._claims.damaged):
+            item = self._claims.items.get(key)
+            use: ClaimUse | None = item["value"] if item is not None else None
+            if item is None or use is None or use.nodes:
+                continue
+            nodes = {await self._node_of(use.namespace, *pod) for pod in use.pods} - {""}
+            if nodes and self._claims.items.get(key) is item:
+                found = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
+                self._claims.put(key, {**item, "value": found})
+                self._on_change()
+
+    async def _node_of(self, namespace: str, name: str, uid: str) -> str:
+        """Return the node of a pod; empty if it has none or cannot be read."""
+        try:
+            pod = json.loads(await self._client.get(PODS, namespace, name))
+            return str((pod.get("spec") or {}).get("nodeName") or "") if pod["metadata"]["uid"] == uid else ""
+        except (ApiError, *MALFORMED) as err:
+            log.warning("a pod could not be read", extra={"pod": f"{namespace}/{name}", "error": str(err) or repr(err)})
+            return ""
