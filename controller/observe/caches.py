@@ -14,6 +14,7 @@ import msgspec
 
 from controller.observe import decode, projections
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from controller.timing import CacheTiming
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -47,17 +48,9 @@ def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, A
     return project
 
 
-FORBIDDEN_AGAIN_S = 60.0
-"""The pause before Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
-
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
-
-HEARTBEATS_S = 0.5
-"""The time for which changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change
-nothing.
-"""
 
 
 class Index(Protocol):
@@ -100,7 +93,7 @@ IndexT = TypeVar("IndexT", bound=Index)
 class Caches(Generic[IndexT]):
     """The watches. They call `on_change` after every change."""
 
-    def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT) -> None:
+    def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT, timing: CacheTiming) -> None:
         def watched(
             resource: Resource,
             make: Callable[[Mapping[str, Any]], Any],
@@ -123,7 +116,7 @@ class Caches(Generic[IndexT]):
                 gives_up_on=gives_up_on,
             )
 
-        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=HEARTBEATS_S)
+        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=timing.heartbeats_s)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use)
         self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)
@@ -132,6 +125,7 @@ class Caches(Generic[IndexT]):
         self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
         self._client = client
+        self._timing = timing
         self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
@@ -185,7 +179,7 @@ class Caches(Generic[IndexT]):
                     )
                 self._namespaces_forbidden = True
                 self._on_change()
-                await asyncio.sleep(FORBIDDEN_AGAIN_S)
+                await asyncio.sleep(self._timing.forbidden_s)
 
     async def relist(self) -> None:
         """List everything again: a new leader must not plan on a follower's caches. Raises ApiError."""
