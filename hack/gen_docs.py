@@ -15,10 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # for topology_picture
 import topology_pictures
 
 from controller import metrics as controller_metrics
+from controller import timing as controller_timing
 from controller.settings import ControllerSettings, WatcherSettings
 from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
+from neuron_dra.demo import timing as demo_timing
+from neuron_dra.doctor import timing as doctor_timing
+from neuron_dra.inspect import timing as inspect_timing
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.timing import DEFAULT_TIMING
@@ -162,12 +166,38 @@ These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ul
 
 No flag sets these waits, periods and deadlines. All are in seconds, except shares.
 
-{timings(DEFAULT_TIMING)}"""
+{timings(DEFAULT_TIMING)}
+{other_timings()}"""
 
 
-def timings(timing: Any) -> str:
-    """Return the table of a program's timing."""
-    rows = [(f"`{row.name}`", row.default, row.text) for row in timing_rows(timing)]
+def other_timings() -> str:
+    """Return the sections of docs/settings.md about the timings of the other programs."""
+    return f"""## Timing of the UltraServer controller
+
+Of `neuron-ultraserver-controller run`. No flag sets these either. For its requests and watches it has the values that
+the plugin has under `client`.
+
+{timings(controller_timing.DEFAULT_TIMING, without="client.")}
+Of `neuron-ultraserver-controller watch-limits`, which has the same values under `client`:
+
+{timings(controller_timing.DEFAULT_WATCHER_TIMING, without="client.")}
+## Timing of the commands
+
+Of `neuron-dra inspect` and `neuron-dra top`:
+
+{timings(inspect_timing.DEFAULT_TIMING)}
+Of `neuron-dra doctor`:
+
+{timings(doctor_timing.DEFAULT_TIMING)}
+Of `neuron-dra demo`:
+
+{timings(demo_timing.DEFAULT_TIMING)}"""
+
+
+def timings(timing: Any, without: str = "-") -> str:
+    """Return the table of a program's timing, without the names that begin with `without`."""
+    shown = [row for row in timing_rows(timing) if not row.name.startswith(without)]
+    rows = [(f"`{row.name}`", row.default, row.text) for row in shown]
     return table(["name", "default", "meaning"], rows)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from controller.apply import write_backoff
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
+from controller.timing import RendezvousTiming
 from neuron_dra.core import rendezvous
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
@@ -25,22 +25,9 @@ from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
 
 log = logging.getLogger(__name__)
 
-FIRST_S: Final = 0.5
-"""The wait before a pod without an address is read again, or a failed request is repeated; later waits are longer."""
 AT_ONCE: Final = 16
-LONGEST_S: Final = 10.0
-AGAIN_S: Final = 300.0
-"""How often an address is verified: a pod that gets a new sandbox gets a new address.
-
-More often after a change, because a Node is Ready again after a reboot before the pod has its new address.
-"""
-A_TRY_S: Final = 0.1
-"""LONGEST_S grows to this time for each workload without an address, when many start at once."""
-FORBIDDEN_AGAIN_S: Final = 60.0
 PATIENCE: Final = 30
 """After so many tries, about five minutes, an object that the garbage collector does not delete is reported."""
-A_WORKLOAD_S: Final = 2.0
-"""AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
 _LONG_AGO: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -68,7 +55,8 @@ class RendezvousServices:
     `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
     """
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming) -> None:
+        self._timing = timing
         self._client = client
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
@@ -108,7 +96,7 @@ class RendezvousServices:
         self._unsettled = sum(not each.settled for each in self._followed.values())
         due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
         if self._forbidden_at is not None:
-            again = self._forbidden_at + datetime.timedelta(seconds=FORBIDDEN_AGAIN_S)
+            again = self._forbidden_at + datetime.timedelta(seconds=self._timing.forbidden_s)
             if again > now or not due:
                 return again if meetings else None
             due = due[:1]
@@ -120,8 +108,7 @@ class RendezvousServices:
     async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
         followed = self._followed[meeting.uid]
-        longest_s = min(max(LONGEST_S, A_TRY_S * self._unsettled), write_backoff.LONGEST_S)
-        tries = followed.tries.once_more(FIRST_S, now, longest_s)
+        tries = followed.tries.once_more(self._timing.first_s, now, self._longest_s())
         self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
@@ -143,9 +130,15 @@ class RendezvousServices:
             )
             return
         if settled:
-            again_s = max(AGAIN_S, A_WORKLOAD_S * len(self._followed))
-            tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, again_s)
+            again_s = max(self._timing.verify_s, self._timing.workload_s * len(self._followed))
+            first_s = self._timing.first_s if followed.changed else again_s
+            tries = followed.tries.once_more(first_s, now, again_s)
             self._followed[meeting.uid] = replace(followed, tries=tries, settled=True)
+
+    def _longest_s(self) -> float:
+        """Return the longest wait before an address is looked for again: longer, when many workloads have none."""
+        usual = max(self._timing.longest_s, self._timing.unsettled_s * self._unsettled)
+        return min(usual, self._timing.longest_of_all_s)
 
     def _forbid(self, err: NoRights, now: datetime.datetime) -> None:
         """Note, and log once, that the ClusterRole lacks the rights."""

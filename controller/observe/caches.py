@@ -13,6 +13,7 @@ import msgspec
 
 from controller.observe import decode, projections, unreadable
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from controller.timing import CacheTiming
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -47,17 +48,9 @@ def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, A
     return project
 
 
-FORBIDDEN_AGAIN_S = 60.0
-"""The pause before Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
-
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
-
-HEARTBEATS_S = 0.5
-"""The time for which changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change
-nothing.
-"""
 
 
 class Index(Protocol):
@@ -105,6 +98,7 @@ class Caches(Generic[IndexT]):
         client: KubeClient,
         on_change: Callable[[], None],
         index: IndexT,
+        timing: CacheTiming,
         claims_for_a_node: int | None = None,
     ) -> None:
         """`claims_for_a_node`: above this number of claims for each node, its pods are read instead of all claims."""
@@ -133,7 +127,7 @@ class Caches(Generic[IndexT]):
                 salvage=salvage,
             )
 
-        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=HEARTBEATS_S)
+        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=timing.heartbeats_s)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
         self.ultraservers = watched(
@@ -149,6 +143,7 @@ class Caches(Generic[IndexT]):
         self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._client = client
+        self._timing = timing
         self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
@@ -217,7 +212,7 @@ class Caches(Generic[IndexT]):
                     )
                 self._namespaces_forbidden = True
                 self._on_change()
-                await asyncio.sleep(FORBIDDEN_AGAIN_S)
+                await asyncio.sleep(self._timing.forbidden_s)
 
     async def relist(self) -> None:
         """List everything again: a new leader must not plan on a follower's caches. Raises ApiError."""

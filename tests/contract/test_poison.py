@@ -11,6 +11,7 @@ import pytest
 
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.api import claims as wire
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.wire import Obj
@@ -121,7 +122,7 @@ async def test_controller_reads_templates_and_claims(api: EmbeddedApi, client: K
     api.apply(claim("c2", msgspec.Raw(poison)))
     api.apply(claim("c3", msgspec.Raw(poison), driver="neuron.aws.com"))
     api.apply(template("t", msgspec.Raw(poison)))
-    caches = Caches(client, lambda: None, FleetIndex())
+    caches = Caches(client, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     await caches.claims.relist()
     await caches.templates.relist()
     index = caches.index({})

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from controller import settings as controller_settings
 from controller.program import Controller
 from controller.query import grpc_server as service_module
+from controller.timing import ServiceTiming
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -25,6 +26,7 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import GRPCURL, needs
+from tests.support.controller_passes import passes
 from tests.support.ultraservers import tagged_slice, ultraserver
 from tests.support.waiting import eventually
 
@@ -186,7 +188,7 @@ async def test_dry_run_of_a_new_workload_writes_nothing(api, controller):
         "write the status of NeuronUltraServer us-u0: Ready, default/dry-run Pending",
         "write the status of NeuronUltraServer us-u1: Ready, default/dry-run Pending",
     ]
-    await asyncio.sleep(0.2)  # the controller would have written by then if it were not a dry run
+    await passes(controller, api)
     assert [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")] == before
     assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
 
@@ -312,14 +314,14 @@ async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
         assert (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads == []
 
 
-async def test_busy_port_is_taken_when_free(api, monkeypatch):
-    monkeypatch.setattr(service_module, "RETRY_S", 0.05)
+async def test_busy_port_is_taken_when_free(api, caplog):
     async with controlling(api) as first:
         assert first.grpc is not None
         address = first.grpc.target
-        second = service_module.Server(address, service_module.Sources(lambda: None, str, None, first.metrics))  # type: ignore[arg-type,return-value]
+        sources = service_module.Sources(lambda: None, str, None, first.metrics)  # type: ignore[arg-type,return-value]
+        second = service_module.Server(address, sources, ServiceTiming(retry_s=0.05))
         waiting = asyncio.create_task(second.run())
-        await asyncio.sleep(0.2)
+        await eventually(lambda: "gRPC is not served yet" in caplog.text, what="the port is in use")
         assert second.target == ""
     try:
         await eventually(lambda: second.target == address, what="the second server has the port")

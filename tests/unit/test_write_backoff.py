@@ -20,6 +20,7 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.timing import DEFAULT_TIMING
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TEN_MINUTES = datetime.timedelta(minutes=10)
@@ -43,7 +44,7 @@ WRITES: dict[str, Callable[[int], Action]] = {
 
 def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
     """Return the times of a write within an hour in which each plan has it."""
-    backoff, now, found = Backoff(), START, []
+    backoff, now, found = Backoff(DEFAULT_TIMING.writes), START, []
     while now < START + datetime.timedelta(hours=1):
         action = make(len(found))
         due = backoff.due(action, now)
@@ -67,7 +68,7 @@ def test_ineffective_writes_are_limited(make, after):
 
 def test_a_write_that_is_rejected_for_days_is_tried_again():
     """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and every pass failed."""
-    backoff, now, action = Backoff(), START, WRITES["labels"](0)
+    backoff, now, action = Backoff(DEFAULT_TIMING.writes), START, WRITES["labels"](0)
     for _ in range(3_000):
         backoff.refused(action, now)
         now = backoff.due(action, now)
@@ -76,7 +77,7 @@ def test_a_write_that_is_rejected_for_days_is_tried_again():
 
 def test_another_object_does_not_wait():
     """13.10."""
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     first, second = Evict("ml", "pod-0", "uid-0"), Evict("ml", "pod-1", "uid-1")
     backoff.refused(first, START)
     assert (backoff.due(first, START) > START, backoff.due(second, START)) == (True, START)
@@ -85,7 +86,7 @@ def test_another_object_does_not_wait():
 
 
 def test_new_content_waits_only_after_rejection():
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     backoff.written(status("1"), START)
     assert backoff.due(status("2", "Degraded"), START) == START
     assert backoff.due(status("2"), START) > START
@@ -95,7 +96,7 @@ def test_new_content_waits_only_after_rejection():
 
 def test_effective_write_resets_the_backoff():
     """13.10: an UltraServer with many jobs in sequence becomes free after each, with the same status."""
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(30):
         now = START + datetime.timedelta(seconds=10 * number)
         for reason in ("Reserved", "Free"):
@@ -105,7 +106,7 @@ def test_effective_write_resets_the_backoff():
 
 
 def test_success_resets_the_delay():
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(6):
         backoff.refused(status(str(number)), START)
     assert backoff.due(status("7"), START) > START + datetime.timedelta(seconds=10)
@@ -114,7 +115,7 @@ def test_success_resets_the_delay():
 
 
 def test_quiet_objects_are_dropped():
-    backoff, one = Backoff(), Evict("ml", "pod-0", "uid-0")
+    backoff, one = Backoff(DEFAULT_TIMING.writes), Evict("ml", "pod-0", "uid-0")
     for _ in range(9):
         backoff.refused(one, START)
     later = START + TEN_MINUTES + datetime.timedelta(seconds=91)
@@ -124,7 +125,7 @@ def test_quiet_objects_are_dropped():
 
 
 def test_next_due_write_is_known():
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
     assert backoff.earliest([one, two], START) is None
     backoff.refused(one, START)
@@ -135,7 +136,7 @@ def test_next_due_write_is_known():
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
 def test_rejections_are_limited_in_any_order(steps):
     """13.10."""
-    backoff, now, refused = Backoff(), START, {}
+    backoff, now, refused = Backoff(DEFAULT_TIMING.writes), START, {}
     for number, (name, is_refused, wait) in enumerate(steps):
         now += datetime.timedelta(seconds=wait)
         action = WRITES[name](number)
