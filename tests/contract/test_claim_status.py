@@ -208,5 +208,9 @@ async def test_status_of_a_claim_that_cannot_be_decoded_is_left_alone(
     claim = api.create(allocated_claim("poisoned", "node-a", [0], config=[{"opaque": opaque}]))
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
         await prepared(kubelet, claim)
-        await eventually(lambda: "opaque values that cannot be decoded" in caplog.text)
+        await eventually(lambda: [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")])
+    errors = [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")]
+    assert errors == [
+        "claim default/poisoned has opaque values that cannot be decoded, so its status cannot be written"
+    ]
     assert api.get("resourceclaims", "poisoned") == claim
