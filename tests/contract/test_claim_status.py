@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from neuron_dra.core import claim_status
@@ -199,3 +200,19 @@ def test_device_in_two_requests_has_one_entry() -> None:
     assert made[0]["conditions"][0]["lastTransitionTime"] == "2026-11-23T10:00:00Z"
     later = [{**each, "conditions": [{**each["conditions"][0], "lastTransitionTime": "later"}]} for each in made]
     assert claim_status.changed(PREPARED, [SHARED], later, "") is None
+
+
+async def test_status_of_a_claim_that_cannot_be_decoded_is_left_alone(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A write would replace what its author wrote for another driver."""
+    opaque = {"driver": "efa.example.com", "parameters": msgspec.Raw(b'{"a":"\\ud800\xff"}')}
+    claim = api.create(allocated_claim("poisoned", "node-a", [0], config=[{"opaque": opaque}]))
+    async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
+        await prepared(kubelet, claim)
+        await eventually(lambda: [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")])
+    errors = [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")]
+    assert errors == [
+        "claim default/poisoned has opaque values that cannot be decoded, so its status cannot be written"
+    ]
+    assert api.get("resourceclaims", "poisoned") == claim

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import formats
 from neuron_dra.emulation.embedded_api.errors import Cause, duplicate, forbidden, invalid, required
@@ -89,6 +91,39 @@ def _check_pod_update(spec: Obj, old: Obj) -> list[Cause]:
 
 def _containers(spec: Obj) -> set[str]:
     return {"containers", "initContainers"} & set(spec)
+
+
+_FAMILIES = {"IPv4": ipaddress.IPv4Address, "IPv6": ipaddress.IPv6Address}
+
+
+def check_endpoint_slice(obj: Obj, old: Obj | None) -> list[Cause]:
+    """Check the address family, which cannot change, and that the addresses are of it."""
+    family = obj.get("addressType") or ""
+    if old is not None and family != old["addressType"]:
+        return [invalid("addressType", family, "field is immutable")]
+    if not family:
+        return [required("addressType")]
+    if family not in (*_FAMILIES, "FQDN"):
+        text = f'Unsupported value: "{family}": supported values: "FQDN", "IPv4", "IPv6"'
+        return [Cause("FieldValueNotSupported", text, "addressType")]
+    causes = []
+    for index, endpoint in enumerate(obj.get("endpoints") or []):
+        path = f"endpoints[{index}].addresses"
+        addresses = endpoint.get("addresses") or []
+        if not addresses:
+            causes.append(required(path))
+        for position, address in enumerate(addresses):
+            if family in _FAMILIES and not _is_address(address, family):
+                causes.append(invalid(f"{path}[{position}]", address, f"must be an {family} address"))
+    return causes
+
+
+def _is_address(text: str, family: str) -> bool:
+    try:
+        _FAMILIES[family](text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_budget(obj: Obj, old: Obj | None) -> list[Cause]:

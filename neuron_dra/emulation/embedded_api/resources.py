@@ -100,7 +100,8 @@ def _others() -> Iterator[Resource]:
                    returns_deleted=False, short_names=("pdb",), check=core_rules.check_budget)  # fmt: skip
     for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"):
         yield Resource("apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False)
-    yield Resource("discovery.k8s.io", "EndpointSlice", "endpointslices", True, generation=True)
+    yield Resource("discovery.k8s.io", "EndpointSlice", "endpointslices", True, generation=True,
+                   check=core_rules.check_endpoint_slice)  # fmt: skip
     yield Resource("batch", "Job", "jobs", True, status=True, generation=True, returns_deleted=False)
     for kind, plural, namespaced in (
         ("Role", "roles", True),

@@ -19,6 +19,7 @@ from neuron_dra.core import backoff, claim_status, versions
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError, ClaimError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient, decode_object
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node import version
@@ -96,7 +97,8 @@ class ClaimStatus:
         ref = claim.ref
         for attempt in range(CONFLICTS):
             try:
-                body = _with_status(claim, await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
+                raw = await self._client.request("GET", RESOURCE_CLAIMS.path(ref.namespace, ref.name))
+                body = _with_status(claim, raw)
                 if body is not None:
                     path = RESOURCE_CLAIMS.path(ref.namespace, ref.name, "status")
                     await self._client.request("PUT", path, body=body)
@@ -121,13 +123,16 @@ class ClaimStatus:
 def _with_status(claim: PreparedClaim, raw: bytes) -> Obj | None:
     """Return the claim that the API server has, with what its status should have; None if there is nothing to write.
 
-    Raises ClaimError, Unavailable if it is no claim.
+    Raises ClaimError, Unavailable if it is no claim, and Invalid if a write would change values that cannot be decoded.
     """
-    found, ref = wire.decode_claim(raw), claim.ref
+    readable = objects.readable(raw)
+    found, ref = wire.decode_claim(readable), claim.ref
     if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
         raise Unavailable(f"the API server returned an object that is not claim {ref}")
     if found.metadata.uid != ref.uid or found.status.allocation is None:
         return None
+    if readable is not raw:
+        raise Invalid(f"claim {ref} has opaque values that cannot be decoded, so its status cannot be written")
     body = decode_object(raw)
     present = body["status"].get("devices") or []
     if not isinstance(present, list) or not all(isinstance(entry, dict) for entry in present):
