@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -59,6 +61,4 @@ def test_dependencies_are_locked_with_hashes() -> None:
 
 
 def version() -> str:
-    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    return __version__
