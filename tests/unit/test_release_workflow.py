@@ -16,8 +16,8 @@ from tests.support.skipping import impossible
 
 from bed import build, layout  # isort: skip
 
-TEXT = (ROOT / ".github/workflows/release.yaml").read_text()
-WORKFLOW = yaml.safe_load(TEXT)
+FOLDER = ROOT / ".github/workflows"
+WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())
 OWN_JOBS = [name for name, job in WORKFLOW["jobs"].items() if "steps" in job]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -79,12 +79,13 @@ def test_cosign_of_the_workflow_is_the_one_that_is_tried() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("old", "new", "finds"), [
-    ("", "", ""),
-    ('"${REGISTRY,,}"', "${REGISTRY,,}", "SC2086"),  # that of shellcheck
-    ("path: build/release", "folder: build/release", 'input "folder" is not defined'),
+@pytest.mark.parametrize(("name", "old", "new", "finds"), [
+    ("release.yaml", "", "", ""),
+    ("ci.yaml", "", "", ""),
+    ("release.yaml", '"${REGISTRY,,}"', "${REGISTRY,,}", "SC2086"),  # that of shellcheck
+    ("release.yaml", "path: build/release", "folder: build/release", 'input "folder" is not defined'),
 ])  # fmt: skip
-def test_actionlint_and_shellcheck_find_nothing(old: str, new: str, finds: str) -> None:
+def test_actionlint_and_shellcheck_find_nothing(name: str, old: str, new: str, finds: str) -> None:
     """Also, what they find in a workflow that is wrong."""
     if shutil.which("shellcheck") is None:
         impossible("shellcheck is missing (Debian package shellcheck)")
@@ -92,7 +93,7 @@ def test_actionlint_and_shellcheck_find_nothing(old: str, new: str, finds: str) 
     module = build.signing(here)
     build.build_modules(here, [module], "releases")
     words = [module.bin_dir / "actionlint", "-shellcheck", "shellcheck", "-no-color", "-"]
-    changed = TEXT.replace(old, new)
+    changed = (FOLDER / name).read_text().replace(old, new)
     done = subprocess.run(words, input=changed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1 if finds else 0, "")
     assert finds in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def test_dependencies_are_locked_with_hashes() -> None:
     assert wanted - pinned == set()
     blocks = re.split(r"^(?=[a-z0-9._-]+==)", locked, flags=re.MULTILINE)[1:]
     assert [block.split("==")[0] for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_version_is_in_one_place() -> None:
+    """The chart's is compared with the program's in test_chart.py."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"] == {"path": "neuron_dra/__init__.py"}
 
 
 def version() -> str:
