@@ -11,7 +11,6 @@ from celpy import celtypes
 from celpy.evaluation import CELEvalError, Context
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.simulate.selectors import qualified
 
 _TYPES: Final = {"bool": celtypes.BoolType, "int": celtypes.IntType, "string": celtypes.StringType}
 
@@ -60,8 +59,8 @@ def device_value(driver: str, attributes: Mapping[str, Obj], capacities: Mapping
 def _domains(driver: str, values: Mapping[str, Any]) -> celtypes.MapType:
     domains: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
-        domain, local = qualified(name, driver)
-        domains.setdefault(domain, {})[local] = value
+        domain, _, local = name.rpartition("/")
+        domains.setdefault(domain or driver, {})[local] = value
     return _Domains({celtypes.StringType(domain): _map(inside) for domain, inside in domains.items()})
 
 
