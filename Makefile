@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest test-long lock gen-check releasable differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -25,20 +25,47 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-check: setup ## Check format, lint, types, import contracts and sizes
-	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
-	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
-	@$(BIN)/python hack/sizes.py
+check: check-format check-lint check-types check-imports check-sizes ## Check format, lint, types, import contracts and sizes
 	@echo "check: format, lint, types, import contracts and sizes hold"
 
-check: | build
+check-format: setup
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+
+check-lint: setup
+	@$(BIN)/ruff check --quiet .
+
+check-types: setup | build
+	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+
+check-imports: setup | build
+	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+
+check-sizes: setup
+	@$(BIN)/python hack/sizes.py
+
 build:
 	@mkdir -p build
 
 test: setup | build ## Run every test, including those on the test bed's real Kubernetes (T=tests/unit: some)
 	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)
+
+CLUSTER_FREE := -m "not testbed and not tool and not long" -n auto --dist loadfile -q
+COVERAGE ?=
+test-without-cluster: setup | build ## Run the tests that need no cluster (COVERAGE=1: and measure what they cover)
+	@$(BIN)/python -m pytest $(T) $(CLUSTER_FREE) $(if $(COVERAGE),--cov=neuron_dra --cov=controller --cov-report=)
+
+coverage: setup ## Print what the last `make test-without-cluster COVERAGE=1` covered, as Markdown
+	@$(BIN)/coverage report --format=markdown
+
+build/oldest-venv/.installed: requirements/dev.txt requirements/oldest.txt pyproject.toml | build
+	@$(PYTHON) -m venv build/oldest-venv
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/oldest.txt
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-oldest: build/oldest-venv/.installed ## Run the tests that need no cluster with the oldest dependencies that are allowed
+	@build/oldest-venv/bin/python -m pytest $(T) $(CLUSTER_FREE)
 
 test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.34, differential and long runs
 	@NEURON_DRA_LONG=1 hack/test.sh
@@ -64,6 +91,9 @@ build/gen-venv/.installed: requirements/gen.txt | build
 	@$(PYTHON) -m venv build/gen-venv
 	@build/gen-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gen.txt
 	@touch $@
+
+gen-check: build/gen-venv/.installed ## Compare neuron_dra/gen with proto/
+	@build/gen-venv/bin/python hack/gen_proto.py --check
 
 gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 	@build/gen-venv/bin/python hack/gen_proto.py
@@ -118,6 +148,17 @@ build/release-base.tar: | build
 
 build/debian-base.tar: hack/debian_base.py | setup build
 	@$(BIN)/python hack/debian_base.py $@
+
+COMPILE := pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11 pyproject.toml
+UV ?= uv
+lock: ## Lock the dependencies of pyproject.toml in requirements/, keeping versions that still fit (needs uv)
+	@$(UV) $(COMPILE) -o requirements/plugin.txt
+	@$(UV) $(COMPILE) --all-extras --group dev -o requirements/dev.txt
+	@$(UV) $(COMPILE) --all-extras --resolution lowest-direct -o requirements/oldest.txt
+	@$(UV) $(COMPILE:pyproject.toml=) --group gen -o requirements/gen.txt
+
+releasable: ## Fail while something is missing without which no release may be public
+	@! grep -n "@example.com" SECURITY.md || { echo "releasable: SECURITY.md has a placeholder: name a contact for reports" >&2; exit 1; }
 
 VERSION ?=
 release: setup | build ## Build images, chart, SBOMs and checksums of a release in build/release (VERSION=1.2.3)

@@ -81,14 +81,12 @@ def exported(tree: Path, release: Release, folder: Path) -> Path:
     archive = subprocess.run(["git", "archive", release.commit], cwd=tree, capture_output=True, check=True).stdout
     folder.mkdir()
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
-    for name, variable in (("pyproject.toml", "version"), ("neuron_dra/__init__.py", "__version__")):
-        path = folder / name
-        text, count = re.subn(
-            rf'^{variable} = ".*"$', f'{variable} = "{release.version}"', path.read_text(), flags=re.MULTILINE
-        )
-        if count != 1:
-            raise ReleaseError(f"{name} has {count} lines `{variable} =`, one is needed")
-        path.write_text(text)
+    path = folder / "neuron_dra/__init__.py"
+    line = f'__version__ = "{release.version}"'
+    text, count = re.subn(r'^__version__ = ".*"$', line, path.read_text(), flags=re.MULTILINE)
+    if count != 1:
+        raise ReleaseError(f"neuron_dra/__init__.py has {count} lines `__version__ =`, one is needed")
+    path.write_text(text)
     return folder
 
 

@@ -19,6 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from release_chart import with_version
+
+from neuron_dra import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "neuron-dra"
 OUT = ROOT / "deploy" / "manifests"
@@ -158,6 +162,8 @@ def main() -> int:
     if binary is None:
         raise SystemExit("helm is not on the PATH; `hack/testbed/testbed build` builds one, name it with HELM=")
     if not check:
+        metadata = CHART / "Chart.yaml"
+        metadata.write_text(with_version(metadata.read_text(), __version__))
         SIZES.write_text(served())
         CONFIGURATION.write_text(configuration())
     wanted, found = render(binary), present()

@@ -336,7 +336,7 @@ def test_every_reason_must_be_tolerated() -> None:
     ("effect", "says"),
     [
         ("NoSchedule", "New claims do not get it; running pods keep it"),
-        ("NoExecute", "pods that have it are evicted"),
+        ("NoExecute", "pods whose claims have it are evicted"),
         ("None", "It is only reported, because of --unhealthy-device-effect"),
     ],
 )

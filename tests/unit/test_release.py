@@ -281,7 +281,6 @@ def tree(tmp_path: Path) -> Path:
     """A work tree of Git with one commit."""
     folder = tmp_path / "tree"
     (folder / "neuron_dra").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text('name = "x"\nversion = "0.1.0"\n')
     (folder / "neuron_dra" / "__init__.py").write_text('__version__ = "0.1.0"\n')
     commit(folder)
     return folder
@@ -297,9 +296,8 @@ def test_version_gets_into_the_sources(tree: Path, tmp_path: Path) -> None:
     """`neuron-dra --version` prints `__version__`."""
     described = release.described("1.2.3-rc.1", tree)
     folder = release.exported(tree, described, tmp_path / "sources")
-    assert (folder / "pyproject.toml").read_text() == 'name = "x"\nversion = "1.2.3-rc.1"\n'
     assert (folder / "neuron_dra" / "__init__.py").read_text() == '__version__ = "1.2.3-rc.1"\n'
-    assert (tree / "pyproject.toml").read_text().endswith('"0.1.0"\n')
+    assert (tree / "neuron_dra" / "__init__.py").read_text() == '__version__ = "0.1.0"\n'
 
 
 def test_uncommitted_changes_are_rejected(tree: Path, tmp_path: Path) -> None:
@@ -310,13 +308,13 @@ def test_uncommitted_changes_are_rejected(tree: Path, tmp_path: Path) -> None:
 
 
 def test_failed_build_leaves_the_last_release(tree: Path, tmp_path: Path) -> None:
-    (tree / "pyproject.toml").write_text("")
+    (tree / "neuron_dra" / "__init__.py").write_text("")
     commit(tree)
     base = small_release.base_archive(tmp_path / "base.tar")
     out = tmp_path / "out" / "release"
     out.mkdir(parents=True)
     (out / "SHA256SUMS").write_text("of the last release")
-    with pytest.raises(release_base.ReleaseError, match=r"pyproject\.toml has 0 lines `version =`"):
+    with pytest.raises(release_base.ReleaseError, match=r"__init__\.py has 0 lines `__version__ =`"):
         release.build("1.2.3", base, out, tree)
     assert [path.relative_to(out.parent) for path in out.parent.rglob("*")] == [
         Path("release"),

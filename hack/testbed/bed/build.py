@@ -95,13 +95,14 @@ ARGOCD_MANIFESTS = (
 )
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
+ACTIONLINT = Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint")
 # Of Rekor only the server that keeps its log in a folder.
 SIGNING_PROGRAMS = (
     Program("cosign", "github.com/sigstore/cosign/v3/cmd/cosign"),
     Program("fulcio", "github.com/sigstore/fulcio"),
     Program("rekor-server", "github.com/sigstore/rekor-tiles/v2/cmd/rekor-server/posix"),
     Program("timestamp-server", "github.com/sigstore/timestamp-authority/v2/cmd/timestamp-server"),
-    Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint"),
+    ACTIONLINT,
 )
 GITOPS_PROGRAMS = (Program("gitops", "."),)
 PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
@@ -150,7 +151,7 @@ def _module(layout: Layout, name: str, programs: tuple[Program, ...], ldflags: s
 
 
 def modules(layout: Layout, kubernetes: str) -> tuple[Module, ...]:
-    """Return the Kubernetes module, that of the tools, and LeaderWorkerSet's.
+    """Return the Kubernetes module, that of the tools, LeaderWorkerSet's, and the one with actionlint.
 
     Raises:
         BedError: `kubernetes` is not one of the versions in `KUBERNETES`.
@@ -162,6 +163,7 @@ def modules(layout: Layout, kubernetes: str) -> tuple[Module, ...]:
         _module(layout, f"kubernetes-{kubernetes}", KUBERNETES_PROGRAMS, version_flags(version)),
         _module(layout, "tools", TOOL_PROGRAMS, "-s -w"),
         lws(layout),
+        linter(layout),
     )
 
 
@@ -209,6 +211,11 @@ def registry(layout: Layout) -> Module:
 def signing(layout: Layout) -> Module:
     """Return the module of cosign, the services that sign without a key, and actionlint, for tests of releases."""
     return _module(layout, "release", SIGNING_PROGRAMS, "-s -w")
+
+
+def linter(layout: Layout) -> Module:
+    """Return the same module with only actionlint, for tests of the workflows."""
+    return replace(signing(layout), programs=(ACTIONLINT,))
 
 
 def gitops(layout: Layout) -> Module:
