@@ -23,10 +23,6 @@ from neuron_dra.kube.config import KubeConfig
 
 WAITS: Final = "seventeen"
 """A pod that stays Pending in the cluster of `--keep`, so that there is something to explain."""
-<<<<<<< HEAD
-=======
-TIMEOUT_S: Final = 120.0  # the demo takes ten to twenty seconds; a very busy machine gets an error instead of waiting
->>>>>>> wip-people
 
 
 def run(*, keep: bool, view: View | None = None, timing: DemoTiming = DEFAULT_TIMING) -> int:

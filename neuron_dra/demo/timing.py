@@ -10,7 +10,7 @@ from neuron_dra.core.timing import seconds
 
 @dataclass(frozen=True, slots=True)
 class DemoTiming:
-    """Of `neuron-dra demo`, which takes about ten seconds."""
+    """Of `neuron-dra demo`, which takes ten to twenty seconds."""
 
     whole_s: float = seconds(120.0, "after which the demo stops: a very busy machine gets an error instead of waiting")
     start_s: float = seconds(30.0, "limit of the start: a dozen processes take some seconds on two cores")

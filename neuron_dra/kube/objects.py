@@ -62,6 +62,10 @@ class _Items(msgspec.Struct):
     items: list[msgspec.Raw] | None
 
 
+class _ListOf(msgspec.Struct, Generic[T]):
+    items: list[T] | None
+
+
 class Identity(msgspec.Struct, rename="camel", omit_defaults=True):
     """The part of an object's metadata that identifies it and its version."""
 
@@ -106,6 +110,10 @@ class Page:
 
     def decoded(self, kind: type[T]) -> Decoded[T]:
         """Return the objects, and those that are damaged. Raises one of MALFORMED if this is no list."""
+        try:
+            return Decoded(msgspec.json.decode(self.raw, type=_ListOf[kind]).items or [], [])  # type: ignore[valid-type]
+        except (ValueError, RecursionError):
+            pass  # one of the objects cannot be decoded, or this is no list
         found: list[T] = []
         damaged: list[Damaged] = []
         for raw in self.items:
