@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bed.errors import BedError
-from deployed import CONTROLLER, NAMESPACE
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
+from hack.bed.deployed import CONTROLLER, NAMESPACE
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 JOB: Obj = {

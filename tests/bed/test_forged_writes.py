@@ -21,10 +21,10 @@ from urllib.parse import quote, urlencode
 import forged_writes as table
 import pytest
 import yaml
-from bed import pki
 from forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
-from real_cluster import REPOSITORY, TestBed, eventually
 
+from hack.bed import pki
+from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"

@@ -8,9 +8,9 @@ import random
 from typing import Any
 
 import pytest
-from deployed import IMAGE, devices, environment, events, neurons, started
-from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
+from hack.bed.deployed import IMAGE, devices, environment, events, neurons, started
+from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from tests.support import packing
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"

@@ -13,9 +13,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from bed import network
-from deployed import ONLY_PLUGINS
-from real_cluster import TESTBED, CommandFailedError, Namespace, TestBed, eventually
+
+from hack.bed import network
+from hack.bed.deployed import ONLY_PLUGINS
+from hack.bed.real_cluster import TESTBED, CommandFailedError, Namespace, TestBed, eventually
 
 LOOK = "ls /sys/class/neuron_device | grep -c neuron; cat /sys/class/dmi/id/product_name /sys/module/neuron/version"
 BOOT_ID_VOLUME = {"name": "boot-id", "hostPath": {"path": "/proc/sys/kernel/random/boot_id", "type": "File"}}
@@ -284,7 +285,7 @@ def test_ultraserver_of_four_splits_with_a_link(other_bed):
 
 def left_behind(bed: TestBed) -> list[str]:
     """Return the processes, mounts and interfaces of a test bed on this machine."""
-    from bed import cgroups, processes
+    from hack.bed import cgroups, processes
 
     where = bed.where
     found = [f"process {process.pid}" for process in processes.marked(where.name)]

@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from bed.errors import BedError
 from fleet import TRN3, slots
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
 POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from small_release import ROOT
 
+from hack.bed import build, layout
 from tests.support.skipping import impossible
-
-from bed import build, layout  # isort: skip
 
 TEXT = (ROOT / ".github/workflows/release.yaml").read_text()
 WORKFLOW = yaml.safe_load(TEXT)

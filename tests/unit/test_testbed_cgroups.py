@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import cgroups, layout
-from bed.errors import NotPossibleHereError
+from hack.bed import cgroups, layout
+from hack.bed.errors import NotPossibleHereError
 
 HERE = layout.Layout("some-bed", True, Path("/nowhere"), Path("/nowhere"))
 

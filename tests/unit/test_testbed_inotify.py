@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import inotify
-from bed.state import NodeSpec, State
+from hack.bed import inotify
+from hack.bed.state import NodeSpec, State
 
 
 @pytest.fixture

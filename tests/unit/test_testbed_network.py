@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import http.server
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import layout, network
+from hack.bed import layout, network
 
 HERE = layout.Layout("some-bed", False, Path("/nowhere"), Path("/nowhere"))
 
