@@ -18,14 +18,14 @@ def wanted() -> dict[str, str]:
 
 
 @pytest.mark.contract("S21")
-def test_golden_files_are_current(wanted):
+def test_golden_files_are_current(wanted) -> None:
     files = [*GOLDEN.glob("*/*.yaml"), *GOLDEN.glob("*/connected-sets.txt")]
     kept = {str(path.relative_to(GOLDEN)): path.read_text() for path in files}
     stale = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
     assert stale == [], "run `make golden`, and read the difference"
 
 
-def test_reference_pages_are_current():
+def test_reference_pages_are_current() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "hack.generate.docs", "--check"],
         cwd=ROOT,
@@ -38,7 +38,7 @@ def test_reference_pages_are_current():
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_outdated_page_is_named(tmp_path, monkeypatch, capsys):
+def test_outdated_page_is_named(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(docs, "DOCS", tmp_path)
     assert docs.main(["--check"]) == 1
     assert "docs/attributes.md is out of date" in capsys.readouterr().out
