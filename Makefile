@@ -28,7 +28,7 @@ setup: $(VENV)/.installed ## Create .venv with all dependencies
 check: setup ## Check format, lint, types, import contracts and sizes
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller hack tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
 	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@$(BIN)/python hack/sizes.py
 	@echo "check: format, lint, types, import contracts and sizes hold"

@@ -122,10 +122,10 @@ def _status(args: argparse.Namespace) -> int:
         dead += not running
         print(f"  {name:<26} {'running' if running else 'DEAD':<8} pid {process.pid}")
     for node in bed.nodes.values():
-        ready = node.is_ready()
-        dead += not ready
+        node_ready = node.is_ready()
+        dead += not node_ready
         print(
-            f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}"
+            f"  node {node.name:<21} {'Ready' if node_ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}"
         )
     replicas = driver.controller_replicas(bed) if bed.state.driver == "daemonset" else None
     if replicas is not None:

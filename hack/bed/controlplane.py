@@ -109,7 +109,7 @@ class ControlPlane:
         """
         try:
             status, answer = self._get(path)
-            content = json.loads(answer)
+            content: dict[str, Any] = json.loads(answer)
         except (OSError, http.client.HTTPException, ValueError) as err:
             raise BedError(f"GET {path}: {err}") from err
         if status != http.client.OK:

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hack.bed.real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
@@ -218,6 +219,10 @@ def rows(numbers: Iterable[int]) -> set[int]:
 # A second driver.
 
 
+def _is_registered(log: Path) -> bool:
+    return "registered with the kubelet" in log.read_text()
+
+
 @contextlib.contextmanager
 def net_drivers(
     bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path, refuse_while: str = ""
@@ -235,10 +240,8 @@ def net_drivers(
         published = [f"{node}-dra.net" for node in nodes]
         stack.callback(bed.kubectl, "delete", "resourceslice", "--ignore-not-found", *published)
         for node, log in logs.items():
-            eventually(f"slices of dra.net on {node}", lambda node=node: slices(bed, node, "dra.net"), 60)
-            eventually(
-                f"dra.net registers on {node}", lambda log=log: "registered with the kubelet" in log.read_text(), 60
-            )
+            eventually(f"slices of dra.net on {node}", partial(slices, bed, node, "dra.net"), 60)
+            eventually(f"dra.net registers on {node}", partial(_is_registered, log), 60)
         yield
 
 
@@ -252,7 +255,7 @@ def python_on(node: str, program: str, log: Path) -> Iterator[None]:
     """Run a Python program of this repository on a node until the end of the block, which sends SIGTERM."""
     command = f"PYTHONPATH={REPOSITORY} exec {sys.executable} {program}"
     with log.open("wb") as out:
-        words = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
+        words: list[str | Path] = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
         process = subprocess.Popen(words, stdout=out, stderr=out)
     try:
         yield

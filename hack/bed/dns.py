@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hack.bed import build, network
 from hack.bed.parts import Bed
 
@@ -30,7 +32,7 @@ def up(bed: Bed) -> None:
     network.add_address(bed.layout, network.DNS_ADDRESS)
     corefile = bed.layout.state_dir / "Corefile"
     corefile.write_text(COREFILE.replace("KUBECONFIG", str(bed.layout.kubeconfig)))
-    words = [*network.enter(bed.layout), module.bin_dir / PROCESS, "-conf", corefile]
+    words: list[str | Path] = [*network.enter(bed.layout), module.bin_dir / PROCESS, "-conf", corefile]
     bed.processes.start(PROCESS, words, bed.plane.environment())
     url = f"http://{READY}/ready"
     bed.processes.wait_ready(PROCESS, lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)

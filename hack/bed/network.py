@@ -93,9 +93,12 @@ def _get_once(
     layout: Layout, url: str, headers: Mapping[str, str] | None, ca: Path | None, timeout_s: float
 ) -> tuple[int, bytes]:
     parts = urlsplit(url)
-    kind = http.client.HTTPConnection if ca is None else http.client.HTTPSConnection
-    trust = {} if ca is None else {"context": ssl.create_default_context(cafile=ca)}
-    with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=timeout_s, **trust)) as connection:
+    host = parts.hostname or ""
+    connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    if ca is not None:
+        trust = ssl.create_default_context(cafile=ca)
+        connection = http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=trust)
+    with contextlib.closing(connection):
         with inside(layout):
             connection.connect()
         connection.request("GET", parts._replace(scheme="", netloc="").geturl(), headers=dict(headers or {}))

@@ -19,14 +19,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hack.bed import build
 from hack.bench import api as bench_api
 from hack.bench.cluster import PLACE, Cluster, Controller
-from hack.bench.swarm import GATHER_S, INSTANCE_TYPE, Swarm
+from hack.bench.swarm import INSTANCE_TYPE, Swarm
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS
+from neuron_dra.node.publish.loop import GATHER_S
 
 AGENT = "neuron-ultraserver-controller"
 IN_FLIGHT = 16  # requests of the floor at a time
@@ -42,7 +44,7 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
     parser.add_argument("--busy", type=int, default=225, help="workloads of 16 nodes on the largest fleet at the end")
-    parser.add_argument("--kubernetes", choices=bench_api.build.KUBERNETES)
+    parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     args = parser.parse_args()
     if sys.platform != "linux":
         print("the UltraServer controller is left out: it can be measured on Linux only", file=sys.stderr)

@@ -75,7 +75,7 @@ def put_peer(bed: Bed, slice_file: Path, binary: Path) -> None:
     # The checkpoint's format has fields that the peer does not use.
     subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
     kubeconfig = node.directory / "plugin.kubeconfig"
-    command = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]
+    command: list[str | Path] = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]
     bed.processes.start(name, [*node.enter(), *command])
 
     def published() -> bool:

@@ -15,7 +15,7 @@ from hack.bench.drivers import CLAIMS, OPTIONS, Driver
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 
 WARM_UP = 10
-Stubs = Mapping[str, dra_pb2_grpc.DRAPluginStub]
+Stubs = Mapping[str, "dra_pb2_grpc.DRAPluginAsyncStub"]
 Seconds = dict[str, list[float]]
 
 
@@ -55,7 +55,7 @@ async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: 
     return dra_pb2.Claim(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
 
-async def prepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> float:
+async def prepare(stub: dra_pb2_grpc.DRAPluginAsyncStub, claim: dra_pb2.Claim) -> float:
     """Prepare one claim, and return its duration in seconds. Raises RuntimeError if it was rejected."""
     began = time.perf_counter()
     answer = await stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(claims=[claim]))
@@ -65,7 +65,7 @@ async def prepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> flo
     return took
 
 
-async def unprepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> None:
+async def unprepare(stub: dra_pb2_grpc.DRAPluginAsyncStub, claim: dra_pb2.Claim) -> None:
     """Unprepare one claim. Raises RuntimeError if it was rejected."""
     answer = await stub.NodeUnprepareResources(dra_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
     if answer.claims[claim.uid].error:

@@ -48,12 +48,15 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
+def _bound(value: float | None) -> str:
+    return "" if value is None else f"<= {value:g}"
+
+
 def show(rows: Sequence[Row], keep: Path) -> None:
     """Print aligned columns, and write them as JSON."""
     head = ("figure", "measured", "against", "ratio", "must", "goal", "")
-    bound = lambda value: "" if value is None else f"<= {value:g}"  # noqa: E731
     table = [head] + [
-        (row.figure, row.measured, row.against, row.ratio, bound(row.must), bound(row.goal), row.verdict)
+        (row.figure, row.measured, row.against, row.ratio, _bound(row.must), _bound(row.goal), row.verdict)
         for row in rows
     ]
     widths = [max(len(line[column]) for line in table) for column in range(len(head))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import logging
 import os
 import platform
@@ -95,19 +96,22 @@ def _keep(target: str, corpus: Path) -> None:
 
 def _child(target: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", "-m", "hack.chaos.fuzz", "--child", target, *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+    path = os.pathsep.join([str(FOLDER), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])  # the targets are tests
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.stdout
 
 
 def child(target: str, arguments: Sequence[str]) -> None:
     """Instrument the imports and run libFuzzer; never returns."""
-    import atheris
-
+    atheris = importlib.import_module("atheris")  # installed for `make fuzz` only
     logging.disable(logging.CRITICAL)
-    sys.path.insert(0, str(FOLDER))  # the targets are tests
     with atheris.instrument_imports(
         include=["neuron_dra", "controller", "fuzz_targets", "fuzz_connected_sets", "fuzz_limits"]
     ):
-        import fuzz_targets
+        fuzz_targets = importlib.import_module("fuzz_targets")
     atheris.Setup(["fuzz", *arguments], fuzz_targets.TARGETS[target])
     atheris.Fuzz()
 

@@ -127,7 +127,7 @@ def units(row: Mapping[str, Any]) -> int:
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     """Return the rates of the rows in ticks per second, which are equal but for the moment in which each is read."""
-    found = []
+    found: list[tuple[str, float]] = []
     for row in rows:
         whole = units(row)
         found.extend(

@@ -64,7 +64,9 @@ def served() -> str:
             simulated_node.write(Path(root, "node"), spec.name)
             node = topology.build(sysfs.read_node(Path(root, "node")), NodeLabels.from_labels({}))
         devices_of = devices.published(node, driver_version="1", ultraserver_devices="devices")
-        found = partitions.partitioned(node, devices_of).partitions
+        served = partitions.partitioned(node, devices_of)
+        assert served is not None, f"{spec.name} has no partitions"
+        found = served.partitions
         whole = [one for one in found if not one.device.name.startswith(names.CORES_PREFIX)]
         published = {"device": {len(one.device.device_ids) for one in whole}, "core": {len(one.cores) for one in found}}
         groups[key] = {"types": types[key], "wholeNode": spec.whole_node}
@@ -83,7 +85,7 @@ def configuration() -> str:
     for kind, spec in config.KINDS.items():
         fields = []
         for name, field in spec.fields.items():
-            inner: dict[str, Any] = dict(field.schema["schema"])  # type: ignore[typeddict-item]
+            inner: dict[str, Any] = dict(field.schema["schema"])
             found: dict[str, object] = {"name": name, "required": name in spec.required}
             if "expected" in inner:
                 found |= {"numbers": inner["expected"], "notWhole": _message(kind, name, "x")}

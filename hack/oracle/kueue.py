@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from hack.bed import build, network, objects, pki
@@ -64,7 +65,16 @@ def _start(plane: bench_api.Plane, resources: Mapping[str, Any], ready: int, web
         "resources": resources,
     }))  # fmt: skip
     program = build.kueue(plane.layout).bin_dir / PROCESS
-    words = ["unshare", "--mount", "sh", "-c", WITH_CERTIFICATES, layer, program, f"--config={config}"]
+    words: list[str | Path] = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        WITH_CERTIFICATES,
+        layer,
+        program,
+        f"--config={config}",
+    ]
     plane.processes.start(PROCESS, words, plane.environment())
 
 

@@ -19,7 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.release.base import ROOT, Base, ReleaseError, bases, oci
+from hack.bed import oci
+from hack.release.base import ROOT, Base, ReleaseError, bases
 from hack.release.chart import artifact, chart
 from hack.release.image import add_image, add_index, last_stage
 from hack.release.layer import interpreter, layer

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from hack.release.base import ReleaseError, oci
+from hack.bed import oci
+from hack.release.base import ReleaseError
 from hack.release.image import compressed, names
 
 NAME = "neuron-dra"

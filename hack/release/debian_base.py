@@ -11,16 +11,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hack.bed import plugin_image
+from hack.bed import oci, plugin_image
 from hack.bed.layout import from_environment
-from hack.release.base import oci
 from hack.release.image import compressed
 
 
 def unpacked(architecture: str, scratch: Path) -> bytes:
     """Return a tar archive with the files of the base's packages for another machine type."""
     fetched, root = scratch / "fetched", scratch / "root"
-    command = ["debootstrap", "--download-only", f"--arch={architecture}", "--variant=minbase",
+    command: list[str | Path] = ["debootstrap", "--download-only", f"--arch={architecture}", "--variant=minbase",
                f"--include={plugin_image.BASE_INCLUDES}", plugin_image.SUITE, fetched, plugin_image.mirror()]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     status = []

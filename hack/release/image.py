@@ -9,7 +9,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from hack.release.base import Base, ReleaseError, oci
+from hack.bed import oci
+from hack.release.base import Base, ReleaseError
 
 INSTRUCTIONS = {"FROM", "LABEL", "RUN", "COPY", "ENV", "USER", "ENTRYPOINT"}  # RUN and COPY make our layer
 

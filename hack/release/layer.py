@@ -20,7 +20,8 @@ from installer import install
 from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
 
-from hack.release.base import Base, ReleaseError, oci
+from hack.bed import oci
+from hack.release.base import Base, ReleaseError
 
 HOME = PurePosixPath("/opt/neuron-dra")
 OURS = ("neuron_dra", "controller")  # top-level packages that no dependency may have: the first one found would win

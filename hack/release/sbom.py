@@ -14,7 +14,8 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.version import Version
 
-from hack.release.base import Base, flatten, oci
+from hack.bed import oci
+from hack.release.base import Base, flatten
 
 LONGEST_LICENSE = 100  # some distributions have the whole text in the field
 
