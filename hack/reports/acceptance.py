@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,16 @@ PYTHON = str(REPOSITORY / ".venv" / "bin" / "python")
 
 
 SHOWN = 20  # violations in the report
+HISTORY = "## History and what failed"
+LINE = re.compile(r"^\| `([a-z0-9.-]+)` \|.*$", re.MULTILINE)
+HEAD = """\
+# Long runs
+
+The last result of each suite. `make acceptance` runs them, `make acceptance ONLY="seeds plan"` some of them; none is
+part of `make test`.
+
+| suite | what | result | commit | date |
+| --- | --- | --- | --- | --- |"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Result:
     failed: bool
     took_s: float = 0.0
     commit: str = ""
+    date: str = ""
     details: tuple[str, ...] = ()
 
 
@@ -271,6 +283,11 @@ PARTS: dict[str, Callable[[Options], Result]] = {
 }
 
 
+def today() -> str:
+    """Return the date in UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
 def stored() -> dict[str, Result]:
     """Return the results that parts have written so far."""
     found = {}
@@ -282,29 +299,25 @@ def stored() -> dict[str, Result]:
     return found
 
 
-def report(results: dict[str, Result]) -> str:
-    """Return docs/reports/acceptance.md."""
-    rows = [
-        f"| {each.what} | {each.outcome} | {each.took_s / 60:.0f} min | {each.commit} |"
-        for name in PARTS
-        if (each := results.get(name)) is not None
-    ]
-    missing = [f"`{name}`" for name in PARTS if name not in results]
-    details = [f"- {text}" for each in results.values() for text in each.details]
+def report(results: Mapping[str, Result], before: str) -> str:
+    """Return docs/reports/acceptance.md: the present state, one line for each part, and below it the history of before.
+
+    A part without a new result keeps its line. A new result that failed also goes into the history.
+    """
+    state, _, history = before.partition(HISTORY)
+    kept = {match[1]: match[0] for match in LINE.finditer(state)}
+    new = {name: line(name, each) for name, each in results.items()}
+    lines = [(kept | new).get(name, f"| `{name}` | | not run yet | | |") for name in PARTS]
+    failed = [f"- `{name}` on {each.commit}: {text}" for name, each in results.items() for text in each.details]
+    added = [text for text in failed if text not in history]
     return "\n".join(
-        (
-            "# Long runs",
-            "",
-            '`make acceptance` runs these, `make acceptance ONLY="seeds plan"` some of them; none is part of `make test`.',
-            "",
-            "| what | result | took | commit |",
-            "| --- | --- | --- | --- |",
-            *rows,
-            *(("", f"Not run yet: {', '.join(missing)}.") if missing else ()),
-            *(("", "What failed:", "", *details) if details else ()),
-            "",
-        )
+        (HEAD, *lines, "", HISTORY, "", *(text for text in (*added, "") if added), history.strip("\n"), "")
     )
+
+
+def line(name: str, found: Result) -> str:
+    """Return the line of a part."""
+    return f"| `{name}` | {found.what} | {found.outcome} | {found.commit} | {found.date} |"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -326,13 +339,15 @@ def main(arguments: Sequence[str]) -> int:
     for name in parsed.only or PARTS:
         print(f"== {name}", flush=True)
         began = time.monotonic()
-        found = dataclasses.replace(PARTS[name](options), took_s=time.monotonic() - began, commit=commit_now())
+        found = dataclasses.replace(
+            PARTS[name](options), took_s=time.monotonic() - began, commit=commit_now(), date=today()
+        )
         failed |= found.failed
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(dataclasses.asdict(found), indent=1))
         print(f"{found.what}: {found.outcome}", flush=True)
     if parsed.report:
-        REPORT.write_text(report(stored()))
+        REPORT.write_text(report(stored(), REPORT.read_text()))
     return 1 if failed else 0
 
 
