@@ -23,6 +23,7 @@ import yaml
 
 from hack.bed import build
 from hack.bench import api as bench_api
+from hack.oracle.connected_slices import partitions_of, slices_of
 from hack.reports.reporting import commit_now
 from neuron_dra.core import devices, slices
 from neuron_dra.core.wire import Obj
@@ -30,7 +31,6 @@ from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from tests.support.connected_slices import partitions_of, slices_of
 
 REPORT: Final = bench_api.REPOSITORY / "docs" / "reports" / "sets.md"
 CLASSES: Final = bench_api.REPOSITORY / "deploy/manifests/connected-sets/20-deviceclasses.yaml"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import slices
 from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_allocations, tag_on, tagged
 from neuron_dra.core.wire import Obj
@@ -20,7 +21,6 @@ from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
 from neuron_dra.node.publish.loop import GATHER_S
-from tests.support.ultraservers import ultraserver
 
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server
 INSTANCE_TYPE = "trn3.48xlarge"

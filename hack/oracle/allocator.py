@@ -2,7 +2,7 @@
 """Use connected sets at random on Kubernetes' own allocator: `make acceptance ONLY=allocator`.
 
 Each type has a third of the steps on one node, in parts of 1,000 that each begin with an empty node. Fails if a step
-violates a law of `tests/support/allocator_walk.py`. The program is hack/oracle, which needs Go; times are those of the
+violates a law of `hack/oracle/allocator_walk.py`. The program is hack/oracle, which needs Go; times are those of the
 allocator for one claim on one node.
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from hack.bench.table import quantile
-from tests.support import allocator_walk, oracle
+from hack.oracle import allocator_walk
+from hack.oracle import judge as oracle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how well the published order of connected sets packs, and write docs/reports/packing.md.
 
-100,000 random arrivals and departures on a node of each type, and on a fleet of 100 nodes; `tests/support/packing.py`
+100,000 random arrivals and departures on a node of each type, and on a fleet of 100 nodes; `hack/oracle/packing_walk.py`
 plays them. Fails if a step violates a law, or a node places less than 95 % of what full knowledge places of the big
 requests.
 """
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from hack.oracle import packing_walk as packing
 from hack.reports.reporting import commit_now
-from tests.support import packing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "docs" / "reports" / "packing.md"

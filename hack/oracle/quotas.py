@@ -19,10 +19,10 @@ from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
 from hack.bench import sets as bench_sets
+from hack.oracle.limit_rows import LABEL, NEURON, one, pod, sets
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import from_kubeconfig
-from tests.support.limit_rows import LABEL, NEURON, one, pod, sets
 
 POLICIES: Final = bench_api.REPOSITORY / "deploy/manifests/connected-sets/35-limits-policies.yaml"
 WAIT_S: Final = 300.0

@@ -23,8 +23,6 @@ from functools import partial
 from pathlib import Path
 
 from hack.reports.reporting import commit_now
-from tests.support.fleet.interference import beside_a_victim
-from tests.support.fleet.run import replay_command, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "docs" / "reports" / "acceptance.md"
@@ -73,15 +71,24 @@ class Options:
 
 
 def _seed(seed: int) -> str:
-    ultraservers = 2 + seed % 3
-    outcome = run(seed, ultraservers=ultraservers, steps=20)
-    return f"{outcome.violation}; {replay_command(seed, ultraservers, 20)}" if outcome.violation else ""
+    return _fleet("--seed", str(seed), "--ultraservers", str(2 + seed % 3), "--steps", "20")
 
 
 def _sequence(seed: int) -> str:
-    outcome = beside_a_victim(seed)
-    command = f"python -m tests.support.fleet --seed {seed} --beside-a-victim"
-    return f"{outcome.violation}; {command}" if outcome.violation else ""
+    return _fleet("--seed", str(seed), "--beside-a-victim")
+
+
+def _fleet(*options: str) -> str:
+    """Run one seed of the virtual fleet, and return its violation and the command that repeats it."""
+    words = ("-m", "tests.support.fleet", *options)
+    ran = subprocess.run([PYTHON, *words, "--quiet"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if ran.returncode == 0:
+        return ""
+    _, violated, text = ran.stdout.partition("VIOLATED: ")
+    reason = (
+        text.partition("\nreplay: ")[0] if violated else f"ended with {ran.returncode}: {ran.stderr.strip()[-500:]}"
+    )
+    return f"{reason}; python {' '.join(words)}"
 
 
 def _many(what: str, one: Callable[[int], str], numbers: range, options: Options) -> Result:

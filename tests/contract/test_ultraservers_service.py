@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from controller import settings as controller_settings
 from controller.program import Controller
 from controller.query import grpc_server as service_module
+from hack.bench.ultraservers import tagged_slice, ultraserver
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -25,7 +26,6 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import GRPCURL, needs
-from tests.support.ultraservers import tagged_slice, ultraserver
 from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"

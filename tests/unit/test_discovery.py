@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ultraserver_world import World
 
+from hack.bench.ultraservers import facts, node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts, Unread
-from tests.support.ultraservers import facts, node_and_slice, ultraserver
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
 

@@ -28,7 +28,7 @@ from failing_world import (
 from ultraserver_world import World
 
 from controller.plan.actions import CreateTemplate, DeleteTemplate
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 

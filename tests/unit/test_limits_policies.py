@@ -18,12 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hack.generate import render
-from neuron_dra.core import catalogue, sizes
-from neuron_dra.core.wire import Obj
-from neuron_dra.migrate import rewrite
-from neuron_dra.migrate.problems import CannotMigrate
-from tests.support.built_tools import HELM, needs
-from tests.support.limit_rows import (
+from hack.oracle.limit_rows import (
     CORE,
     DENIED,
     LABEL,
@@ -38,6 +33,11 @@ from tests.support.limit_rows import (
     sets,
     workload,
 )
+from neuron_dra.core import catalogue, sizes
+from neuron_dra.core.wire import Obj
+from neuron_dra.migrate import rewrite
+from neuron_dra.migrate.problems import CannotMigrate
+from tests.support.built_tools import HELM, needs
 from tests.support.policies import Denied, admit, pod_specs
 
 ROOT = Path(__file__).resolve().parents[2]

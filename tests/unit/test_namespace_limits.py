@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ultraserver_world import World
 
 from controller.plan.planning import Limits
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 ANNOTATION = "neuron.aws.com/max-reserved-nodes"
 LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=datetime.timedelta(seconds=30))

@@ -13,8 +13,8 @@ from controller.observe import decode
 from controller.observe.discovery import Group
 from controller.plan import placement
 from controller.plan.planning import plan
+from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts
-from tests.support.ultraservers import node_and_slice, ultraserver
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
 

@@ -10,7 +10,7 @@ import yaml
 from ultraserver_world import World
 
 from controller.main import main
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
 

@@ -11,9 +11,9 @@ from ultraserver_world import World
 from controller.observe import decode
 from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
 from controller.plan.planning import Limits, plan
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
-from tests.support.ultraservers import ultraserver
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
 ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from hack.oracle.connected_slices import partitions_of
 from neuron_dra.core import catalogue
 from neuron_dra.core.members import cores_each
 from neuron_dra.core.partitions import GROUPS
-from tests.support.connected_slices import partitions_of
 
 ARRIVALS: Final = 0.52
 """The share of arrivals in all steps; the others end what was placed."""

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import yaml
 
+from hack.oracle import packing_walk as packing
+from hack.oracle.connected_slices import partitions_of, slices_of
+from hack.oracle.judge import Oracle
 from neuron_dra.core import names
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Obj
-from tests.support import packing
-from tests.support.connected_slices import partitions_of, slices_of
-from tests.support.oracle import Oracle
 
 NODE: Final = "node-a"
 CLASSES: Final = Path(__file__).resolve().parents[2] / "deploy/manifests/connected-sets/20-deviceclasses.yaml"
