@@ -58,7 +58,7 @@ fi
 status=0
 echo "== generated code is what proto/ says"
 make --no-print-directory build/gen-venv/.installed
-build/gen-venv/bin/python hack/gen_proto.py --check || status=1
+build/gen-venv/bin/python -m hack.generate.proto --check || status=1
 echo "== format, lint, types, import contracts"
 make --no-print-directory check || status=1
 echo "== tests without a cluster"

@@ -12,16 +12,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from api_client import Server, real_session, serve_things
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "bed")]
-
-from api_client import Server, real_session, serve_things  # noqa: E402
-
-from neuron_dra.emulation.embedded_api import EmbeddedApi  # noqa: E402
-from tests.support.plugin_host import PluginHost  # noqa: E402
-from tests.support.skipping import impossible  # noqa: E402
-from tests.support.timings import QUICK  # noqa: E402
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.support.plugin_host import PluginHost
+from tests.support.skipping import impossible
+from tests.support.timings import QUICK
 
 UP_TIMEOUT_S = 3600  # the first one builds Kubernetes
 EMBEDDED_MINOR = 37
@@ -51,7 +47,7 @@ def real_cluster() -> Iterator[RealCluster]:
         return
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
-    from real_cluster import TestBed, layout
+    from hack.bed.real_cluster import TestBed, layout
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up

@@ -23,6 +23,7 @@ from controller.observe import discovery
 from controller.plan import objects
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import plan
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims
 from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
@@ -41,7 +42,6 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.publish import sysfs, sysfs_helper
-from tests.support.ultraservers import ultraserver
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)

@@ -8,7 +8,7 @@ from ultraserver_world import World
 
 from controller.plan.actions import Evict
 from controller.plan.planning import Limits
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 

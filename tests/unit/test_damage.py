@@ -22,10 +22,10 @@ from controller.plan import planning
 from controller.plan.actions import Action, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from tests.support.ultraservers import ultraserver
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()

@@ -15,14 +15,13 @@ import pytest
 import small_release
 from small_release import ROOT, TAG, content, images, inside, layers
 
+from hack.bed import oci
+from hack.release import base as release_base
+from hack.release import build as release
+from hack.release import chart as release_chart
+from hack.release import image as release_image
+from hack.release import layer as release_layer
 from tests.support.built_tools import HELM, needs
-
-from bed import oci  # isort: skip
-import release  # isort: skip
-import release_base  # isort: skip
-import release_chart  # isort: skip
-import release_image  # isort: skip
-import release_layer  # isort: skip
 
 RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
 SITE_PACKAGES = f"opt/neuron-dra/lib/{small_release.PYTHON}/site-packages"
@@ -324,8 +323,8 @@ def test_failed_build_leaves_the_last_release(tree: Path, tmp_path: Path) -> Non
 
 def test_make_reports_a_missing_version() -> None:
     ran = subprocess.run(
-        [sys.executable, ROOT / "hack" / "release.py", "--version", "", "--check"],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "hack.release.build", "--version", "", "--check"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("release: VERSION is ''")

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from small_release import ROOT
 
+from hack.bed import build, layout
 from tests.support.skipping import impossible
-
-from bed import build, layout  # isort: skip
 
 FOLDER = ROOT / ".github/workflows"
 WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())

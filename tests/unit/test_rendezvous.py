@@ -15,11 +15,11 @@ from controller.observe.model import Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
 from controller.plan.fleet_index import FleetIndex
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
 from tests.support.policies import evaluate, variables
-from tests.support.ultraservers import ultraserver
 
 NAME = "job-rank0.ml.svc"
 ALWAYS = ("NEURON_DRA_RANK0_ADDR=job-rank0.ml.svc", "NEURON_GLOBAL_TOPOID0_HOST=job-rank0.ml.svc")

@@ -10,8 +10,8 @@ from ultraserver_world import World
 
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
-from tests.support.ultraservers import ultraserver
 
 SECOND = datetime.timedelta(seconds=1)
 LIMITS = Limits(starvation_threshold=60 * SECOND, starvation_limit=300 * SECOND)

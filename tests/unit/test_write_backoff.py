@@ -58,7 +58,7 @@ def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datet
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("after", [Backoff.refused, Backoff.written], ids=["refused", "without effect"])
-def test_ineffective_writes_are_limited(make, after):
+def test_ineffective_writes_are_limited(make, after) -> None:
     """13.10: eight pods that a budget protects got 930 evictions in ten minutes."""
     found = tries(make, after)
     most = max(sum(begin <= other < begin + 600 for other in found) for begin in found)
@@ -66,7 +66,7 @@ def test_ineffective_writes_are_limited(make, after):
     assert max(two - one for one, two in itertools.pairwise(found)) < 91
 
 
-def test_a_write_that_is_rejected_for_days_is_tried_again():
+def test_a_write_that_is_rejected_for_days_is_tried_again() -> None:
     """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and every pass failed."""
     backoff, now, action = Backoff(DEFAULT_TIMING.writes), START, WRITES["labels"](0)
     for _ in range(3_000):
@@ -75,7 +75,7 @@ def test_a_write_that_is_rejected_for_days_is_tried_again():
     assert now > START + datetime.timedelta(days=3)
 
 
-def test_another_object_does_not_wait():
+def test_another_object_does_not_wait() -> None:
     """13.10."""
     backoff = Backoff(DEFAULT_TIMING.writes)
     first, second = Evict("ml", "pod-0", "uid-0"), Evict("ml", "pod-1", "uid-1")
@@ -85,7 +85,7 @@ def test_another_object_does_not_wait():
     assert backoff.due(again, START) == START
 
 
-def test_new_content_waits_only_after_rejection():
+def test_new_content_waits_only_after_rejection() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     backoff.written(status("1"), START)
     assert backoff.due(status("2", "Degraded"), START) == START
@@ -94,7 +94,7 @@ def test_new_content_waits_only_after_rejection():
     assert backoff.due(status("4", "Degraded"), START) > START
 
 
-def test_effective_write_resets_the_backoff():
+def test_effective_write_resets_the_backoff() -> None:
     """13.10: an UltraServer with many jobs in sequence becomes free after each, with the same status."""
     backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(30):
@@ -105,7 +105,7 @@ def test_effective_write_resets_the_backoff():
             backoff.written(action, now)
 
 
-def test_success_resets_the_delay():
+def test_success_resets_the_delay() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(6):
         backoff.refused(status(str(number)), START)
@@ -114,7 +114,7 @@ def test_success_resets_the_delay():
     assert backoff.due(status("8"), START) == START
 
 
-def test_quiet_objects_are_dropped():
+def test_quiet_objects_are_dropped() -> None:
     backoff, one = Backoff(DEFAULT_TIMING.writes), Evict("ml", "pod-0", "uid-0")
     for _ in range(9):
         backoff.refused(one, START)
@@ -124,7 +124,7 @@ def test_quiet_objects_are_dropped():
     assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
 
 
-def test_next_due_write_is_known():
+def test_next_due_write_is_known() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
     assert backoff.earliest([one, two], START) is None
@@ -134,7 +134,7 @@ def test_next_due_write_is_known():
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
-def test_rejections_are_limited_in_any_order(steps):
+def test_rejections_are_limited_in_any_order(steps) -> None:
     """13.10."""
     backoff, now, refused = Backoff(DEFAULT_TIMING.writes), START, {}
     for number, (name, is_refused, wait) in enumerate(steps):
