@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +63,8 @@ class Scene:
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
         self.api, self.lives, self._sabotage = api, lives, check_sets_often if sets else sabotage
         self.sets = sets
-        self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
+        hardware: Any = {"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": "00000000deadbeef"}
+        self.host = PluginHost(root, api.url, reuses_hardware=True, **hardware)
         self.life: Life | None = None
         self.reserve(None)
         self.disk_says = ""  # the beginning of the messages of disk errors
@@ -268,11 +268,8 @@ class Flow:
 @contextlib.asynccontextmanager
 async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> AsyncIterator[Scene]:
     """Run the steps before the first point."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
+    with lives.folder() as root:
         async with EmbeddedApi(controllers=False) as api:
-            root = Path(folder, "node")  # the same in each process, because names of points contain it
-            root.mkdir()
             scene = Scene(api, root, lives, sabotage, sets=flow.sets)
             try:
                 if flow.fresh:
