@@ -14,7 +14,6 @@ import contextlib
 import errno
 import gc
 import logging
-import multiprocessing
 import os
 import shutil
 import signal
@@ -37,6 +36,7 @@ from neuron_dra.node.publish import loop
 from neuron_dra.node.ultraserver import reservation_gate, tag_keeper
 from neuron_dra.node.ultraserver import watch as ultraserver
 from neuron_dra.settings import PluginSettings
+from tests.support import forks
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
 from tests.support.waiting import eventually
 
@@ -275,8 +275,7 @@ class Lives:
     """Starts processes of the plugin, and ends those that still run."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
+        self._context = forks.context()
         self._running: list[Life] = []
         self._made = contextlib.ExitStack()  # removes the folders
         self._spare: list[Path] = []
