@@ -66,6 +66,8 @@ class Scene:
         hardware: Any = {"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": "00000000deadbeef"}
         self.host = PluginHost(root, api.url, reuses_hardware=True, **hardware)
         self.life: Life | None = None
+        self._looked_at = -1  # the revision of `_shown`, for a look at all devices takes as long as a plugin's start
+        self._shown: list[str] | None = None
         self.reserve(None)
         self.disk_says = ""  # the beginning of the messages of disk errors
         self.disk_errors: list[str] = []  # the errors that the kubelet got from the disk
@@ -129,16 +131,21 @@ class Scene:
     def _has_published(self, wanted: list[str]) -> bool:
         if self.life is not None and not self.life.alive:
             return True
+        if self._looked_at != self.api.store.revision:
+            self._looked_at = self.api.store.revision
+            self._shown = self._published_tags()
+        kept = self.tag_on_disk
+        return self._shown == wanted == ([kept.allocation_id] if kept else [])
+
+    def _published_tags(self) -> list[str] | None:
+        """Return the allocation ids of the published tags; None if the devices are not those of one generation."""
         items = self.api.objects("resourceslices")
         devices = [device for item in items for device in item["spec"].get("devices", ())]
+        generations = {item["spec"]["pool"]["generation"] for item in items}
+        if len(generations) != 1 or (len(items), len(devices)) != (WITH_SETS if self.sets else PLAIN):
+            return None
         tag = tag_on(devices)
-        kept = self.tag_on_disk
-        whole = len({item["spec"]["pool"]["generation"] for item in items}) == 1
-        return (
-            whole
-            and (len(items), len(devices)) == (WITH_SETS if self.sets else PLAIN)
-            and [t.allocation_id for t in (tag, kept) if t] == wanted * 2
-        )
+        return [tag.allocation_id] if tag else []
 
     @property
     def tag_on_disk(self) -> Tag | None:
