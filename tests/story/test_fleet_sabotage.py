@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -147,6 +147,30 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
 
 
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+FINDS: dict[Sabotage, int] = {
+    never_steps_down: 11,
+    waits_for_the_impossible: 11,
+    keeps_what_does_not_fit: 2,
+    gives_one_template_name_to_two: 3,
+    drops_reservations_for_any_claim: 2,
+    ignores_outages: 14,
+    sees_no_lost_tags: 3,
+    leaves_refused_pods: 3,
+    makes_no_reservation_again: 2,
+    loses_reservations_with_objects: 8,
+}
+"""Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
+
+
+def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
+    """Return the first violation that a seed finds, "nothing" if none of them does."""
+    first = FINDS.get(sabotage, 1)
+    seeds = (first, *(seed for seed in range(1, MOST_SEEDS) if seed != first))
+    violations = (run(seed, actors=actors).violation for seed in seeds)
+    return next((text for text in violations if text), "nothing")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "actors", "found"),
@@ -163,14 +187,13 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_fleet_with_actors_finds(
-    sabotage: Callable[[pytest.MonkeyPatch], None],
+    sabotage: Sabotage,
     actors: set[str],
     found: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sabotage(monkeypatch)
-    violations = (run(seed, actors=actors).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, actors)
     assert re.search(found, text), text
 
 
@@ -182,13 +205,10 @@ def test_fleet_with_actors_finds(
         (loses_reservations_with_objects, r"both have rank|of \d+ pods of"),
     ],
 )
-def test_fleet_finds_a_lost_reservation(
-    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_finds_a_lost_reservation(sabotage: Sabotage, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.3."""
     sabotage(monkeypatch)
-    violations = (run(seed, actors={"deletions"}).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, {"deletions"})
     assert re.search(found, text), text
 
 
@@ -204,12 +224,9 @@ def test_fleet_finds_a_lost_reservation(
         (never_steps_down, "came back after it was gone|in two reservations|changed what it reserves|before"),
     ],
 )
-def test_fleet_finds(
-    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_finds(sabotage: Sabotage, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
-    violations = (run(seed, actors=()).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, ())
     assert re.search(found, text), text
 
 

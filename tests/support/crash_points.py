@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
-import multiprocessing
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +33,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.settings import PluginSettings
+from tests.support import forks
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -176,6 +179,7 @@ class Orders:
 
 def _live(orders: Orders, pipe: Connection) -> None:
     """Run the plugin until killed. The main function of the process."""
+    gc.freeze()  # as the command does after its imports
     logging.disable()  # logs would only be about injected faults
     passed = Passed()
     if orders.counting:
@@ -265,9 +269,10 @@ class Lives:
     """Starts processes of the plugin, and ends those that still run."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
+        self._context = forks.context()
         self._running: list[Life] = []
+        self._made = contextlib.ExitStack()  # removes the folders
+        self._spare: list[Path] = []
 
     def __enter__(self) -> Lives:
         return self
@@ -275,6 +280,27 @@ class Lives:
     def __exit__(self, *_: object) -> None:
         for life in self._running:
             life.kill()
+        self._made.close()
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A node's folder, in memory if possible. The next block gets it again, with only its simulated hardware.
+
+        That has a thousand files, which would take more time than a plugin's start.
+        """
+        if not self._spare:
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            made = Path(self._made.enter_context(tempfile.TemporaryDirectory(prefix="nd", dir=memory)), "node")
+            made.mkdir()
+            self._spare.append(made)
+        path = self._spare.pop()
+        yield path
+        for entry in path.iterdir():
+            if entry.is_dir() and entry.name != "host":
+                shutil.rmtree(entry)
+            elif not entry.is_dir():
+                entry.unlink()
+        self._spare.append(path)
 
     def start(
         self,

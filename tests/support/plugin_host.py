@@ -93,11 +93,17 @@ class PluginHost:
         node_name: str = "node-a",
         instance_type: str = "trn2.48xlarge",
         timing: Timing = DEFAULT_TIMING,
+        reuses_hardware: bool = False,
         **hardware: Any,
     ) -> None:
+        """With `reuses_hardware`, a complete simulated node below `root` is used again, with another boot id."""
         self.timing = timing  # of plugins in this process
         self.root, self.api_url, self.node_name = root, api_url, node_name
-        self.hardware = simulated_node.write(root / "host", instance_type, **hardware)
+        if reuses_hardware and (root / "host" / simulated_node.WRITTEN).is_file():
+            self.hardware = simulated_node.SimulatedNode.found(root / "host")
+            self.hardware.set_boot_id()
+        else:
+            self.hardware = simulated_node.write(root / "host", instance_type, **hardware)
         self.registry, self.plugins = root / "registry", root / "plugins"
         self.device_plugins, self.cdi = root / "device-plugins", root / "cdi"
         self.pod_resources = root / "pod-resources.sock"
