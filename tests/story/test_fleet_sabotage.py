@@ -13,12 +13,14 @@ import pytest
 from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
+from controller.observe.model import Workload
 from controller.plan import allocation as serving
 from controller.plan import context, objects, outage, placement, planning, queue, recovery, restoration
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
 from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core.rendezvous import Rendezvous
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
@@ -137,7 +139,7 @@ def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
 
 def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
     """The controller loses the reservations of objects that are deleted by force."""
-    patch.setattr(restoration, "restore", lambda index, holdings, now: None)
+    patch.setattr(restoration, "restore", lambda index, holdings, quota, now: None)
 
 
 def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
@@ -145,6 +147,16 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     makes_no_reservation_again(patch)
     patch.setattr(planning, "_finalizers", lambda context, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
+
+
+def publishes_ranks_that_are_only_requested(patch: pytest.MonkeyPatch) -> None:
+    """As before the fix: a failed growth left groups with ranks that do not exist."""
+    right = Holdings.set_world_size
+
+    def requested(self: Holdings, workload: Workload, rendezvous: Rendezvous | None, groups: int) -> None:
+        right(self, workload, rendezvous, max(groups, workload.count))
+
+    patch.setattr(Holdings, "set_world_size", requested)
 
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
@@ -221,6 +233,7 @@ def test_fleet_finds_a_lost_reservation(sabotage: Sabotage, found: str, monkeypa
         (never_evicts, "is not released"),
         (gives_no_reason, "without a reason"),
         (reserves_across_racks, "is no slot of 2 nodes"),
+        (publishes_ranks_that_are_only_requested, "and they publish"),
         (never_steps_down, "came back after it was gone|in two reservations|changed what it reserves|before"),
     ],
 )
