@@ -19,15 +19,6 @@ _CONDITION: Final = {
     "lastTransitionTime": str,
     "observedGeneration": int,
 }
-METADATA: Final = {
-    "generation": int,
-    "finalizers": [str],
-    "annotations": {},
-    "labels": {},
-    "ownerReferences": [{"uid": str}],
-    "creationTimestamp": str,
-    "deletionTimestamp": str,
-}
 WORKLOAD_SPEC: Final = {
     "instanceType": str,
     "topologySize": int,

@@ -142,7 +142,7 @@ def _decide_alone(
     context: PlanningContext, workload: Workload
 ) -> tuple[Verdict | None, Starting | None, Meeting | None]:
     """Plan the next step of a workload; an error becomes its condition and changes nothing else."""
-    if workload.problem:
+    if workload.problem and not workload.deleting:  # a release needs nothing of the spec
         return isolation.of_workload(context, workload, workload.problem), None, None
     mark = isolation.Mark.of(context, workload)
     try:

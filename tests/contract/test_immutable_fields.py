@@ -35,10 +35,9 @@ def at(*path: str) -> Callable[[Obj, Any], None]:
 
 
 def path_of(server: Server, plural: str) -> str:
-    if plural == "resourceslices":
-        return SLICES
-    root = f"{DISCOVERY}/namespaces/{server.namespace}" if plural == "endpointslices" else ""
-    return f"{root}/{plural}" if root else server.place(plural)
+    if plural == "endpointslices":
+        return f"{DISCOVERY}/namespaces/{server.namespace}/{plural}"
+    return SLICES if plural == "resourceslices" else server.place(plural)
 
 
 MADE: dict[str, Callable[[Server], Obj]] = {

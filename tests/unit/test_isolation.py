@@ -98,3 +98,14 @@ def test_workload_with_a_wrong_type_keeps_its_nodes() -> None:
     assert (found.state, found.reason) == ("Allocated", "InternalError")
     assert "spec.serverCount is 'many': it must be a whole number" in found.message
     assert not [each for each in plan.actions if isinstance(each, WriteUltraServerStatus) and each.name == "us-u0"]
+
+
+def test_workload_with_a_wrong_type_is_released() -> None:
+    made = world()
+    made.workload("one")["spec"]["serverCount"] = "many"
+    made.delete_workload("one")
+    for _ in range(20):
+        made.step()
+        made.later(1)
+    assert "one" not in [item["metadata"]["name"] for item in made.all("NeuronUltraServerWorkload")]
+    assert made.reserved("one") == {}

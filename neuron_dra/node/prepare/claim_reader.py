@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 from neuron_dra.api import claims as wire
@@ -11,6 +12,8 @@ from neuron_dra.errors import ClaimError, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
+
+log = logging.getLogger(__name__)
 
 
 class ClaimReader:
@@ -56,7 +59,11 @@ class ClaimReader:
         With `reserved`, only those that are reserved for a pod; others keep their allocation until the next pod.
         """
         async for page in self._client.list(RESOURCE_CLAIMS):
-            for item in page.decoded(wire.ResourceClaim).objects:
+            found = page.decoded(wire.ResourceClaim)
+            for damaged in found.damaged:
+                if not damaged.paths:
+                    log.warning("a claim cannot be decoded", extra={"claim": damaged.key, "error": damaged.why})
+            for item in found.objects:
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self._node_name)
                 if held and (item.status.reserved_for or not reserved):
                     meta = item.metadata
