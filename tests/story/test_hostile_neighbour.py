@@ -36,20 +36,9 @@ def answers(port: int) -> bool:
         return made.connect_ex(("127.0.0.1", port)) == 0
 
 
-TOO_MUCH: Final = {("large names", "gRPC health"), ("many watches", "gRPC health")}
-
-
-def attacks() -> list[object]:
-    """Return each attack on each port; those that the plugin does not bear yet are marked."""
-    broken = pytest.mark.xfail(strict=True, reason="31, mend 1: ports open to the network")
-    pairs = [(name, kind) for name in ATTACKS for kind in ("gRPC health", "metrics")]
-    return [pytest.param(*pair, marks=[broken] if pair in TOO_MUCH else []) for pair in pairs]
-
-
-@pytest.mark.parametrize(("name", "kind"), attacks())
-async def test_hostile_neighbour_costs_bounded_memory(
-    api: EmbeddedApi, host: PluginHost, name: str, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["gRPC health", "metrics"])
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_hostile_neighbour_costs_bounded_memory(api: EmbeddedApi, host: PluginHost, name: str, kind: str) -> None:
     """31.1: twelve health checks with a service name of 15 MiB, and the plugin was OOMKilled."""
     grpc_port, http_port = free_port(), free_port()
     process = await host.start_process(

@@ -1,7 +1,7 @@
-"""A hostile neighbour: a pod without credentials that connects to the ports of a plugin or controller and does its worst.
+"""A hostile neighbour: a pod without credentials that connects to a plugin's or controller's ports and does its worst.
 
-`ATTACKS` has each of its tricks by name. A trick returns when it has sent all that it can, or when the other side closes
-the connection; none of them waits for a time.
+`ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
+the connections.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ async def many_connections(port: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(600):
             await stack.enter_async_context(connected(port))
-        assert await asyncio.gather(grpc_or_http(port)) == [True]
+        assert await answers_a_probe(port)
 
 
-async def grpc_or_http(port: int) -> bool:
+async def answers_a_probe(port: int) -> bool:
     """Return whether the port answers a probe of its kind while the connections of this process stay open."""
     try:
         answer = await http_probe(port)
@@ -108,7 +108,7 @@ async def grpc_or_http(port: int) -> bool:
         answer = b""
     if answer.startswith(b"HTTP/1.1 200"):
         return True
-    return await grpc_probe(port) == health_pb2.HealthCheckResponse.SERVING
+    return bool(await grpc_probe(port) == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def endless_headers(port: int) -> None:
