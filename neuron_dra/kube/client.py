@@ -21,7 +21,10 @@ from yarl import URL
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.replies import check_deleted, check_list, decode_object, stored
 from neuron_dra.kube.requests import Resource
+
+__all__ = ["KubeClient", "decode_object"]
 
 REQUEST_TIMEOUT_S: Final = 10.0
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
@@ -80,12 +83,17 @@ class KubeClient:
         """Return one object as JSON. Raises NotFound or another ApiError."""
         return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
 
+    async def read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """Return one object. Raises NotFound or another ApiError; Unavailable if the reply is not this object."""
+        return stored(await self.get(resource, namespace, name), name)
+
     async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[bytes, None]:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
         token = ""
         while True:
             params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
             page = await self.request("GET", resource.path(namespace), params=params)
+            check_list(page)
             token = _continue(page)
             yield page
             if not token:
@@ -99,21 +107,23 @@ class KubeClient:
         With `dry_run` the server returns what it would store, and stores nothing.
         """
         params = {"dryRun": "All"} if dry_run else None
-        return decode_object(await self.request("POST", resource.path(namespace), params=params, body=body))
+        raw = await self.request("POST", resource.path(namespace), params=params, body=body)
+        return stored(raw, body["metadata"]["name"], body.get("kind", ""))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion, and return it as stored.
 
         Raises Conflict, Invalid or another ApiError.
         """
-        return decode_object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
+        name = body["metadata"]["name"]
+        return stored(await self.request("PUT", resource.path(namespace, name), body=body), name, body.get("kind", ""))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> dict[str, Any]:
         """Merge `patch` into an object and return it as stored. Raises NotFound, Invalid or another ApiError."""
         path = resource.path(namespace, name, subresource)
-        return decode_object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+        return stored(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH), name)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
@@ -121,7 +131,7 @@ class KubeClient:
         """Delete an object, if it still has this UID and resourceVersion. Raises Conflict or another ApiError."""
         conditions = {k: v for k, v in (("uid", uid), ("resourceVersion", version)) if v}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": conditions} if conditions else {})}
-        await self.request("DELETE", resource.path(namespace, name), body=body)
+        check_deleted(await self.request("DELETE", resource.path(namespace, name), body=body), name)
 
     async def request(
         self,
@@ -321,17 +331,6 @@ async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
     finally:
         if not transport.is_closing():
             transport.resume_reading()
-
-
-def decode_object(raw: bytes) -> dict[str, Any]:
-    """Return the object in a response. Raises Unavailable for anything else: a proxy may have sent it."""
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as err:
-        raise Unavailable(f"the API server's response is not JSON: {err}") from err
-    if not isinstance(value, dict):
-        raise Unavailable("the API server's response is not an object")
-    return value
 
 
 def _continue(page: bytes) -> str:

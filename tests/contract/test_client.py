@@ -306,7 +306,9 @@ async def test_server_without_the_v1_api_is_recognised() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"gitVersion": "v1.33.2"})
-        return web.json_response({"reason": "NotFound"}, status=404)
+        versions = [{"groupVersion": "resource.k8s.io/v1beta1", "version": "v1beta1"}]
+        groups = [{"name": "resource.k8s.io", "versions": versions}]
+        return web.json_response({"kind": "APIGroupList", "groups": groups})
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -327,7 +329,8 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str, monkey
 
     async def answer(request: web.Request) -> web.Response:
         if request.path != "/version":
-            return web.json_response({})
+            groups = [{"name": "resource.k8s.io", "versions": [{"version": "v1"}]}]
+            return web.json_response({"kind": "APIGroupList", "groups": groups})
         asked.append(request)
         if len(asked) > 1:
             return web.json_response({"gitVersion": "v1.37.0"})
@@ -337,6 +340,15 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str, monkey
     app.router.add_route("GET", "/{path:.*}", answer)
     async with TestServer(app) as server, KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
         assert await version.server(client) == version.Server("v1.37.0", serves_v1=True)
+
+
+async def test_proxy_404_is_no_answer_about_the_version(api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin ended as if the API server were too old."""
+    monkeypatch.setattr(version, "RETRY_S", (0.01, 0.05))
+    proxy = api.faults.add(Fault(verb="get", resource="/apis", status=404, body=b"404 page not found", times=2))
+    async with KubeClient(KubeConfig(api.url)) as client:
+        assert (await version.server(client)).serves_v1
+    assert proxy.hits == 2
 
 
 async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:
