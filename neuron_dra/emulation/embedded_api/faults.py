@@ -84,8 +84,8 @@ class Fault:
     """One fault. Empty matchers match everything.
 
     `verb` is get, list, watch, create, update, patch, delete or deletecollection; `resource` a plural such as
-    "resourceslices" ("resourceclaims/status" for a subresource), or a path such as "/version". The fault begins with the `nth` matching request
-    (from 1) and acts on `times` of them (None: on all). `hits` counts how often it acted.
+    "resourceslices" ("resourceclaims/status" for a subresource), or a path such as "/version". It begins with the
+    `nth` matching request (from 1) and acts on `times` of them (None: on all). `hits` counts how often it acted.
     """
 
     do: Do = Do.RESPOND
