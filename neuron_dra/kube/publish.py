@@ -17,6 +17,10 @@ from neuron_dra.kube.requests import RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
 
+REJECTED: Final = (400, 422)
+"""Statuses with which the API server rejects an object for what it contains. Any other error says nothing about fields:
+missing rights, a proxy, an overloaded server.
+"""
 PROBES: Final = (99, 98, 97)  # indices beyond any node's slices
 
 
@@ -114,7 +118,7 @@ class SlicePublisher:
     async def learn_taints(self, pool: slices.Pool) -> None:
         """Find out by a dry run whether the API server keeps taints, before an unhealthy device is published.
 
-        If the API server rejects the dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
+        If the API server rejects the object, it counts as keeping none. Raises ApiError for other errors.
         """
         taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
         (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
@@ -122,7 +126,7 @@ class SlicePublisher:
             stored = await self._probe(item, pool)
             kept = _entries(stored, "devices")
         except ApiError as err:
-            if not 400 <= err.status < 500 or err.status == 429:
+            if err.status not in REJECTED:
                 raise
             log.warning("cannot determine whether the API server keeps taints", extra={"error": str(err)})
             self.keeps_taints = False
@@ -136,7 +140,7 @@ class SlicePublisher:
     async def learn_counters(self, pool: slices.Pool) -> None:
         """Find out by dry runs whether the API server keeps shared counters, and what devices consume of them.
 
-        If the API server rejects a dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
+        If the API server rejects an object, it counts as keeping none. Raises ApiError for other errors.
         """
         one = {"name": "devices", "counters": {"device-0": {"value": "1"}}}
         device = {
@@ -149,7 +153,7 @@ class SlicePublisher:
             try:
                 stored = _entries(await self._probe(item, pool), field)
             except ApiError as err:
-                if not 400 <= err.status < 500 or err.status == 429:
+                if err.status not in REJECTED:
                     raise
                 log.warning("cannot determine whether the API server keeps counters", extra={"error": str(err)})
                 stored = []
