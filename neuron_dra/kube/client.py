@@ -21,6 +21,7 @@ from yarl import URL
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.replies import check_deleted, check_list, decode_object, stored
 from neuron_dra.kube.requests import Resource
 
@@ -56,7 +57,7 @@ class KubeClient:
         self.date = ""  # of the last response, as in HTTP: the API server's clock
 
     async def __aenter__(self) -> KubeClient:
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=make_socket)
         if self._config.credentials is not None:
             self._keeping = asyncio.create_task(self._config.credentials.keep(), name="keep credentials")
         self._session = aiohttp.ClientSession(

@@ -18,7 +18,11 @@ from neuron_dra.kube.requests import Resource
 log = logging.getLogger(__name__)
 
 WATCH_S: Final = (240, 360)  # after which the server ends a watch; random, so that a fleet does not reconnect at once
-SILENCE_S: Final = 420.0  # bookmarks arrive about every minute, so this long without a byte is a dead connection
+SILENCE_S: Final = 420.0  # longer than any watch lasts: this long without a byte is a dead connection
+BOOKMARKS_S: Final = 150.0
+"""The time in which two bookmarks arrive, counted from the first one on: a kind that has not changed since the API server
+started may get none. A proxy may keep a connection alive whose server is gone.
+"""
 RETRY_S: Final = (0.5, 30.0)  # first and longest delay after a failure
 MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The errors of decoding a malformed response, such as a proxy's page or that of a broken server."""
@@ -76,6 +80,7 @@ class Reflector:
         project: Callable[[dict[str, Any]], dict[str, Any]] = lambda item: item,
         fields: type[msgspec.Struct] | None = None,
         gather_s: float = 0.0,
+        bookmarks_s: float = BOOKMARKS_S,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -86,6 +91,8 @@ class Reflector:
         self._project = project
         self._fields = fields
         self._gather_s = gather_s
+        self._bookmarks_s = bookmarks_s
+        self._gets_bookmarks = False
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, dict[str, Any]] = {}
@@ -198,10 +205,28 @@ class Reflector:
         async with self._client.watch(
             self._resource, self._namespace, params, idle_timeout_s=SILENCE_S, gather_s=self._gather_s
         ) as lines:
-            async for line in lines:
-                event = msgspec.json.decode(line, type=_Event)
-                plain = event.type in ("ERROR", "BOOKMARK")
-                self._apply(event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object))
+            try:
+                async with asyncio.timeout(self._bookmarks_s if self._gets_bookmarks else None) as silence:
+                    async for line in lines:
+                        event = msgspec.json.decode(line, type=_Event)
+                        plain = event.type in ("ERROR", "BOOKMARK")
+                        self._apply(
+                            event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object)
+                        )
+                        self._heard(event.type, silence)
+            except TimeoutError as err:
+                self._gets_bookmarks = False  # until the next one: a restarted server sends none before a change
+                raise Unavailable(f"no bookmark for {self._bookmarks_s:g} s: the connection is dead") from err
+
+    def _receive(self, event: _Event) -> None:
+        plain = event.type in ("ERROR", "BOOKMARK")
+        self._apply(event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object))
+
+    def _heard(self, kind: str, silence: asyncio.Timeout) -> None:
+        """Extend the time until the next event, once the server has shown that it sends bookmarks."""
+        self._gets_bookmarks |= kind == "BOOKMARK"
+        if self._gets_bookmarks:
+            silence.reschedule(asyncio.get_running_loop().time() + self._bookmarks_s)
 
     def _apply(self, kind: str, item: dict[str, Any]) -> None:
         """Apply one event of the watch. Raises Gone or another ApiError for an ERROR event."""
