@@ -275,8 +275,14 @@ class KubeClient:
         return headers
 
     def _token(self) -> str | None:
+        """Return the bearer token. Raises OSError, and Unavailable for a text that no header may have."""
         token = self._config.proof.token
-        return None if token is None else token()
+        if token is None:
+            return None
+        text = token()
+        if not (text.isascii() and text.isprintable()):
+            raise Unavailable("the token is not a line of ASCII text; perhaps its file is just being written")
+        return text
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = (240, 360)  # after which the server ends a watch; random, so that a fleet does not reconnect at once
 SILENCE_S: Final = 420.0  # longer than any watch lasts: this long without a byte is a dead connection
 BOOKMARKS_S: Final = 150.0
-"""The time in which two bookmarks arrive, counted from the first one on: a kind that has not changed since the API server
-started may get none. A proxy may keep a connection alive whose server is gone.
+"""The time in which two bookmarks arrive, counted from the first one on: a kind that has not changed since the API
+server started may get none. A proxy may keep a connection alive whose server is gone.
 """
 RETRY_S: Final = (0.5, 30.0)  # first and longest delay after a failure
 MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
