@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,32 @@ async def test_hostile_neighbour_costs_bounded_memory(api: EmbeddedApi, host: Pl
         assert await grpc_probe(grpc_port) == SERVING
         assert (await http_probe(http_port)).startswith(b"HTTP/1.1 200 OK")
         assert b"neuron_dra_build_info" in await http_probe(http_port, "/metrics")
+    assert process.running
+    assert peak_kib(process) <= MOST_KIB
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("kind", ["gRPC", "metrics"])
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_hostile_neighbour_of_the_controller(api: EmbeddedApi, host: PluginHost, name: str, kind: str) -> None:
+    """31.1: an operator may open the controller's gRPC port to the network."""
+    api.register_neuron_kinds()
+    grpc_port, http_port = free_port(), free_port()
+    host.program = ("-c", "import sys; from controller.main import main; sys.exit(main())")
+    flags = ("--kube-api-server", api.url, "--grpc-address", f"127.0.0.1:{grpc_port}")
+    address = f"127.0.0.1:{http_port}"
+    process = await host.start_command(
+        "run", *flags, "--metrics-bind-address", address, "--health-probe-bind-address", address
+    )
+    await eventually(lambda: answers(grpc_port) and answers(http_port), what="both ports are open")
+    async with asyncio.timeout(60):
+        while await grpc_probe(grpc_port) != SERVING:
+            await asyncio.sleep(0.05)
+    attacked = grpc_port if kind == "gRPC" else http_port
+    for _ in range(2):
+        await ATTACKS[name](attacked)
+        assert await grpc_probe(grpc_port) == SERVING
+        assert (await http_probe(http_port)).startswith(b"HTTP/1.1 200 OK")
     assert process.running
     assert peak_kib(process) <= MOST_KIB
     assert "Traceback" not in process.log

@@ -32,7 +32,7 @@ async def health(port: int) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
 async def grpc_probe(port: int) -> int:
     """Return the status that the kubelet's gRPC probe reads. Raises AioRpcError."""
     async with health(port) as stub:
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=PROBE_S)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S)
         return int(answer.status)
 
 
@@ -80,7 +80,7 @@ async def many_watches(port: int) -> None:
     """Open 2000 health watches on 20 connections, and leave once each has an answer or an error."""
 
     async def one(stub: health_pb2_grpc.HealthAsyncStub) -> None:
-        call = stub.Watch(health_pb2.HealthCheckRequest(service="liveness"))
+        call = stub.Watch(health_pb2.HealthCheckRequest())
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await call.read()
