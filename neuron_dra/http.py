@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from neuron_dra.network_port import NetworkPort, PortLimits
+
 log = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 5.0
+HEAD_BYTES: Final = 16 * 1024  # of a request: its first line and its headers
+TEXT: Final = "text/plain; charset=utf-8"
+LIMITS: Final = PortLimits(connections=32, of_one_source=8, lifetime_s=15.0)
 
 
 class HttpServer:
@@ -26,11 +30,15 @@ class HttpServer:
         registry: CollectorRegistry,
         ready: Callable[[], str],
         refresh: Callable[[], Awaitable[None]] | None = None,
+        limits: PortLimits = LIMITS,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._registry = registry
         self._ready = ready
         self._refresh = refresh
-        self._server: asyncio.Server | None = None
+        self._read_timeout_s = read_timeout_s
+        self._listening = NetworkPort(self._serve, limits)
+        self._rendering: asyncio.Task[bytes] | None = None
 
     async def run(self, bind_address: str, retry_s: float = 2.0) -> None:
         """Listen on `host:port`; while another process has the port, try again every `retry_s` seconds.
@@ -39,9 +47,9 @@ class HttpServer:
         """
         host, _, port = bind_address.rpartition(":")
         waiting = False
-        while self._server is None:
+        while not self.port:
             try:
-                self._server = await asyncio.start_server(self._serve, host.strip("[]") or None, int(port))
+                await self._listening.listen(host.strip("[]"), int(port))
             except OSError as err:
                 if not waiting:
                     log.warning("metrics are not served yet", extra={"address": bind_address, "error": str(err)})
@@ -51,42 +59,58 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port on which the server listens; 0 before that."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
+        return self._listening.port
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+        self._listening.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                request = await reader.readline()
-                while (await reader.readline()).strip():
-                    pass
-            status, kind, body = await self._answer(request.decode("latin-1").split(" "))
-            head = (
-                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            await writer.drain()
-        except (TimeoutError, ConnectionError, ValueError):
-            pass
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+        async with asyncio.timeout(self._read_timeout_s):
+            first = await _first_line(reader)
+        if first is None:
+            status, kind, body = "431 Request Header Fields Too Large", TEXT, b"the request is too large\n"
+        else:
+            status, kind, body = await self._answer(first.split(" "))
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        writer.write(body)
+        writer.close()
+        await writer.wait_closed()
 
     async def _answer(self, request: list[str]) -> tuple[str, str, bytes]:
-        text = "text/plain; charset=utf-8"
         path = request[1].split("?")[0] if len(request) == 3 and request[0] == "GET" else ""
         if path == "/metrics":
-            if self._refresh is not None:
-                await self._refresh()
-            return "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
+            return "200 OK", CONTENT_TYPE_LATEST, await self._metrics()
         if path == "/healthz":
-            return "200 OK", text, b"ok\n"
+            return "200 OK", TEXT, b"ok\n"
         if path == "/readyz":
             why = self._ready()
-            return ("503 Service Unavailable" if why else "200 OK"), text, (why or "ok").encode() + b"\n"
-        return "404 Not Found", text, b"paths: /metrics /healthz /readyz\n"
+            return ("503 Service Unavailable" if why else "200 OK"), TEXT, (why or "ok").encode() + b"\n"
+        return "404 Not Found", TEXT, b"paths: /metrics /healthz /readyz\n"
+
+    async def _metrics(self) -> bytes:
+        """Return the metrics; requests that arrive during a refresh share its result."""
+        if self._rendering is None or self._rendering.done():
+            self._rendering = asyncio.create_task(self._render(), name="render metrics")
+        return await asyncio.shield(self._rendering)
+
+    async def _render(self) -> bytes:
+        if self._refresh is not None:
+            await self._refresh()
+        return generate_latest(self._registry)
+
+
+async def _first_line(reader: asyncio.StreamReader) -> str | None:
+    """Read the head of a request and return its first line; None if the head is too large."""
+    try:
+        first = line = await reader.readline()
+        size = len(line)
+        while line.strip():
+            line = await reader.readline()
+            size += len(line)
+            if size > HEAD_BYTES:
+                return None
+    except ValueError:  # a line longer than the reader's limit
+        return None
+    return first.decode("latin-1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import json
 import logging
 import operator
 from collections.abc import Mapping, Sequence
@@ -261,12 +260,11 @@ class RendezvousServices:
     async def _read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None. Raises NoRights or another ApiError."""
         try:
-            found: dict[str, Any] = json.loads(await self._client.get(resource, namespace, name))
+            return await self._client.read(resource, namespace, name)
         except NotFound:
             return None
         except Forbidden as err:  # no policy and no quota rejects a read
             raise NoRights(str(err)) from err
-        return found
 
 
 def taken(kind: str, namespace: str, name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-import socket
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,20 @@ from controller.query import queries
 from controller.timing import ServiceTiming
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
+from neuron_dra.network_port import PortLimits, Relay
 
 log = logging.getLogger(__name__)
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["UltraServers"].full_name
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-OPTIONS: Final = (("grpc.so_reuseport", 0),)  # two processes must not share the port
+LIMITS: Final = PortLimits(lifetime_s=600.0, received_bytes=4 * 1024 * 1024)
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 64 * 1024),  # a workload to plan has a few names
+    ("grpc.max_metadata_size", 4 * 1024),
+    ("grpc.absolute_max_metadata_size", 8 * 1024),
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.http2.bdp_probe", 0),  # or the window, and with it what is buffered, grows
+)
 
 _Answer = TypeVar("_Answer")
 
@@ -89,7 +97,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(self, request: Any, context: Any) -> Any:
         """Return the status, the same for the server and for UltraServers."""
         if request.service not in ("", SERVICE):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}: use {SERVICE}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service: use {SERVICE}")
         return self._status()
 
     async def Watch(self, request: Any, context: Any) -> Any:
@@ -117,6 +125,7 @@ class Server:
         self._address = address
         self._sources = sources
         self._timing = timing
+        self._relay: Relay | None = None  # in front of a TCP port, to limit its connections
         self.target = ""
 
     async def run(self) -> None:
@@ -129,7 +138,7 @@ class Server:
             health_pb2_grpc.add_HealthServicer_to_server(health, server)
             reflection.enable_server_reflection([SERVICE, HEALTH, reflection.SERVICE_NAME], server)
             try:
-                self.target = self._bind(server)
+                target = await self._bind(server)
                 break
             except (OSError, RuntimeError) as err:
                 if not waiting:
@@ -137,23 +146,29 @@ class Server:
                     waiting = True
                 await asyncio.sleep(self._timing.retry_s)
         await server.start()
+        self.target = target
         log.info("gRPC is served", extra={"address": self.target})
         try:
             await asyncio.Event().wait()
         finally:
             self.target = ""
+            if self._relay is not None:
+                self._relay.port.stop()
             await server.stop(self._timing.stop_s)
 
-    def _bind(self, server: grpc.aio.Server) -> str:
+    async def _bind(self, server: grpc.aio.Server) -> str:
         """Bind the address and return it. Raises OSError or RuntimeError."""
         if self._address.startswith("unix:"):
             _probe_path(path := Path(self._address.removeprefix("unix:")))
             server.add_insecure_port(self._address)
             path.chmod(0o600)  # for its owner and root
             return self._address
+        inner = f"neuron-ultraservers-{secrets.token_hex(16)}"
+        server.add_insecure_port(f"unix-abstract:{inner}")
         host, _, port = self._address.rpartition(":")
-        host = _probe_port(host.strip("[]"), int(port))
-        return f"{host}:{server.add_insecure_port(f'{host}:{port}')}"
+        self._relay = relay = Relay(f"\0{inner}", LIMITS)
+        await relay.port.listen(host.strip("[]"), int(port))
+        return f"{host or '127.0.0.1'}:{relay.port.port}"
 
 
 def _probe_path(path: Path) -> None:
@@ -162,11 +177,3 @@ def _probe_path(path: Path) -> None:
         raise FileNotFoundError(f"{path.parent} is not a directory")
     if path.exists() and not path.is_socket():
         raise FileExistsError(f"{path} exists and is not a socket")
-
-
-def _probe_port(host: str, port: int) -> str:
-    """Return the host in gRPC's form; an empty one means all addresses. Raises OSError if the port is in use."""
-    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    family = socket.AF_INET6 if ":" in (host or everywhere) else socket.AF_INET
-    socket.create_server((host or everywhere, port), family=family).close()
-    return f"[{host or everywhere}]" if family is socket.AF_INET6 else host or everywhere

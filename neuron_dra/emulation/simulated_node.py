@@ -375,7 +375,11 @@ class SimulatedNode:
         unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
         if unknown:
             raise NeuronDraError(f"{', '.join(unknown)} is not a component; write {', '.join(COMPONENTS)}")
-        change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
+        self.write_unhealthy_components(device_id, components + "\n")
+
+    def write_unhealthy_components(self, device_id: int, text: str) -> None:
+        """Write any text to the list of failed components, as an unknown kernel driver might."""
+        change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), text)
 
     def set_boot_id(self, boot_id: str | None = None) -> str:
         """Set the boot id, by default a new random one, and return it."""

@@ -21,9 +21,13 @@ from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, TooLarge, Unavailable, api_error
 from neuron_dra.kube import objects
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.objects import Page
+from neuron_dra.kube.replies import check_deleted, check_list, decode_object, stored
 from neuron_dra.kube.requests import Resource
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
+
+__all__ = ["KubeClient", "decode_object"]
 
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 LARGE_PAGE_BYTES: Final = 8 * 1024 * 1024  # a page of the largest Nodes has 4 MB; 250 claims can have 160 MB
@@ -57,7 +61,7 @@ class KubeClient:
         self.date = ""  # of the last response, as in HTTP: the API server's clock
 
     async def __aenter__(self) -> KubeClient:
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=make_socket)
         if self._config.credentials is not None:
             self._keeping = asyncio.create_task(self._config.credentials.keep(), name="keep credentials")
         self._session = aiohttp.ClientSession(
@@ -85,6 +89,10 @@ class KubeClient:
         """
         return objects.readable(await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s))
 
+    async def read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """Return one object. Raises NotFound or another ApiError; Unavailable if the reply is not this object."""
+        return stored(await self.get(resource, namespace, name), name)
+
     async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[Page, None]:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError.
 
@@ -101,6 +109,7 @@ class KubeClient:
                     raise
                 limit //= 2
                 continue
+            check_list(raw)
             page = _page(raw)
             yield page
             token = page.token
@@ -117,21 +126,23 @@ class KubeClient:
         With `dry_run` the server returns what it would store, and stores nothing.
         """
         params = {"dryRun": "All"} if dry_run else None
-        return decode_object(await self.request("POST", resource.path(namespace), params=params, body=body))
+        raw = await self.request("POST", resource.path(namespace), params=params, body=body)
+        return stored(raw, body["metadata"]["name"], body.get("kind", ""))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion, and return it as stored.
 
         Raises Conflict, Invalid or another ApiError.
         """
-        return decode_object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
+        name = body["metadata"]["name"]
+        return stored(await self.request("PUT", resource.path(namespace, name), body=body), name, body.get("kind", ""))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> dict[str, Any]:
         """Merge `patch` into an object and return it as stored. Raises NotFound, Invalid or another ApiError."""
         path = resource.path(namespace, name, subresource)
-        return decode_object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+        return stored(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH), name)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
@@ -139,7 +150,7 @@ class KubeClient:
         """Delete an object, if it still has this UID and resourceVersion. Raises Conflict or another ApiError."""
         conditions = {k: v for k, v in (("uid", uid), ("resourceVersion", version)) if v}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": conditions} if conditions else {})}
-        await self.request("DELETE", resource.path(namespace, name), body=body)
+        check_deleted(await self.request("DELETE", resource.path(namespace, name), body=body), name)
 
     async def request(
         self,
@@ -288,8 +299,14 @@ class KubeClient:
         return headers
 
     def _token(self) -> str | None:
+        """Return the bearer token. Raises OSError, and Unavailable for a text that no header may have."""
         token = self._config.proof.token
-        return None if token is None else token()
+        if token is None:
+            return None
+        text = token()
+        if not (text.isascii() and text.isprintable()):
+            raise Unavailable("the token is not a line of ASCII text; perhaps its file is just being written")
+        return text
 
 
 async def _body(response: aiohttp.ClientResponse, most_bytes: int | None = None) -> bytes:
@@ -346,17 +363,6 @@ async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
     finally:
         if not transport.is_closing():
             transport.resume_reading()
-
-
-def decode_object(raw: bytes) -> dict[str, Any]:
-    """Return the object in a response. Raises Unavailable for anything else: a proxy may have sent it."""
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as err:
-        raise Unavailable(f"the API server's response is not JSON: {err}") from err
-    if not isinstance(value, dict):
-        raise Unavailable("the API server's response is not an object")
-    return value
 
 
 def _page(raw: bytes) -> Page:

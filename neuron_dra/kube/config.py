@@ -107,7 +107,7 @@ class _TokenFile:
     def __call__(self) -> str:
         stat = os.stat(self._path)
         if (stat.st_mtime_ns, stat.st_ino) != self._seen:
-            self._token = self._path.read_text().strip()
+            self._token = self._path.read_bytes().decode("ascii", errors="replace").strip()
             self._seen = (stat.st_mtime_ns, stat.st_ino)
         return self._token
 

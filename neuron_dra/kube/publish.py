@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,10 @@ from neuron_dra.kube.requests import RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
 
+REJECTED: Final = (400, 422)
+"""Statuses with which the API server rejects an object for what it contains. Any other error says nothing about fields:
+missing rights, a proxy, an overloaded server.
+"""
 PROBES: Final = (99, 98, 97)  # indices beyond any node's slices
 
 
@@ -115,19 +118,20 @@ class SlicePublisher:
     async def learn_taints(self, pool: slices.Pool) -> None:
         """Find out by a dry run whether the API server keeps taints, before an unhealthy device is published.
 
-        If the API server rejects the dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
+        If the API server rejects the object, it counts as keeping none. Raises ApiError for other errors.
         """
         taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
         (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
         try:
             stored = await self._probe(item, pool)
+            kept = _entries(stored, "devices")
         except ApiError as err:
-            if not 400 <= err.status < 500 or err.status == 429:
+            if err.status not in REJECTED:
                 raise
             log.warning("cannot determine whether the API server keeps taints", extra={"error": str(err)})
             self.keeps_taints = False
         else:
-            self.keeps_taints = bool((stored["spec"].get("devices") or [{}])[0].get("taints"))
+            self.keeps_taints = any(device.get("taints") for device in kept)
         if not self.keeps_taints:
             log.warning(
                 "the API server keeps no taints of devices: unhealthy ones leave the slice once no claim has them"
@@ -136,7 +140,7 @@ class SlicePublisher:
     async def learn_counters(self, pool: slices.Pool) -> None:
         """Find out by dry runs whether the API server keeps shared counters, and what devices consume of them.
 
-        If the API server rejects a dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
+        If the API server rejects an object, it counts as keeping none. Raises ApiError for other errors.
         """
         one = {"name": "devices", "counters": {"device-0": {"value": "1"}}}
         device = {
@@ -147,13 +151,14 @@ class SlicePublisher:
         for item in slices.desired(pool, [device], generation=1, counters=[one]):
             field = "devices" if "devices" in item["spec"] else "sharedCounters"
             try:
-                [stored] = (await self._probe(item, pool))["spec"].get(field) or [{}]
+                stored = _entries(await self._probe(item, pool), field)
             except ApiError as err:
-                if not 400 <= err.status < 500 or err.status == 429:
+                if err.status not in REJECTED:
                     raise
                 log.warning("cannot determine whether the API server keeps counters", extra={"error": str(err)})
-                stored = {}
-            kept.append(bool(stored.get("consumesCounters" if field == "devices" else "counters")))
+                stored = []
+            wanted = "consumesCounters" if field == "devices" else "counters"
+            kept.append(any(each.get(wanted) for each in stored))
         self.keeps_counters = all(kept)
 
     async def _probe(self, item: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
@@ -172,13 +177,10 @@ class SlicePublisher:
         Raises ApiError.
         """
         with contextlib.suppress(NotFound):
-            try:
-                spec = json.loads(await self._client.get(RESOURCE_SLICES, "", name))["spec"]
-                driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
-            except (ValueError, LookupError, TypeError, AttributeError) as err:
-                raise Unavailable(
-                    f"the API server's response for slice {name} is not a ResourceSlice: {err!r}"
-                ) from err
+            spec = (await self._client.read(RESOURCE_SLICES, "", name)).get("spec", {})
+            driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
+            if "driver" not in spec:
+                raise Unavailable(f"the API server's response for slice {name} is not a ResourceSlice")
             if (driver, node) != (names.DRIVER, pool.node_name):
                 of = f"node {node}" if node else "no node"
                 self.taken[name] = f"of driver {driver} and {of}"
@@ -197,13 +199,14 @@ class SlicePublisher:
 
     def _stored(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
         """Record the stored version of the sent devices, and return the paths of dropped fields."""
+        before, after = _entries(sent, "devices"), _entries(stored, "devices")
+        kept_counters = _entries(stored, "sharedCounters")
         self.cache.remember(stored)
-        before, after = sent["spec"].get("devices") or [], stored["spec"].get("devices") or []
         dropped = slices.dropped_fields(before, after)
         if any(device.get("taints") for device in before):
             self.keeps_taints = not any(path.endswith(".taints") for path in dropped)
         if any(path.endswith(".consumesCounters") for path in dropped) or (
-            sent["spec"].get("sharedCounters") and not stored["spec"].get("sharedCounters")
+            sent["spec"].get("sharedCounters") and not kept_counters
         ):
             self.keeps_counters = False
         name = sent["metadata"]["name"]
@@ -221,3 +224,16 @@ class SlicePublisher:
                 extra={"fields": ",".join(dropped[:8]), "driver": names.DRIVER},
             )
         self._reported = dropped if self._accepted else ()
+
+
+def _entries(item: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """Return the named entries of a list in a slice's spec. Raises Unavailable if this is no ResourceSlice."""
+    spec = item.get("spec")
+    entries = (spec.get(field) or []) if isinstance(spec, Mapping) and "driver" in spec else None
+    if not isinstance(entries, list) or not all(_is_named(entry) for entry in entries):
+        raise Unavailable(f"the API server's response for slice {item['metadata']['name']} is not a ResourceSlice")
+    return entries
+
+
+def _is_named(entry: object) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str)

@@ -70,6 +70,7 @@ class Reflector:
         self._fields = fields
         self._gather_s = gather_s
         self._salvage = salvage
+        self._gets_bookmarks = False
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, Item] = {}
@@ -230,8 +231,22 @@ class Reflector:
         async with self._client.watch(
             self._resource, self._namespace, params, idle_timeout_s=self._timing.silence_s, gather_s=self._gather_s
         ) as lines:
-            async for line in lines:
-                self._receive(*objects.event(line))
+            limit_s = self._timing.bookmarks_s
+            try:
+                async with asyncio.timeout(limit_s if self._gets_bookmarks else None) as silence:
+                    async for line in lines:
+                        kind, raw = objects.event(line)
+                        self._receive(kind, raw)
+                        self._heard(kind, silence)
+            except TimeoutError as err:
+                self._gets_bookmarks = False  # until the next one: a restarted server sends none before a change
+                raise Unavailable(f"no bookmark for {limit_s:g} s: the connection is dead") from err
+
+    def _heard(self, kind: str, silence: asyncio.Timeout) -> None:
+        """Extend the time until the next event, once the server has shown that it sends bookmarks."""
+        self._gets_bookmarks |= kind == "BOOKMARK"
+        if self._gets_bookmarks:
+            silence.reschedule(asyncio.get_running_loop().time() + self._timing.bookmarks_s)
 
     def _receive(self, kind: str, raw: Raw) -> None:
         """Apply one event of the watch. Raises Gone or another ApiError for an ERROR event."""

@@ -14,9 +14,11 @@ class WatchTiming:
     length_s: tuple[int, int] = seconds(
         (240, 360), "after which the server ends a watch; random, so that a fleet does not reconnect at once"
     )
-    silence_s: float = seconds(
-        420.0, "bookmarks arrive about every minute, so this long without a byte is a dead connection"
-    )
+    silence_s: float = seconds(420.0, "longer than any watch lasts: this long without a byte is a dead connection")
+
+    # Counted from the first bookmark on: a kind that has not changed since the API server started may get none.
+    # A proxy may keep a connection alive whose server is gone.
+    bookmarks_s: float = seconds(150.0, "the time in which two bookmarks arrive; without one, the connection is dead")
     retry_s: tuple[float, float] = seconds((0.5, 30.0), "first and longest delay after a failure")
     short_s: float = seconds(
         1.0, "a watch that ends sooner counts as a failure, so that a broken server is not overloaded"

@@ -26,7 +26,8 @@ class OwnNode:
     @property
     def object(self) -> dict[str, Any] | None:
         """The Node as last read; None while unknown, or if it does not exist."""
-        return self._reflector.items.get(f"/{self.name}")
+        found = self._reflector.items.get(f"/{self.name}")
+        return found if found is not None and _is_node(found) else None
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -42,3 +43,12 @@ class OwnNode:
     def kubelet_version(self) -> str:
         """The version of the node's kubelet; empty while unknown."""
         return version.kubelet(self.object)
+
+
+def _is_node(item: Mapping[str, Any]) -> bool:
+    """Return True if the parts of a Node that this package reads have their types, whatever the server sent."""
+    meta, status = item["metadata"], item.get("status") or {}
+    if not isinstance(meta.get("uid"), str) or not isinstance(status, Mapping):
+        return False
+    parts = (meta.get("labels"), status.get("nodeInfo"), status.get("allocatable"))
+    return all(isinstance(part or {}, Mapping) for part in parts)

@@ -34,6 +34,9 @@ class PublishTiming:
         720.0, "between full lists and compares, even if the watch reported no change: five an hour"
     )
     retry_s: tuple[float, float] = seconds((0.5, 60.0), "first and longest wait after a failure")
+    longest_retry_after_s: float = seconds(
+        60.0, "cap on the API server's Retry-After, as long as the longest wait without one"
+    )
     device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin")
     sets_check_s: tuple[float, float] = seconds(
         (60.0, 720.0),

@@ -10,8 +10,9 @@ from typing import Any
 
 from neuron_dra.core import backoff, versions
 from neuron_dra.core.versions import Problem
-from neuron_dra.errors import ApiError, NotFound, Unavailable
+from neuron_dra.errors import ApiError, Unavailable
 from neuron_dra.kube.client import KubeClient, decode_object
+from neuron_dra.kube.replies import serves
 from neuron_dra.node.timing import DEFAULT_TIMING
 
 
@@ -30,11 +31,9 @@ async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMI
             found = decode_object(await client.request("GET", "/version")).get("gitVersion")
             if not isinstance(found, str):
                 raise Unavailable("the API server's response is no version")
-            try:
-                await client.request("GET", "/apis/resource.k8s.io/v1")
-            except NotFound:
-                return Server(found, serves_v1=False)
-            return Server(found, serves_v1=True)
+            # Only a list of groups without ours shows that it is not served: a proxy may answer 404, too.
+            groups = await client.request("GET", "/apis")
+            return Server(found, serves_v1=serves(groups, "resource.k8s.io", "v1"))
         except ApiError:
             await asyncio.sleep(wait_s)
     raise AssertionError("unreachable")

@@ -34,7 +34,7 @@ from neuron_dra.errors import (
 from neuron_dra.kube import client as client_module
 from neuron_dra.kube import config
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.config import KubeConfig, _TokenFile
 from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.node import version
 from tests.support.waiting import eventually
@@ -302,7 +302,9 @@ async def test_server_without_the_v1_api_is_recognised() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"gitVersion": "v1.33.2"})
-        return web.json_response({"reason": "NotFound"}, status=404)
+        versions = [{"groupVersion": "resource.k8s.io/v1beta1", "version": "v1beta1"}]
+        groups = [{"name": "resource.k8s.io", "versions": versions}]
+        return web.json_response({"kind": "APIGroupList", "groups": groups})
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -322,7 +324,8 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str) -> Non
 
     async def answer(request: web.Request) -> web.Response:
         if request.path != "/version":
-            return web.json_response({})
+            groups = [{"name": "resource.k8s.io", "versions": [{"version": "v1"}]}]
+            return web.json_response({"kind": "APIGroupList", "groups": groups})
         asked.append(request)
         if len(asked) > 1:
             return web.json_response({"gitVersion": "v1.37.0"})
@@ -332,6 +335,30 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str) -> Non
     app.router.add_route("GET", "/{path:.*}", answer)
     async with TestServer(app) as server, KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
         assert await version.server(client, (0.01, 0.05)) == version.Server("v1.37.0", serves_v1=True)
+
+
+@pytest.mark.parametrize("damaged", [b"a\nb", b"a\x00b", b"a\xff", "ä".encode(), b"a\r\nX-Header: b"])
+async def test_damaged_token_file_is_a_retryable_error(api: EmbeddedApi, tmp_path: Path, damaged: bytes) -> None:
+    """31.12: the error of the HTTP library ended the program."""
+    file = tmp_path / "token"
+    file.write_bytes(damaged)
+    async with KubeClient(KubeConfig(api.url, token=_TokenFile(file))) as client:
+        with pytest.raises(Unavailable, match="the token is not a line of ASCII text"):
+            await client.get(NODES, "", "node-a")
+        with pytest.raises(Unavailable, match="the token is not a line of ASCII text"):
+            async with client.watch(NODES, "", {}, idle_timeout_s=1.0):
+                pass
+        file.unlink()
+        file.write_text("good\n")
+        assert client._token() == "good"
+
+
+async def test_proxy_404_is_no_answer_about_the_version(api: EmbeddedApi) -> None:
+    """The plugin ended as if the API server were too old."""
+    proxy = api.faults.add(Fault(verb="get", resource="/apis", status=404, body=b"404 page not found", times=2))
+    async with KubeClient(KubeConfig(api.url)) as client:
+        assert (await version.server(client, (0.01, 0.05))).serves_v1
+    assert proxy.hits == 2
 
 
 async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:

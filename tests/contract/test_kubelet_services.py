@@ -437,10 +437,21 @@ async def test_unprepare_of_an_unknown_claim_succeeds(plugin: Plugin, kubelet: S
 async def test_failed_prepare_succeeds_on_retry(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=1))
+    api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=3))
     uid = made["metadata"]["uid"]
     assert "403" in (await kubelet.prepare([made]))[uid].error
     assert not (await kubelet.prepare([made]))[uid].error
+
+
+async def test_single_403_is_retried_within_the_call(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    """31.12: an API server that has just started may not know the driver's rights yet."""
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    fault = api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=1))
+    assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+    assert fault.hits == 1
 
 
 @pytest.mark.contract("P26")

@@ -143,6 +143,28 @@ async def test_taint_probe_avoids_a_taken_name(api: EmbeddedApi, publisher: Publ
     assert publisher.publisher.keeps_taints is True
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+async def test_failed_probe_says_nothing_about_fields(api: EmbeddedApi, publisher: Publisher, status: int) -> None:
+    """31.10: a proxy's 404 counted as a server without taints, and sick devices left the slice."""
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=status, times=4))
+    found = publisher.publisher
+    for learn in (found.learn_taints, found.learn_counters):
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                await learn(publisher.pool)
+    assert (found.keeps_taints, found.keeps_counters) == (None, None)
+    await found.learn_taints(publisher.pool)
+    await found.learn_counters(publisher.pool)
+    assert (found.keeps_taints, found.keeps_counters) == (True, True)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_rejected_probe_counts_as_a_dropped_field(api: EmbeddedApi, publisher: Publisher, status: int) -> None:
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=status))
+    await publisher.publisher.learn_taints(publisher.pool)
+    assert publisher.publisher.keeps_taints is False
+
+
 async def test_publish_fails_if_all_names_are_taken(api: EmbeddedApi, publisher: Publisher) -> None:
     publisher.publisher.taken = {
         f"node-a-neuron.aws.com-{number:02d}": "of driver x and no node" for number in range(99)

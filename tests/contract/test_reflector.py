@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
+from yarl import URL
 
 from neuron_dra.core.slices import Pool, desired
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
@@ -18,11 +20,13 @@ from neuron_dra.errors import Unavailable
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.connections import KEEPALIVE, make_socket, options
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES, Resource
 from tests.support.fleet.clock import VirtualLoop
+from tests.support.silent_proxy import SilentProxy
 from tests.support.timings import QUICK_CLIENT, quicker
-from tests.support.waiting import eventually
+from tests.support.waiting import always, eventually
 
 
 @pytest.fixture
@@ -182,6 +186,39 @@ async def test_silent_watch_is_given_up(api: EmbeddedApi) -> None:
         await eventually(lambda: hang.hits == 1)
         api.create(node_object("b"))
         await shows(nodes, "a", "b")
+
+
+async def test_watch_without_its_bookmarks_is_opened_again(api: EmbeddedApi) -> None:
+    """31.8: a proxy keeps the connection open and swallows what the server sends. It took seven minutes."""
+    port = URL(api.url).port
+    assert port is not None
+    timing = quicker(QUICK_CLIENT, watch={"bookmarks_s": 0.3})
+    async with SilentProxy(port) as proxy, KubeClient(KubeConfig(proxy.url), timing=timing) as through:
+        async with running(Reflector(through, NODES)) as nodes:
+            await eventually(lambda: api.watches.count("nodes") == 1)
+            api.watches.bookmark("nodes")
+            await eventually(lambda: nodes._gets_bookmarks, what="the bookmark")
+            proxy.silence()
+            api.create(node_object("b"))
+            await shows(nodes, "a", "b")
+
+
+async def test_quiet_watch_without_bookmarks_stays_open(api: EmbeddedApi) -> None:
+    """The API server sends no bookmark of a kind that has never changed since it started."""
+    timing = quicker(QUICK_CLIENT, watch={"bookmarks_s": 0.05})
+    async with KubeClient(KubeConfig(api.url), timing=timing) as client, running(Reflector(client, NODES)):
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        await always(lambda: len(api.requests("watch", "nodes")) == 1, 0.5)
+
+
+async def test_connections_have_keepalive(api: EmbeddedApi) -> None:
+    """31.8: where packets are dropped, the kernel ends a connection within 45 s."""
+    made = make_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
+    with made:
+        found = {name: made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options(KEEPALIVE)}
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert found == {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 40_000}
+    assert KEEPALIVE.idle_s + KEEPALIVE.count * KEEPALIVE.interval_s <= 45
 
 
 class ShortWatches(KubeClient):

@@ -31,7 +31,7 @@ from neuron_dra.node.files import Files, locked
 from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.prepare.group_commit import GroupCommit
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.prepare.transactions import FORBIDDEN_TRIES, Transactions
 from tests.support.faulty_files import (
     DISK_ERRORS,
     FaultyFiles,
@@ -1084,13 +1084,16 @@ async def test_fetch_retries_until_success(disk: Disk) -> None:
     assert await task == decided(NEW, [])
 
 
-@pytest.mark.parametrize("error", [NotFound("gone", status=404), Forbidden("no", status=403), ClaimError("not so")])
-async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(NotFound("gone", status=404), 1), (Forbidden("no", status=403), FORBIDDEN_TRIES), (ClaimError("not so"), 1)],
+)
+async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception, tries: int) -> None:
     away = Away(error)
     _, task = await asking(disk, away)
     with pytest.raises(type(error)):
         await task
-    assert away.asked == 1
+    assert away.asked == tries
 
 
 async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:

@@ -128,6 +128,19 @@ async def test_busy_device_stays_published(api: EmbeddedApi, host: PluginHost) -
         await always(lambda: marks(api) == sick, 0.6)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("HBM\n", "hbm"), ("hbm-0\n", "hbm_0"), ("hbm,link-efa\n", "hbm,link_efa"), ("!\n", "other")],
+)
+async def test_unknown_component_word_is_a_fault(api: EmbeddedApi, host: PluginHost, text: str, reason: str) -> None:
+    """31.3: a device whose component list had one word of another form was healthy."""
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        host.hardware.write_unhealthy_components(5, text)
+        taints = [f"{word}:NoSchedule" for word in reason.split(",")]
+        await until(api, well() | {"device-5": (reason, taints)})
+
+
 async def test_restart_does_not_shorten_recovery(api: EmbeddedApi, host: PluginHost) -> None:
     sick = well() | {"device-5": ("link_efa", ["link_efa:NoSchedule"])}
     host.hardware.set_unhealthy_components(5, "link_efa")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +31,18 @@ def listening(path: Path) -> socket.socket:
 def test_live_device_plugin_socket_is_found(folder: Path, name: str) -> None:
     with listening(folder / name):
         assert coexistence.live_socket(folder) == name
+
+
+def test_stuck_device_plugin_is_alive(folder: Path) -> None:
+    """31.5: it accepts no connection, so its queue fills up: EAGAIN read as absence."""
+    path = folder / "neuron-devplugin.sock"
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        server.bind(str(path))
+        server.listen(0)
+        waiting = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        waiting.connect(str(path))
+        assert coexistence.live_socket(folder) == path.name
 
 
 def test_unserved_socket_is_a_leftover(folder: Path) -> None:

@@ -157,7 +157,23 @@ def test_server_id_is_16_hex_digits_not_zero(root, content, server) -> None:
 
 @pytest.mark.parametrize(
     ("content", "components"),
-    [("hbm,link_host\n", ("hbm", "link_host")), ("\n", ()), ("", ()), ("hbm,,sram", UNKNOWN), ("Hbm!", UNKNOWN)],
+    [
+        ("hbm,link_host\n", ("hbm", "link_host")),
+        ("\n", ()),
+        ("", ()),
+        ("hbm,,sram", ("hbm", "sram")),
+        ("Hbm!", ("hbm",)),
+        ("hbm,link-efa\n", ("hbm", "link_efa")),
+        ("HBM\n", ("hbm",)),
+        ("hbm-0\n", ("hbm_0",)),
+        ("hbm\nsram\n", ("hbm", "sram")),
+        ("hbm hbm; HBM\n", ("hbm",)),
+        ("??\n", ("other",)),
+        ("0x1f\n", ("0x1f",)),
+        ("x" * 70, ("x" * 63,)),
+        (" ".join(f"c{number}" for number in range(100)), tuple(f"c{number}" for number in range(32))),
+        ("busy\n", BUSY),
+    ],
 )
 def test_unhealthy_components_are_listed(root, content, components) -> None:
     put(device_file(root, "stats/hardware/health_status/unhealthy_components"), content)

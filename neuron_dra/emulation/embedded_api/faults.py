@@ -84,8 +84,8 @@ class Fault:
     """One fault. Empty matchers match everything.
 
     `verb` is get, list, watch, create, update, patch, delete or deletecollection; `resource` a plural such as
-    "resourceslices" ("resourceclaims/status" for a subresource). The fault begins with the `nth` matching request
-    (from 1) and acts on `times` of them (None: on all). `hits` counts how often it acted.
+    "resourceslices" ("resourceclaims/status" for a subresource), or a path such as "/version". It begins with the
+    `nth` matching request (from 1) and acts on `times` of them (None: on all). `hits` counts how often it acted.
     """
 
     do: Do = Do.RESPOND
@@ -148,5 +148,12 @@ class Faults:
     def match(self, verb: str, resource: str, namespace: str, name: str) -> Fault | None:
         for fault in self._faults:
             if fault.strikes(verb, resource, namespace, name):
+                return fault
+        return None
+
+    def match_path(self, verb: str, path: str) -> Fault | None:
+        """Return the fault on a path that is no resource, such as /version; only one that names it."""
+        for fault in self._faults:
+            if fault.resource == path and fault.strikes(verb, path, "", ""):
                 return fault
         return None

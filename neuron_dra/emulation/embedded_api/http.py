@@ -87,6 +87,8 @@ class Handler:
         verb = request.method.lower()
         try:
             self.authentication.check(request)
+            if (broken := self._faults.match_path(verb, request.path)) is not None:
+                return messages.fault_response(broken)
             fixed = self._fixed(request.path.rstrip("/"))
             if fixed is not None:
                 return fixed

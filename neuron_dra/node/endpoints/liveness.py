@@ -44,7 +44,7 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
         """Return the state of service "liveness", or of the server as a whole."""
         if request.service not in ("", "liveness"):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; use liveness")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service; use liveness")
         alive = await self.alive()
         return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import grpc
 
 from neuron_dra.errors import SocketError
+from neuron_dra.network_port import PortLimits, Relay
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,15 @@ OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # two pods must not share a port unnoticed
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
 )
+SMALL: Final = (
+    ("grpc.max_receive_message_length", 1024),  # a health check has the name of a service
+    ("grpc.max_metadata_size", 4 * 1024),
+    ("grpc.absolute_max_metadata_size", 8 * 1024),
+    ("grpc.max_concurrent_streams", 4),  # a probe has one
+    ("grpc.http2.bdp_probe", 0),  # or the window, and with it what is buffered, grows
+)
+"""Options of a server that is open to the network."""
+HEALTH_LIMITS: Final = PortLimits()
 
 
 class UnixServer:
@@ -99,16 +109,27 @@ def _why(path: Path) -> str:
 
 
 class TcpHealthServer:
-    """The health service on a TCP port: binds it as soon as another pod has released it."""
+    """The health service on a TCP port, open to the network: binds it as soon as another pod has released it.
 
-    def __init__(self, address: str, port: int, configure: Configure) -> None:
+    The kubelet's connections look like those of any pod, so none is refused; `limits` bound what all of them use.
+    """
+
+    def __init__(self, address: str, port: int, configure: Configure, limits: PortLimits = HEALTH_LIMITS) -> None:
         self._address = address
         self._port = port
         self._configure = configure
         self._server: grpc.aio.Server | None = None
+        # An abstract socket: no file stays behind, and only processes of this network namespace reach it.
+        self._inner = f"neuron-dra-health-{secrets.token_hex(16)}"
+        self._relay = Relay(f"\0{self._inner}", limits)
 
     async def run(self, retry_s: float) -> None:
         """Bind the port, every `retry_s` seconds until that succeeds; return once it serves."""
+        server = grpc.aio.server(options=SMALL)
+        self._configure(server)
+        server.add_insecure_port(f"unix-abstract:{self._inner}")
+        await server.start()
+        self._server = server
         waiting = False
         while not await self._bind():
             if not waiting:
@@ -117,32 +138,14 @@ class TcpHealthServer:
             await asyncio.sleep(retry_s)
 
     async def _bind(self) -> bool:
-        if not _is_free(self._address, self._port):
-            return False
-        server = grpc.aio.server(options=OPTIONS)
-        self._configure(server)
-        host = f"[{self._address}]" if ":" in self._address else self._address
         try:
-            server.add_insecure_port(f"{host}:{self._port}")
-        except RuntimeError:
+            await self._relay.port.listen(self._address, self._port)
+        except OSError:
             return False
-        await server.start()
-        self._server = server
         return True
 
     async def stop(self, grace_s: float) -> None:
         """Stop serving."""
+        self._relay.port.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
-
-
-def _is_free(address: str, port: int) -> bool:
-    """Return whether the port can be bound; tested here, because grpc logs a failed bind in its own format."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True

@@ -1,14 +1,21 @@
-"""Reads the claims' CDI files, which show what was prepared if the checkpoint is lost."""
+"""Reads the claims' CDI files, which show what was prepared if the checkpoint is lost.
+
+A file that cannot be read, written or removed, such as a folder in its place, concerns its claim alone.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from neuron_dra.core import cdi
-from neuron_dra.core.claims import ClaimRef
+from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.node.files import Files
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +33,37 @@ def uids(files: Files, cdi_root: Path) -> list[str]:
 
 
 def read(files: Files, path: Path, uid: str) -> Spec | None:
-    """Return the contents of a claim's file; None if it is invalid or does not name the claim."""
+    """Return the contents of a claim's file; None if it is invalid, cannot be read, or does not name the claim."""
     try:
         document = json.loads(files.read(path) or b"")
-    except ValueError:
+    except (ValueError, OSError):
         return None
     parts = cdi.annotated_ref(document)
     if parts is None or parts[2] != uid:
         return None
     return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
+
+
+def written(claims: Iterable[PreparedClaim], write: Callable[[PreparedClaim], bool]) -> list[ClaimRef]:
+    """Write the files that are missing; return the claims for which `write` has done so.
+
+    An error is logged: the next repair tries again, and the claim stays prepared.
+    """
+    done = []
+    for claim in claims:
+        try:
+            if write(claim):
+                done.append(claim.ref)
+        except OSError as err:
+            log.warning("a CDI file could not be written", extra={"claim": str(claim.ref), "error": str(err)})
+    return done
+
+
+def remove_leftover(files: Files, path: Path) -> None:
+    """Remove a file without a held claim; an error is logged."""
+    try:
+        files.remove(path)
+    except OSError as err:
+        log.warning("a leftover CDI file cannot be removed", extra={"file": path.name, "error": str(err)})
+        return
+    log.info("removed a leftover CDI file", extra={"file": path.name})

@@ -96,11 +96,7 @@ class Store:
                 current = Checkpoint(current.boot_id, current.claims, extra)
                 self._write(current)
             self._sweep(current)
-            try:
-                for claim in current.claims.values():
-                    self._write_missing_spec(claim)
-            except OSError as err:  # `repair` retries; the claims stay prepared
-                log.warning("CDI files could not be written", extra={"error": str(err)})
+            specs.written(current.claims.values(), self._write_missing_spec)
             self._opened = current.withdrawals.mark
             return current
 
@@ -243,7 +239,7 @@ class Store:
         """
         with self._locked():
             current = self._read()
-            return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
+            return specs.written(current.claims.values(), self._write_missing_spec), current
 
     def needs_inventory(self) -> bool:
         """Return whether claims of another driver may be here that are not adopted yet. Raises CheckpointDamaged."""
@@ -381,8 +377,7 @@ class Store:
         for name in self._files.names(self._cdi_root):
             leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
             if leftover or self._is_orphan(name, current):
-                self._files.remove(self._cdi_root / name)
-                log.info("removed a leftover CDI file", extra={"file": name})
+                specs.remove_leftover(self._files, self._cdi_root / name)
         self._metadata.sweep(current.claims)
         sweep(self._files, self._folder / CHECKPOINT)
 

@@ -15,18 +15,28 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.withdrawals import Mark, refusal
-from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, TooManyRequests, Unavailable
+from neuron_dra.errors import (
+    ApiError,
+    CheckpointDamaged,
+    ClaimError,
+    DeviceInUse,
+    Forbidden,
+    TooManyRequests,
+    Unavailable,
+)
 from neuron_dra.node.prepare.device_wait import DeviceWait
 from neuron_dra.node.prepare.group_commit import GroupCommit
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
+
+FORBIDDEN_TRIES: Final = 3  # an API server that has just started may not know our rights yet
 
 
 class Admission(Protocol):
@@ -164,10 +174,14 @@ class Transactions:
     async def _fetched(self, ref: ClaimRef, wait: DeviceWait, until: float) -> Claim:
         """Read a claim; retry while the API server fails or limits the rate. Raises ClaimError, ApiError."""
         waits = backoff.delays(*self._timing.fetch_retry_s, random.random)
+        forbidden = 0
         while True:
             try:
                 return await self._admission.fetch(ref)
-            except (TooManyRequests, Unavailable) as err:
+            except (TooManyRequests, Unavailable, Forbidden) as err:
+                forbidden += isinstance(err, Forbidden)
+                if forbidden >= FORBIDDEN_TRIES:
+                    raise
                 if not await wait.pause(self._pause(err, next(waits)), until):
                     raise
                 log.info("retrying the API server", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})

@@ -44,7 +44,7 @@ class DevicePluginWatch:
 
 
 def live_socket(folder: Path) -> str | None:
-    """Return the name of a Neuron device plugin's socket that accepts a connection, or None. Blocks up to a second.
+    """Return the name of a Neuron device plugin's socket that is served, or None. Blocks up to a second.
 
     The names are those of AWS's plugin, neuron-devplugin.sock and neuroncore-devplugin.sock, and similar ones.
     """
@@ -56,10 +56,13 @@ def live_socket(folder: Path) -> str | None:
 
 
 def _accepts(path: Path) -> bool:
+    """Return whether a program serves the socket; one that is stuck, and does not accept, counts as alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(CONNECT_TIMEOUT_S)
         try:
             probe.connect(str(path))
+        except (BlockingIOError, TimeoutError):  # the queue of connections is full
+            return True
         except OSError:
             return False
     return True

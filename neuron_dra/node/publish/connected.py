@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection
 from pathlib import Path
@@ -125,12 +124,11 @@ class ConnectedSets:
     async def _device_class(self) -> dict[str, Any] | None:
         """Return the DeviceClass of plain devices; None if it is missing or may not be read. Raises ApiError."""
         try:
-            found = json.loads(await self._client.get(DEVICE_CLASSES, "", names.DRIVER))
+            return await self._client.read(DEVICE_CLASSES, "", names.DRIVER)
         except ApiError as err:
             if err.status in (403, 404):
                 return None
             raise
-        return found if isinstance(found, dict) else None
 
     def division(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""

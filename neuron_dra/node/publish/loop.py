@@ -110,6 +110,7 @@ class Publishing:
             await asyncio.sleep(self._timing.gather_s * random.uniform(0.5, 1.5))
             seen = self._dirty.count
             self._look_at = None
+            reading = self._hardware.changed.count
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
                     await self._publisher.cache.relist()
@@ -121,19 +122,22 @@ class Publishing:
                 self._dirty.notify()
                 quick -= 1
                 if quick <= 0:
-                    await self._failed(err, next(waits))
+                    await self._failed(err, next(waits), reading)
             except ApiError as err:
                 wait_s = next(waits)
                 if err.retry_after_s:
-                    wait_s = backoff.not_before(err.retry_after_s, random.random)
-                await self._failed(err, wait_s)
+                    wait_s = backoff.not_before(
+                        min(err.retry_after_s, self._timing.longest_retry_after_s), random.random
+                    )
+                await self._failed(err, wait_s, reading)
             except (ClaimError, OSError) as err:  # while other drivers' claims were adopted
-                await self._failed(err, next(waits))
+                await self._failed(err, next(waits), reading)
 
-    async def _failed(self, err: NeuronDraError | OSError, wait_s: float) -> None:
+    async def _failed(self, err: NeuronDraError | OSError, wait_s: float, reading: int) -> None:
+        """Report a failure, and wait; a change of the hardware after the reading `reading` ends the wait."""
         self._reports.publish_failed(err, wait_s)
         self.state = PublishState(self.state.result, str(err), self.state.at)
-        await asyncio.sleep(wait_s)
+        await self._hardware.changed.after(reading, wait_s)
         self._dirty.notify()
 
     async def publish(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from neuron_dra.core import health
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
 from neuron_dra.node.publish import sysfs_helper
 from neuron_dra.node.publish.sysfs_helper import CLASS, Raw
@@ -62,7 +63,8 @@ _ID = r"0|[1-9]\d{0,3}"  # device ids and counts; the driver writes no leading z
 _PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
 _DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
 _SERIAL = re.compile(r"[0-9a-f]{16}")
-_COMPONENT = re.compile(r"[a-z0-9_]{1,64}")
+COMPONENTS_AT_MOST: Final = 32
+_COMPONENT_BYTES: Final = 63  # the longest value of a taint
 _BUSY = "busy"
 
 
@@ -214,13 +216,21 @@ def _modes(text: str | None) -> tuple[int, ...] | Unread:
 
 
 def _components(text: str | None) -> tuple[str, ...] | Unread:
-    """Return the unhealthy components; an empty file or an empty line means none."""
+    """Return the unhealthy components; an empty file or an empty line means none.
+
+    Words of another form than the kernel driver's count too, as the nearest word of its form: a driver that names a
+    component in another way has found it unhealthy.
+    """
     if text is None:
         return Unread.UNKNOWN
     if text.strip() == _BUSY:
         return Unread.BUSY
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    return tuple(words) if all(_COMPONENT.fullmatch(word) for word in words) else Unread.UNKNOWN
+    words = re.split(r"[,;\s]+", text)[:COMPONENTS_AT_MOST]
+    return tuple(dict.fromkeys(_component(word) for word in words if word))
+
+
+def _component(word: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_")[:_COMPONENT_BYTES].rstrip("_") or health.OTHER
 
 
 def _major_minor(text: str | None) -> tuple[int, int] | None:

@@ -1,0 +1,78 @@
+"""What a reply must be: the object or list that was requested. A proxy or a broken server may send anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from neuron_dra.errors import Unavailable
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+def decode_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a reply. Raises Unavailable for anything else."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as err:
+        raise Unavailable(f"the API server's response is not JSON: {err}") from err
+    if not isinstance(value, dict):
+        raise Unavailable("the API server's response is not an object")
+    return value
+
+
+def stored(raw: bytes, name: str, kind: str = "") -> dict[str, Any]:
+    """Return the object `name` in a reply to a read or a write. Raises Unavailable for anything else."""
+    value = decode_object(raw)
+    meta = value.get("metadata")
+    if not isinstance(meta, dict) or meta.get("name") != name:
+        raise Unavailable(f"the API server's response is not the object {name}")
+    texts = [meta.get(key, "") for key in ("namespace", "uid", "resourceVersion")]
+    if not all(isinstance(text, str) for text in texts):
+        raise Unavailable(f"the API server's response for {name} has malformed metadata")
+    if kind and value.get("kind", kind) != kind:
+        raise Unavailable(f"the API server's response for {name} is a {value['kind']}, not a {kind}")
+    if not all(isinstance(value.get(part, {}), dict) for part in ("spec", "status")):
+        raise Unavailable(f"the API server's response for {name} has a malformed spec or status")
+    return value
+
+
+def check_deleted(raw: bytes, name: str) -> None:
+    """Raise Unavailable unless the reply is that of a deletion: a Status of success, or the object."""
+    value = decode_object(raw)
+    if value.get("kind") == "Status" and value.get("status") == "Success":
+        return
+    stored(raw, name)
+
+
+def check_list(raw: bytes) -> None:
+    """Raise Unavailable if a page is an object of another kind, which would count as an empty list.
+
+    A page that is malformed passes: the decoder of its items rejects it.
+    """
+    try:
+        kind = msgspec.json.decode(raw, type=_Kind).kind
+    except (ValueError, RecursionError):
+        return
+    if not kind.endswith("List"):
+        raise Unavailable(f"the API server's response is a {kind or 'value without a kind'}, not a list")
+
+
+def serves(groups: bytes, group: str, version: str) -> bool:
+    """Return whether the API server serves a version of a group, from its reply to /apis. Raises Unavailable."""
+    value = decode_object(groups)
+    listed = value.get("groups")
+    if value.get("kind") != "APIGroupList" or not isinstance(listed, list):
+        raise Unavailable("the API server's response is not a list of API groups")
+    return any(version in _versions(each) for each in listed if isinstance(each, dict) and each.get("name") == group)
+
+
+def _versions(group: Mapping[str, Any]) -> set[str]:
+    listed = group.get("versions")
+    entries = listed if isinstance(listed, list) else []
+    return {str(each.get("version")) for each in entries if isinstance(each, dict)}

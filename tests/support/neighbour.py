@@ -1,0 +1,174 @@
+"""A hostile neighbour: a pod without credentials that connects to a plugin's or controller's ports and does its worst.
+
+`ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
+the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+PROBE_S: Final = 30.0  # for a probe on a busy machine
+LARGE_BYTES: Final = 15 * 1024 * 1024
+
+_OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
+
+
+@contextlib.asynccontextmanager
+async def health(port: int) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
+    """Yield the health service on a connection of its own, as the kubelet has one for each probe."""
+    options = (_OWN_CONNECTION, ("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 2**26))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        yield health_pb2_grpc.HealthStub(channel)
+
+
+async def grpc_probe(port: int) -> int:
+    """Return the status that the kubelet's gRPC probe reads. Raises AioRpcError."""
+    async with health(port) as stub:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S)
+        return int(answer.status)
+
+
+async def http_probe(port: int, path: str = "/healthz") -> bytes:
+    """Return the response to an HTTP GET, as the kubelet and Prometheus send it. Raises ConnectionError."""
+    async with asyncio.timeout(PROBE_S), connected(port) as (reader, writer):
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+        return await reader.read()
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Yield a TCP connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def large_names(port: int) -> None:
+    """Send health checks with a service name of 15 MiB, which the service once repeated in its answer."""
+
+    async def one() -> None:
+        async with health(port) as stub:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await stub.Check(health_pb2.HealthCheckRequest(service="x" * LARGE_BYTES), timeout=PROBE_S)
+
+    await asyncio.gather(*(one() for _ in range(6)))
+
+
+async def large_metadata(port: int) -> None:
+    """Send health checks with a header of 4 MiB."""
+
+    async def one() -> None:
+        async with health(port) as stub:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                metadata = (("x-large", "y" * (4 * 1024 * 1024)),)
+                await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S, metadata=metadata)
+
+    await asyncio.gather(*(one() for _ in range(12)))
+
+
+async def many_watches(port: int) -> None:
+    """Open 2000 health watches on 20 connections, and leave once each has an answer or an error."""
+
+    async def one(stub: health_pb2_grpc.HealthAsyncStub) -> None:
+        call = stub.Watch(health_pb2.HealthCheckRequest())
+        with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await call.read()
+
+    async def connection() -> None:
+        async with health(port) as stub:
+            await asyncio.gather(*(one(stub) for _ in range(100)))
+
+    await asyncio.gather(*(connection() for _ in range(20)))
+
+
+async def many_connections(port: int) -> None:
+    """Open 600 connections that send nothing, and keep them until all are open."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(600):
+            await stack.enter_async_context(connected(port))
+        assert await answers_a_probe(port)
+
+
+async def answers_a_probe(port: int) -> bool:
+    """Return whether the port answers a probe of its kind while the connections of this process stay open."""
+    try:
+        answer = await http_probe(port)
+    except (ConnectionError, TimeoutError):
+        answer = b""
+    if answer.startswith(b"HTTP/1.1 200"):
+        return True
+    return bool(await grpc_probe(port) == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def endless_headers(port: int) -> None:
+    """Send an HTTP request whose headers never end."""
+
+    async def one() -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with connected(port) as (_, writer):
+                writer.write(b"GET /metrics HTTP/1.1\r\n")
+                for number in range(100_000):
+                    writer.write(b"X-%d: " % number + b"y" * 200 + b"\r\n")
+                    await writer.drain()
+
+    await asyncio.gather(*(one() for _ in range(12)))
+
+
+async def endless_line(port: int) -> None:
+    """Send 15 MiB without an end of the line."""
+
+    async def one() -> None:
+        with contextlib.suppress(ConnectionError):
+            async with connected(port) as (_, writer):
+                for _ in range(LARGE_BYTES // 65536):
+                    writer.write(b"x" * 65536)
+                    await writer.drain()
+
+    await asyncio.gather(*(one() for _ in range(12)))
+
+
+async def tls_hellos(port: int) -> None:
+    """Begin 200 TLS handshakes, which the port does not serve."""
+    hello = bytes.fromhex("1603010200010001fc0303") + bytes(500)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(200):
+            _, writer = await stack.enter_async_context(connected(port))
+            writer.write(hello)
+
+
+async def unread_answers(port: int) -> None:
+    """Request the metrics 300 times, and read no answer."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            made = stack.enter_context(socket.socket())
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            made.setblocking(False)
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_connect(made, ("127.0.0.1", port))
+                await loop.sock_sendall(made, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+
+Attack = Callable[[int], Awaitable[None]]
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "large names": large_names,
+    "large metadata": large_metadata,
+    "many watches": many_watches,
+    "many connections": many_connections,
+    "endless headers": endless_headers,
+    "endless line": endless_line,
+    "TLS hellos": tls_hellos,
+    "unread answers": unread_answers,
+}
