@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest test-long lock gen-check releasable differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -25,20 +25,47 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-check: setup ## Check format, lint, types, import contracts and sizes
-	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
-	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
-	@$(BIN)/python hack/sizes.py
+check: check-format check-lint check-types check-imports check-sizes ## Check format, lint, types, import contracts and sizes
 	@echo "check: format, lint, types, import contracts and sizes hold"
 
-check: | build
+check-format: setup
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+
+check-lint: setup
+	@$(BIN)/ruff check --quiet .
+
+check-types: setup | build
+	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller hack tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+
+check-imports: setup | build
+	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+
+check-sizes: setup
+	@$(BIN)/python hack/sizes.py
+
 build:
 	@mkdir -p build
 
 test: setup | build ## Run every test, including those on the test bed's real Kubernetes (T=tests/unit: some)
 	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)
+
+CLUSTER_FREE := -m "not testbed and not tool and not long" -n auto --dist loadfile -q
+COVERAGE ?=
+test-without-cluster: setup | build ## Run the tests that need no cluster (COVERAGE=1: and measure what they cover)
+	@$(BIN)/python -m pytest $(T) $(CLUSTER_FREE) $(if $(COVERAGE),--cov=neuron_dra --cov=controller --cov-report=)
+
+coverage: setup ## Print what the last `make test-without-cluster COVERAGE=1` covered, as Markdown
+	@$(BIN)/coverage report --format=markdown
+
+build/oldest-venv/.installed: requirements/dev.txt requirements/oldest.txt pyproject.toml | build
+	@$(PYTHON) -m venv build/oldest-venv
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/oldest.txt
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-oldest: build/oldest-venv/.installed ## Run the tests that need no cluster with the oldest dependencies that are allowed
+	@build/oldest-venv/bin/python -m pytest $(T) $(CLUSTER_FREE)
 
 test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.34, differential and long runs
 	@NEURON_DRA_LONG=1 hack/test.sh
@@ -47,9 +74,9 @@ differential: setup ## Compare the simulator with Kubernetes' own modules of 1.3
 	@NEURON_DRA_ORACLE_CASES=100000 $(BIN)/python -m pytest -q -n 2 -m long tests/unit/test_allocator_oracle.py
 
 bench: setup | build ## Measure, and print the figures and their targets
-	@$(BIN)/python hack/bench.py
-	@$(BIN)/python hack/bench_controller.py
-	@$(BIN)/python hack/bench_cli.py
+	@$(BIN)/python -m hack.bench.node
+	@$(BIN)/python -m hack.bench.controller
+	@$(BIN)/python -m hack.bench.cli
 
 demo: setup ## Show how pods get devices, on simulated nodes, without a cluster
 	@$(BIN)/neuron-dra demo
@@ -65,8 +92,11 @@ build/gen-venv/.installed: requirements/gen.txt | build
 	@build/gen-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gen.txt
 	@touch $@
 
+gen-check: build/gen-venv/.installed ## Compare neuron_dra/gen with proto/
+	@build/gen-venv/bin/python -m hack.generate.proto --check
+
 gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
-	@build/gen-venv/bin/python hack/gen_proto.py
+	@build/gen-venv/bin/python -m hack.generate.proto
 
 build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/fuzz-packages -r requirements/fuzz.txt
@@ -74,7 +104,7 @@ build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
 
 INPUTS ?= 1000000
 fuzz: build/fuzz-packages/.installed ## Run a million inputs per fuzz target (INPUTS=n), write docs/reports/fuzz.md; takes hours
-	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
+	@PYTHONPATH=build/fuzz-packages $(BIN)/python -m hack.chaos.fuzz --inputs $(INPUTS) --report
 
 build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed | build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target build/mutation-packages -r requirements/mutation.txt
@@ -84,30 +114,30 @@ SEED ?= 1
 MODULES ?=
 mutation: build/mutation-packages/.installed ## Test core/ and controller/plan by mutation (MODULES="neuron_dra.core.slices*": some); takes hours
 	@PYTHONPATH=$(CURDIR)/build/mutation-packages $(BIN)/python -m mutmut run $(MODULES)
-	@$(BIN)/python hack/mutation.py
+	@$(BIN)/python -m hack.reports.mutation
 
 crash: setup ## Kill plugin and controller at every point, cut the power at every moment, write docs/reports/crash.md
-	@$(BIN)/python hack/crash.py --report
+	@$(BIN)/python -m hack.chaos.crash --report
 
 ONLY ?=
 acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets manifests scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
-	@$(BIN)/python hack/acceptance.py $(ONLY) --report
+	@$(BIN)/python -m hack.reports.acceptance $(ONLY) --report
 
 MINUTES ?= 10
 chaos: setup ## Inject faults on the test bed (SEED="1 2 3" MINUTES=10), write docs/reports/chaos.md
-	@$(BIN)/python hack/chaos.py $(foreach seed,$(SEED),--seed $(seed)) --minutes $(MINUTES) --report
+	@$(BIN)/python -m hack.chaos.run $(foreach seed,$(SEED),--seed $(seed)) --minutes $(MINUTES) --report
 
 docs: setup ## Write the reference pages of docs/ from the code
-	@$(BIN)/python hack/gen_docs.py
+	@$(BIN)/python -m hack.generate.docs
 
 contract: setup ## Write docs/contract.md from the results of the last `make test`
-	@$(BIN)/python hack/contract.py
+	@$(BIN)/python -m hack.reports.contract
 
 golden: setup ## Write the golden files again; read the difference
-	@$(BIN)/python hack/golden.py
+	@$(BIN)/python -m hack.generate.golden
 
 wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3.11 for another base
-	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
+	@$(BIN)/python -m hack.release.wheels $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
 BASE_IMAGE ?= docker.io/library/python:3.13-slim
 BASE ?= build/release-base.tar
@@ -116,14 +146,25 @@ build/release-base.tar: | build
 	@skopeo copy --quiet --all docker://$(BASE_IMAGE) oci-archive:$@.part
 	@mv $@.part $@
 
-build/debian-base.tar: hack/debian_base.py | setup build
-	@$(BIN)/python hack/debian_base.py $@
+build/debian-base.tar: hack/release/debian_base.py | setup build
+	@$(BIN)/python -m hack.release.debian_base $@
+
+COMPILE := pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11 pyproject.toml
+UV ?= uv
+lock: ## Lock the dependencies of pyproject.toml in requirements/, keeping versions that still fit (needs uv)
+	@$(UV) $(COMPILE) -o requirements/plugin.txt
+	@$(UV) $(COMPILE) --all-extras --group dev -o requirements/dev.txt
+	@$(UV) $(COMPILE) --all-extras --resolution lowest-direct -o requirements/oldest.txt
+	@$(UV) $(COMPILE:pyproject.toml=) --group gen -o requirements/gen.txt
+
+releasable: ## Fail while something is missing without which no release may be public
+	@! grep -n "@example.com" SECURITY.md || { echo "releasable: SECURITY.md has a placeholder: name a contact for reports" >&2; exit 1; }
 
 VERSION ?=
 release: setup | build ## Build images, chart, SBOMs and checksums of a release in build/release (VERSION=1.2.3)
-	@$(BIN)/python hack/release.py --version "$(VERSION)" --check
+	@$(BIN)/python -m hack.release.build --version "$(VERSION)" --check
 	@test -e $(BASE) || $(MAKE) --no-print-directory $(BASE)
-	@$(BIN)/python hack/release.py --version "$(VERSION)" --base $(BASE)
+	@$(BIN)/python -m hack.release.build --version "$(VERSION)" --base $(BASE)
 
 REGISTRY ?=
 PUSH ?= skopeo copy --quiet --all
@@ -160,8 +201,8 @@ sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and wit
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/
-	@$(BIN)/python hack/crd_fields.py
-	@$(BIN)/python hack/render.py
+	@$(BIN)/python -m hack.generate.crd_fields
+	@$(BIN)/python -m hack.generate.render
 
 clean: ## Remove everything built in this folder (the test bed's cache is outside)
 	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .dmypy.json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from controller import settings
 from controller.query import plan_command
+from controller.timing import DEFAULT_TIMING, DEFAULT_WATCHER_TIMING
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style, guarded
 
 if TYPE_CHECKING:
     from neuron_dra.kube.config import KubeConfig
+    from neuron_dra.kube.timing import ClientTiming
 
 
 GO_STYLE = (["run"], ["watch-limits"])
@@ -61,14 +64,18 @@ def _run(parsed: argparse.Namespace) -> int:
     from controller.program import Controller
 
     loaded = settings.load(parsed, os.environ, socket.gethostname())
-    return _serve("neuron-ultraserver-controller", loaded, lambda kube: Controller(loaded, kube))
+    timing = DEFAULT_TIMING
+    make = functools.partial(Controller, loaded, timing=timing)
+    return _serve("neuron-ultraserver-controller", loaded, timing.client, make)
 
 
 def _watch_limits(parsed: argparse.Namespace) -> int:
     from controller.limits.watcher import NAME, LimitsWatcher
 
     loaded = settings.load_as(settings.WatcherSettings, parsed, os.environ, socket.gethostname())
-    return _serve(NAME, loaded, lambda kube: LimitsWatcher(loaded, kube))
+    timing = DEFAULT_WATCHER_TIMING
+    make = functools.partial(LimitsWatcher, loaded, timing=timing)
+    return _serve(NAME, loaded, timing.client, make)
 
 
 class Program(Protocol):
@@ -81,7 +88,9 @@ class Program(Protocol):
         """End `run`."""
 
 
-def _serve(name: str, loaded: settings.WatcherSettings, make: Callable[[KubeConfig], Program]) -> int:
+def _serve(
+    name: str, loaded: settings.WatcherSettings, timing: ClientTiming, make: Callable[[KubeConfig], Program]
+) -> int:
     """Run a program until SIGTERM or SIGINT."""
     from neuron_dra import log as logs
     from neuron_dra.kube import config
@@ -89,7 +98,7 @@ def _serve(name: str, loaded: settings.WatcherSettings, make: Callable[[KubeConf
     logs.configure("json" if loaded.log_format == "json" else "text", loaded.v)
     log = logging.getLogger("controller")
     log.info(f"{name} starts", extra={"version": __version__, "pid": os.getpid()})
-    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
+    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ, timing.credentials)
 
     async def serve() -> None:
         program = make(kube)

@@ -16,6 +16,7 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
 from controller.settings import ControllerSettings
+from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -39,11 +40,18 @@ class Controller:
         *,
         client: KubeClient | None = None,
         clock: Callable[[], datetime.datetime] = wall_clock,
+        timing: Timing = DEFAULT_TIMING,
+        claims_for_a_node: int | None = None,
     ) -> None:
-        """`client` and `clock` are for simulations, which have their own network and time."""
+        """`client` and `clock` are for simulations, which have their own network and time.
+
+        `claims_for_a_node`: as for Caches.
+        """
         self._settings = settings
-        self._client = client or KubeClient(kube, user_agent=NAME)
+        self._client = client or KubeClient(kube, user_agent=NAME, timing=timing.client)
         self._clock = clock
+        self._timing = timing
+        self._claims_for_a_node = claims_for_a_node
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
         self._changed: asyncio.Event | None = None
@@ -65,9 +73,12 @@ class Controller:
     async def run(self) -> None:
         """Watch, plan and write until stopped."""
         async with self._client as client:
-            self._caches = caches = Caches(client, self._wake, FleetIndex())
-            applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
-            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
+            self._caches = caches = Caches(
+                client, self._wake, FleetIndex(), self._timing.caches, self._claims_for_a_node
+            )
+            events = EventRecorder(client, self._settings.identity, NAME)
+            applier = Applier(client, caches, events, self._timing)
+            reconciler = self._reconciler(caches, applier)
             self._changed = reconciler.changed
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
@@ -86,10 +97,15 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
+    def _reconciler(self, caches: Caches[FleetIndex], applier: Applier) -> Reconciler:
+        limits, timing = self._settings.limits, self._timing
+        return Reconciler(caches, applier, self.leadership, self.metrics, limits, timing, self._clock)
+
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
-        return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+        namespace = self._settings.leader_election_namespace
+        return Leader(self._client, namespace, NAME, identity, self._wake, self._timing.lease)
 
     def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
@@ -100,7 +116,7 @@ class Controller:
             limits=self._settings.limits,
             metrics=self.metrics,
         )
-        return Server(self._settings.grpc_address, sources)
+        return Server(self._settings.grpc_address, sources, self._timing.service)
 
     def _wake(self) -> None:
         if self._changed is not None:

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=.venv/bin
 mkdir -p build
+unset PYTHONDONTWRITEBYTECODE # each of five processes would compile all tests: five seconds each
 
 FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet" # the second test bed has the fleet of UltraServers
 on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
@@ -58,7 +59,7 @@ fi
 status=0
 echo "== generated code is what proto/ says"
 make --no-print-directory build/gen-venv/.installed
-build/gen-venv/bin/python hack/gen_proto.py --check || status=1
+build/gen-venv/bin/python -m hack.generate.proto --check || status=1
 echo "== format, lint, types, import contracts"
 make --no-print-directory check || status=1
 echo "== tests without a cluster"

@@ -145,14 +145,16 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     with _long_lived():
         from neuron_dra.kube import config
         from neuron_dra.node.plugin import Plugin
+        from neuron_dra.node.timing import DEFAULT_TIMING
 
-    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
+    credentials = DEFAULT_TIMING.client.credentials
+    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ, credentials)
     undo = contextlib.ExitStack()
     if loaded.emulation_mode:
         loaded = undo.enter_context(_emulated(loaded))
 
     async def serve() -> None:
-        plugin = Plugin(loaded, kube)
+        plugin = Plugin(loaded, kube, timing=DEFAULT_TIMING)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, plugin.stop)

@@ -122,7 +122,7 @@ class PluginSettings:
     )
     unhealthy_device_effect: str = _setting(
         "NoSchedule",
-        "effect of an unhealthy device's taint; NoExecute also evicts pods that have the device, None only reports it",
+        "effect of an unhealthy device's taint; NoExecute also evicts pods whose claims have it, None only reports it",
         ("NoSchedule", "NoExecute", "None"),
     )
     unhealthy_device_hold_seconds: int = _setting(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,7 @@ import pytest
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import node_object
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 
 # A busy machine must not fail a test: no limit on the time of an example.
@@ -19,6 +21,20 @@ hypothesis.settings.register_profile(
     "no-deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("no-deadline")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection, and exclude them from later ones: they live until the end.
+
+    Otherwise each full collection looks at a million objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -51,8 +67,14 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
+def timing() -> Timing:
+    """The timing of plugins in this process; modules and tests have their own."""
+    return DEFAULT_TIMING
+
+
+@pytest.fixture
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, a trn2.48xlarge."""
-    made = PluginHost(short_path, api.url)
+    made = PluginHost(short_path, api.url, timing=timing)
     yield made
     await made.close()

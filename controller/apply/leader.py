@@ -1,7 +1,7 @@
 """Leader election: the leader renews a Lease, and another replica takes it when it expires.
 
-The times are those of Kubernetes' own components. A leader that could not renew for `RENEW_DEADLINE_S` stops writing,
-well before another may take over. In addition, every write is guarded by a resourceVersion.
+A leader that could not renew until its deadline stops writing, well before another may take over. In addition, every
+write is guarded by a resourceVersion.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
+from controller.timing import LeaseTiming
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import LEASES
 
 log = logging.getLogger(__name__)
-
-LEASE_S: Final = 15
-RENEW_DEADLINE_S: Final = 10.0
-RETRY_S: Final = 2.0
-REQUEST_S: Final = 5.0
 
 
 class Leadership(Protocol):
@@ -50,8 +46,15 @@ class Leader:
     """Leadership by a Lease. Run `run()` as a task; `on_change` is called when leadership begins or ends."""
 
     def __init__(
-        self, client: KubeClient, namespace: str, name: str, identity: str, on_change: Callable[[], None]
+        self,
+        client: KubeClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        on_change: Callable[[], None],
+        timing: LeaseTiming,
     ) -> None:
+        self._timing = timing
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -79,7 +82,7 @@ class Leader:
                         if not self.holds():  # also if it expired during this request
                             self.term += 1
                             log.info("leader", extra={"identity": self._identity, "term": self.term})
-                        self._valid_until = started + RENEW_DEADLINE_S
+                        self._valid_until = started + self._timing.renew_deadline_s
                     else:
                         self._valid_until = 0.0
                     self._logged = ""
@@ -114,7 +117,7 @@ class Leader:
 
     def _pause_s(self) -> float:
         """Return the seconds until the next try, at most until another replica's lease expires."""
-        usual = RETRY_S * random.uniform(0.9, 1.2)
+        usual = self._timing.retry_s * random.uniform(0.9, 1.2)
         left = self._free_at - self._now()
         return min(usual, left) if left > 0 else usual
 
@@ -139,7 +142,7 @@ class Leader:
         if (holder, renewed) != self._seen:
             # By our own clock: the clocks of two machines may differ.
             self._seen, self._seen_at = (holder, renewed), self._now()
-        duration = float(spec.get("leaseDurationSeconds") or LEASE_S)
+        duration = float(spec.get("leaseDurationSeconds") or self._timing.duration_s)
         if holder not in ("", self._identity):
             self._free_at = self._seen_at + duration
             if self._now() < self._free_at:
@@ -153,7 +156,7 @@ class Leader:
     async def _read(self) -> dict[str, Any]:
         """Return the lease. Raises ApiError, or one of MALFORMED for another answer."""
         lease: dict[str, Any] = json.loads(
-            await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
+            await self._client.get(LEASES, self._namespace, self._name, timeout_s=self._timing.request_s)
         )
         if lease["metadata"]["name"] != self._name:
             raise ValueError(f"the API server's answer is not Lease {self._name}")
@@ -166,7 +169,7 @@ class Leader:
         return {
             **before,
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": LEASE_S,
+            "leaseDurationSeconds": self._timing.duration_s,
             "acquireTime": before.get("acquireTime") if ours else now,
             "renewTime": now,
             "leaseTransitions": transitions if ours or not before else transitions + 1,

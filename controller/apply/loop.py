@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from controller.apply import batches, schema_check
+from controller.apply import batches
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
@@ -23,18 +23,14 @@ from controller.plan import planning
 from controller.plan.actions import Evict, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
+from controller.timing import Timing
 from neuron_dra.core import backoff
 from neuron_dra.core.names import WORKLOAD_CLASS
 from neuron_dra.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.05  # changes come in bursts: one plan for all of them
-RETRY_S: Final = (0.2, 30.0)  # first and longest wait after a pass that failed
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
-BUSY_WAIT_S: Final = 5.0
-SET_BACK: Final = datetime.timedelta(seconds=5)
-"""If the clock shows this much less than in the last pass, it was set back, and all waits end."""
 
 
 def wall_clock() -> datetime.datetime:
@@ -52,6 +48,7 @@ class Reconciler:
         leadership: Leadership,
         metrics: Metrics,
         limits: Limits,
+        timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
     ) -> None:
         self._caches = caches
@@ -59,9 +56,11 @@ class Reconciler:
         self._leadership = leadership
         self._metrics = metrics
         self._limits = limits
+        self._timing = timing.passes
+        self._crd_s = timing.writes.crd_s
         self._clock = clock
-        self._throttle = StatusThrottle()
-        self._writes = Writes(caches, applier, metrics, self._throttle)
+        self._throttle = StatusThrottle(timing.writes)
+        self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._term = 0
@@ -72,7 +71,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        waits = backoff.delays(*RETRY_S, random.random)
+        waits = backoff.delays(*self._timing.retry_s, random.random)
         busy = 0
         wait_s: float | None = None
         while True:
@@ -80,7 +79,7 @@ class Reconciler:
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
-                wait_s = 1.0
+                wait_s = self._timing.idle_s
                 continue
             self._metrics.leading(True)
             try:
@@ -93,14 +92,14 @@ class Reconciler:
             if self._writes.server_unavailable:
                 wait_s = next(waits)
                 continue
-            waits = backoff.delays(*RETRY_S, random.random)
+            waits = backoff.delays(*self._timing.retry_s, random.random)
             wait_s = self._next(plan, waiting)
             if self._planned_blocked != self._applier.blocked_evictions:
                 self._planned_blocked = dict(self._applier.blocked_evictions)
                 wait_s = 0.0  # the workload's status shows blocked evictions
             if busy >= BUSY_PASSES:
                 log.warning("every plan has writes: something reverts them", extra={"passes": busy})
-                wait_s = BUSY_WAIT_S
+                wait_s = self._timing.busy_s
 
     async def _change(self, wait_s: float | None) -> None:
         """Wait for a change, or for `wait_s` seconds; then a moment more, to gather related changes."""
@@ -109,7 +108,7 @@ class Reconciler:
                 await self.changed.wait()
         except TimeoutError:
             pass
-        await asyncio.sleep(GATHER_S)
+        await asyncio.sleep(self._timing.gather_s)
         self.changed.clear()
 
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
@@ -123,7 +122,7 @@ class Reconciler:
             self._term = term
             self._report_foreign_templates()
         now = self._clock()
-        if now + SET_BACK < self._passed_at:
+        if self._was_set_back(now):
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
@@ -147,6 +146,10 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
         ]
         return due, min((each for each in moments if each is not None), default=None)
+
+    def _was_set_back(self, now: datetime.datetime) -> bool:
+        """Return True if the clock shows much less than in the last pass."""
+        return now + datetime.timedelta(seconds=self._timing.set_back_s) < self._passed_at
 
     def _report_foreign_templates(self) -> None:
         """Log which templates request reserved devices although no workload owns them.
@@ -191,11 +194,11 @@ class Reconciler:
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""
         if self._applier.schemas.problems:
-            return schema_check.AGAIN.total_seconds()
+            return self._crd_s
         if any(not isinstance(action, Evict) for action in plan.actions):
             return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
         now = self._clock()
-        if now + SET_BACK < self._passed_at:
+        if self._was_set_back(now):
             return 0.0  # the clock was set back during this pass
         return max(0.0, (min(moments) - now).total_seconds()) if moments else None

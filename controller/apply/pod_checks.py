@@ -13,6 +13,7 @@ from typing import Any, Final
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
 from controller.plan import pod_start
+from controller.timing import PodTiming
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -21,8 +22,6 @@ from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
 
-FIRST_S: Final = 30.0
-"""How long a workload has idle nodes before its pods are first listed; later waits are longer."""
 AT_ONCE: Final = 8
 PAGES: Final = 4
 """The limit of pages that are read of a namespace's unscheduled pods."""
@@ -31,7 +30,8 @@ PAGES: Final = 4
 class PodLooks:
     """Schedules the checks and keeps their results. `unschedulable` has messages by workload UID."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: PodTiming) -> None:
+        self._timing = timing
         self._client = client
         self._events = events
         self._lists: dict[str, Tries] = {}  # by namespace
@@ -49,7 +49,7 @@ class PodLooks:
         uids = {each.uid for found in idle.values() for each in found}
         self._idle_since = {uid: self._idle_since.get(uid, now) for uid in uids}
         self.unschedulable = {uid: text for uid, text in before.items() if uid in uids}
-        later = Tries(0, now + datetime.timedelta(seconds=FIRST_S))
+        later = Tries(0, now + datetime.timedelta(seconds=self._timing.idle_s))
         self._lists = {name: self._lists.get(name, later) for name in idle}
         due = [name for name, tries in self._lists.items() if tries.next_at <= now][:AT_ONCE]
         moments = [await self._check_pods([each for each in workloads if each.pod], now)]
@@ -66,7 +66,7 @@ class PodLooks:
 
     async def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> None:
         """List the unscheduled pods of a namespace, for all its workloads with idle nodes."""
-        self._lists[namespace] = self._lists[namespace].once_more(FIRST_S, now)
+        self._lists[namespace] = self._lists[namespace].once_more(self._timing.idle_s, now, self._timing.longest_s)
         pods: list[Mapping[str, Any]] = []
         pages = 0
         try:
@@ -78,7 +78,7 @@ class PodLooks:
                         break
             for each in workloads:
                 # The scheduler places a surplus pod on a node that becomes idle, within seconds.
-                if self._idle_since[each.uid] + datetime.timedelta(seconds=FIRST_S) <= now:
+                if self._idle_since[each.uid] + datetime.timedelta(seconds=self._timing.idle_s) <= now:
                     self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
         except (ApiError, *MALFORMED) as err:
             log.warning(
@@ -96,7 +96,7 @@ class PodLooks:
         return min((tries.next_at for tries in self._pods.values() if tries is not None), default=None)
 
     async def _check_pod(self, workload: Starting, tries: Tries, now: datetime.datetime) -> None:
-        self._pods[workload.uid] = tries.once_more(FIRST_S, now)
+        self._pods[workload.uid] = tries.once_more(self._timing.idle_s, now, self._timing.longest_s)
         try:
             pod = json.loads(await self._client.get(PODS, workload.namespace, str(workload.pod)))
             lacking = pod_start.lacks_network(pod, workload.template)

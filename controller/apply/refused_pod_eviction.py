@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from controller.apply.write_backoff import Tries
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
+from controller.timing import PodTiming
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -19,14 +20,14 @@ from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
 
-FIRST_S = 5.0
 AT_ONCE = 16
 
 
 class Refusals:
     """Schedules when each suspect is read again. Caches no pod."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: PodTiming) -> None:
+        self._timing = timing
         self._client = client
         self._events = events
         self._looks: dict[str, Tries] = {}
@@ -45,7 +46,8 @@ class Refusals:
 
     async def _one(self, suspect: Suspect, now: datetime.datetime) -> None:
         """Read one suspect; evict it if its node has rejected it for long enough."""
-        self._looks[suspect.uid] = self._looks[suspect.uid].once_more(FIRST_S, now)
+        tries = self._looks[suspect.uid]
+        self._looks[suspect.uid] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
         try:
             pod = json.loads(await self._client.get(PODS, suspect.namespace, suspect.name))
             until = refused_until(pod, suspect)

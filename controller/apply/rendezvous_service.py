@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from controller.apply import write_backoff
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
+from controller.timing import RendezvousTiming
 from neuron_dra.core import rendezvous
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -24,22 +25,9 @@ from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
 
 log = logging.getLogger(__name__)
 
-FIRST_S: Final = 0.5
-"""The wait before a pod without an address is read again, or a failed request is repeated; later waits are longer."""
 AT_ONCE: Final = 16
-LONGEST_S: Final = 10.0
-AGAIN_S: Final = 300.0
-"""How often an address is verified: a pod that gets a new sandbox gets a new address.
-
-More often after a change, because a Node is Ready again after a reboot before the pod has its new address.
-"""
-A_TRY_S: Final = 0.1
-"""LONGEST_S grows to this time for each workload without an address, when many start at once."""
-FORBIDDEN_AGAIN_S: Final = 60.0
 PATIENCE: Final = 30
 """After so many tries, about five minutes, an object that the garbage collector does not delete is reported."""
-A_WORKLOAD_S: Final = 2.0
-"""AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
 _LONG_AGO: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -67,7 +55,8 @@ class RendezvousServices:
     `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
     """
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming) -> None:
+        self._timing = timing
         self._client = client
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
@@ -107,7 +96,7 @@ class RendezvousServices:
         self._unsettled = sum(not each.settled for each in self._followed.values())
         due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
         if self._forbidden_at is not None:
-            again = self._forbidden_at + datetime.timedelta(seconds=FORBIDDEN_AGAIN_S)
+            again = self._forbidden_at + datetime.timedelta(seconds=self._timing.forbidden_s)
             if again > now or not due:
                 return again if meetings else None
             due = due[:1]
@@ -119,12 +108,11 @@ class RendezvousServices:
     async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
         followed = self._followed[meeting.uid]
-        longest_s = min(max(LONGEST_S, A_TRY_S * self._unsettled), write_backoff.LONGEST_S)
-        tries = followed.tries.once_more(FIRST_S, now, longest_s)
+        tries = followed.tries.once_more(self._timing.first_s, now, self._longest_s())
         self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
-            settled = await self._write(meeting, about, now)
+            settled = await self._write(meeting, about, now, was_settled=followed.settled)
             self._forbidden_at = None
         except (NotFound, Conflict, AlreadyExists):
             return  # it changed meanwhile
@@ -142,9 +130,15 @@ class RendezvousServices:
             )
             return
         if settled:
-            again_s = max(AGAIN_S, A_WORKLOAD_S * len(self._followed))
-            tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, again_s)
+            again_s = max(self._timing.verify_s, self._timing.workload_s * len(self._followed))
+            first_s = self._timing.first_s if followed.changed else again_s
+            tries = followed.tries.once_more(first_s, now, again_s)
             self._followed[meeting.uid] = replace(followed, tries=tries, settled=True)
+
+    def _longest_s(self) -> float:
+        """Return the longest wait before an address is looked for again: longer, when many workloads have none."""
+        usual = max(self._timing.longest_s, self._timing.unsettled_s * self._unsettled)
+        return min(usual, self._timing.longest_of_all_s)
 
     def _forbid(self, err: NoRights, now: datetime.datetime) -> None:
         """Note, and log once, that the ClusterRole lacks the rights."""
@@ -156,7 +150,9 @@ class RendezvousServices:
             )
         self._forbidden_at = now
 
-    async def _write(self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime) -> bool:
+    async def _write(
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, *, was_settled: bool
+    ) -> bool:
         """Write what differs; return True if nothing is left to do until the address is verified. Raises ApiError.
 
         Objects that are not the workload's are never changed; an Event on the workload, `about`, names them.
@@ -168,22 +164,25 @@ class RendezvousServices:
         if service is None:
             return False
         if not plan.is_owned(service, meeting.uid):
-            return await self._taken(meeting, about, now, "Service", awaited=plan.was_a_workloads(service))
+            return await self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
-        other = await self._follow(service, pod)
+        # When nothing has changed since all were verified, the others are empty.
+        other = await self._follow(service, pod, all_of_them=not was_settled)
         if other is not None:
-            return await self._taken(meeting, about, now, "EndpointSlice", awaited=plan.was_a_services(other))
+            return await self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
         return meeting.pod is None or bool(plan.pod_address(pod))
 
     async def _taken(
-        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, kind: str, *, awaited: bool
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, other: Wire, *, awaited: bool
     ) -> bool:
         """Report an object that is not the workload's, and return True.
 
         `awaited`: the garbage collector may delete it. Then report it only from time to time, and return False.
         """
+        kind = "EndpointSlice" if "addressType" in other else "Service"
+        text = taken(kind, meeting.namespace, other["metadata"]["name"])
         if not awaited or self._followed[meeting.uid].tries.number % PATIENCE == 0:
-            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, kind), now)
+            await self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited
 
     async def _service(self, meeting: Meeting) -> dict[str, Any] | None:
@@ -202,25 +201,62 @@ class RendezvousServices:
         found = await self._read(PODS, meeting.namespace, name)
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
-    async def _follow(self, service: dict[str, Any], pod: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Write the EndpointSlice of a Service, unless it is as it should be. Raises ApiError.
+    async def _follow(
+        self, service: dict[str, Any], pod: dict[str, Any] | None, *, all_of_them: bool
+    ) -> dict[str, Any] | None:
+        """Write the EndpointSlices of a Service, unless they are as they should be. Raises ApiError.
 
-        Return the one that has its name if that is not the Service's, and so not ours to write.
+        Return the one that has a name if that is not the Service's, and so not ours to write. The slice with the
+        address is written first, so that the name leads somewhere at any time. `all_of_them`: look at the others
+        although the address is as before.
         """
         wanted = plan.endpoint_slice(service, pod)
+        if wanted is None:
+            await self._empty_all_but("", service)
+            return None
+        found = await self._slice_for(service, wanted)
+        if found is None:
+            found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
+            changed = True
+        elif not plan.is_owned(found, service["metadata"]["uid"]):
+            return found
+        else:
+            changed = await self._replace_endpoints(found, wanted["endpoints"])
+        if changed or all_of_them:
+            await self._empty_all_but(found["metadata"]["name"], service)
+        return None
+
+    async def _slice_for(self, service: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the stored EndpointSlice to write an address to; None if one is to be created. Raises ApiError.
+
+        That of an earlier release is used further if it is of the same address family.
+        """
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         found = await self._read(ENDPOINT_SLICES, namespace, name)
-        if found is None:
-            await self._client.create(ENDPOINT_SLICES, namespace, wanted)
-            return None
-        if not plan.is_owned(found, service["metadata"]["uid"]):
+        if found is not None:
             return found
-        if (found.get("endpoints") or []) != wanted["endpoints"]:
-            if not wanted["endpoints"]:
-                wanted["addressType"] = found["addressType"]  # it cannot change
-            wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
-            await self._client.replace(ENDPOINT_SLICES, namespace, wanted)
-        return None
+        earlier = await self._read(ENDPOINT_SLICES, namespace, service["metadata"]["name"])
+        if earlier is None or earlier.get("addressType") != wanted["addressType"]:
+            return None
+        return earlier if plan.is_owned(earlier, service["metadata"]["uid"]) else None
+
+    async def _empty_all_but(self, kept: str, service: dict[str, Any]) -> None:
+        """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""
+        meta = service["metadata"]
+        for name in plan.slice_names(meta["name"]):
+            if name == kept:
+                continue
+            found = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
+            if found is not None and plan.is_owned(found, meta["uid"]):
+                await self._replace_endpoints(found, [])
+
+    async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]]) -> bool:
+        """Write the endpoints of an EndpointSlice; return False if it has them already. Raises ApiError."""
+        if (stored.get("endpoints") or []) == endpoints:
+            return False
+        changed = {**stored, "endpoints": endpoints}
+        await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
+        return True
 
     async def _read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None. Raises NoRights or another ApiError."""
@@ -233,10 +269,9 @@ class RendezvousServices:
         return found
 
 
-def taken(meeting: Meeting, kind: str) -> str:
+def taken(kind: str, namespace: str, name: str) -> str:
     """Return the message about a Service or EndpointSlice that is not the workload's."""
-    name = f"{meeting.namespace}/{rendezvous.service_name(meeting.name)}"
     return (
-        f"{kind} {name} exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does not lead to rank 0: delete "
-        f"that {kind}, or create the workload with another name"
+        f"{kind} {namespace}/{name} exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does not lead to rank "
+        f"0: delete that {kind}, or create the workload with another name"
     )

@@ -28,6 +28,7 @@ from controller.plan.actions import (
     WriteWorkloadStatus,
 )
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import Timing
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
@@ -49,14 +50,14 @@ log = logging.getLogger(__name__)
 class Applier:
     """Writes to the API server, and puts the answers into the caches, so that the next plan includes them."""
 
-    def __init__(self, client: KubeClient, caches: Caches[FleetIndex], events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, caches: Caches[FleetIndex], events: EventRecorder, timing: Timing) -> None:
         self._client = client
         self._caches = caches
-        self.schemas = Schemas(client)
+        self.schemas = Schemas(client, timing.writes)
         self._events = events
-        self.refusals = Refusals(client, events)
-        self.pod_looks = PodLooks(client, events)
-        self.rendezvous = RendezvousServices(client, events)
+        self.refusals = Refusals(client, events, timing.pods)
+        self.pod_looks = PodLooks(client, events, timing.pods)
+        self.rendezvous = RendezvousServices(client, events, timing.rendezvous)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from controller.observe.model import GROUP, shortened
 from controller.plan import objects as render
+from controller.timing import WriteTiming
 from neuron_dra.core.rendezvous import HOST, Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Fault, Phase
 from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
@@ -23,8 +24,6 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Reso
 
 log = logging.getLogger(__name__)
 
-AGAIN: Final = datetime.timedelta(seconds=60)
-"""The pause after a failed dry run."""
 OBJECTS: Final = 3
 """The number of objects of a kind that are tried."""
 _THEN: Final = "2026-01-02T03:04:05Z"
@@ -137,8 +136,9 @@ def problem(resource: Resource, what: str) -> str:
 class Schemas:
     """The results of the checks. `problems` has the kinds that the API server does not keep, and why."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
         self._client = client
+        self._again = datetime.timedelta(seconds=timing.crd_s)  # after a failed dry run
         self._fit: set[str] = set()
         self._tried: dict[str, datetime.datetime] = {}
         self._term = 0
@@ -165,7 +165,7 @@ class Schemas:
             return
         for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):
             last = self._tried.get(resource.plural)
-            if resource.plural in self._fit or (last is not None and now < last + AGAIN):
+            if resource.plural in self._fit or (last is not None and now < last + self._again):
                 continue
             objects = heapq.nsmallest(OBJECTS, names)
             if not (objects or resource.plural in self.problems):

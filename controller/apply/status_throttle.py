@@ -9,17 +9,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from controller.plan.actions import Action, Plan, WriteWorkloadStatus
-
-MESSAGE_INTERVAL: Final = datetime.timedelta(seconds=5)  # readers need no more
+from controller.timing import WriteTiming
 
 
 class StatusThrottle:
     """Keeps the time of the last write of each workload's status."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: WriteTiming) -> None:
+        self._interval = datetime.timedelta(seconds=timing.message_s)
         self._written: dict[str, datetime.datetime] = {}
 
     def without_deferrable(self, plan: Plan, now: datetime.datetime) -> Plan:
@@ -36,7 +36,7 @@ class StatusThrottle:
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Note that a workload's status was written."""
-        recent = {uid: moment for uid, moment in self._written.items() if now < moment + MESSAGE_INTERVAL}
+        recent = {uid: moment for uid, moment in self._written.items() if now < moment + self._interval}
         self._written = {**recent, action.uid: now}
 
     def end_waits(self) -> None:
@@ -51,7 +51,7 @@ class StatusThrottle:
             return None
         if _groups(action.status) - _groups(action.before):
             return None
-        return self._written[action.uid] + MESSAGE_INTERVAL
+        return self._written[action.uid] + self._interval
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:

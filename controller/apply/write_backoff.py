@@ -20,14 +20,11 @@ from controller.plan.actions import (
     CreateUltraServer,
     Evict,
 )
+from controller.timing import WriteTiming
 
-FIRST_S: Final = 0.2
-FIRST_EVICTION_S: Final = 5.0  # pods take time to end, and budgets to allow it
 GROWTH: Final = 3
 ENOUGH: Final = 20
 """The wait no longer grows after so many tries: 3 to the power of 646, after 16 hours, is too large for a float."""
-LONGEST_S: Final = 90.0
-FORGOTTEN_AFTER: Final = datetime.timedelta(minutes=10)
 
 _VERSIONS = ("version", "before", "owners", "warning")
 _TIMES = ("lastTransitionTime", "allocatedAt", "since", "restartedAt")
@@ -40,7 +37,7 @@ class Tries:
     number: int
     next_at: datetime.datetime
 
-    def once_more(self, first_s: float, now: datetime.datetime, longest_s: float = LONGEST_S) -> Tries:
+    def once_more(self, first_s: float, now: datetime.datetime, longest_s: float) -> Tries:
         """Return the value after one more try."""
         wait = min(first_s * GROWTH ** min(self.number, ENOUGH), longest_s)
         return replace(self, number=self.number + 1, next_at=now + datetime.timedelta(seconds=wait))
@@ -49,7 +46,8 @@ class Tries:
 class Backoff:
     """Tries by object and written content. Old ones are removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: WriteTiming) -> None:
+        self._timing = timing
         self._refused: dict[str, Tries] = {}
         self._written: dict[str, Tries] = {}
         self._last: dict[str, str] = {}  # the last content by object
@@ -85,14 +83,15 @@ class Backoff:
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
         """Count a try, and remove old entries."""
-        if self._swept_at is None or self._swept_at + FORGOTTEN_AFTER <= now:
+        forgotten_after = datetime.timedelta(seconds=self._timing.forgotten_s)
+        if self._swept_at is None or self._swept_at + forgotten_after <= now:
             self._swept_at = now
             for every in (self._refused, self._written):
-                for old in [each for each, found in every.items() if found.next_at + FORGOTTEN_AFTER <= now]:
+                for old in [each for each, found in every.items() if found.next_at + forgotten_after <= now]:
                     del every[old]
             self._last = {name: content for name, content in self._last.items() if name in self._written}
-        first_s = FIRST_EVICTION_S if isinstance(action, Evict) else FIRST_S
-        tries[key] = tries.get(key, Tries(0, now)).once_more(first_s, now)
+        first_s = self._timing.first_eviction_s if isinstance(action, Evict) else self._timing.first_s
+        tries[key] = tries.get(key, Tries(0, now)).once_more(first_s, now, self._timing.longest_s)
 
 
 def _object(action: Action) -> str:

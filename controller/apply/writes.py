@@ -6,7 +6,7 @@ import datetime
 import logging
 from collections.abc import Sequence
 
-from controller.apply import schema_check, write_backoff
+from controller.apply import schema_check
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
@@ -19,6 +19,7 @@ from controller.plan.actions import (
     WriteWorkloadStatus,
 )
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 
@@ -29,13 +30,19 @@ class Writes:
     """The writes of one replica, pass by pass. `begin` starts a pass; `make` makes one of its writes."""
 
     def __init__(
-        self, caches: Caches[FleetIndex], applier: Applier, metrics: Metrics, throttle: StatusThrottle
+        self,
+        caches: Caches[FleetIndex],
+        applier: Applier,
+        metrics: Metrics,
+        throttle: StatusThrottle,
+        timing: WriteTiming,
     ) -> None:
+        self._timing = timing
         self._caches = caches
         self._applier = applier
         self._metrics = metrics
         self._throttle = throttle
-        self._backoff = Backoff()
+        self._backoff = Backoff(self._timing)
         self._unwritable: dict[str, tuple[str, datetime.datetime]] = {}  # NeuronUltraServer: why, and until when
         self._without_namespace = False
         self._now = datetime.datetime.min
@@ -56,7 +63,7 @@ class Writes:
 
     def end_waits(self) -> None:
         """Make all writes at once: the clock was set back, and the times of their next tries are far away."""
-        self._backoff = Backoff()
+        self._backoff = Backoff(self._timing)
         self._unwritable = {}
         self._throttle.end_waits()
 
@@ -122,7 +129,7 @@ class Writes:
             log.warning("a write failed", extra={"action": name, "error": str(err)})
             if isinstance(action, WriteUltraServerStatus) and not unavailable:
                 # Until then workloads get slots in other UltraServers.
-                until = self._now + datetime.timedelta(seconds=write_backoff.LONGEST_S)
+                until = self._now + datetime.timedelta(seconds=self._timing.longest_s)
                 self._unwritable[action.name] = str(err), until
 
     def _note_allocated(self, action: WriteWorkloadStatus) -> None:

@@ -13,6 +13,7 @@ from controller.limits.advice import NodeSizes, Waiting
 from controller.observe.caches import projected
 from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
+from controller.timing import DEFAULT_WATCHER_TIMING, WatcherTiming
 from neuron_dra.core import names
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
@@ -22,10 +23,6 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import PODS, RESOURCE_SLICES
 
 NAME: Final = "neuron-dra-limits-watcher"
-AGAIN_S: Final = 30.0
-"""The pause after which Events that were rejected are posted again. Those that were posted are not."""
-GATHER_S: Final = 1.0
-"""The pause in which related changes are gathered, such as the pods of one Deployment."""
 
 
 class LimitsWatcher:
@@ -34,9 +31,12 @@ class LimitsWatcher:
     It keeps no state but the Events that it posted: a second replica, or a new one, posts the same Events.
     """
 
-    def __init__(self, settings: WatcherSettings, kube: KubeConfig) -> None:
+    def __init__(
+        self, settings: WatcherSettings, kube: KubeConfig, *, timing: WatcherTiming = DEFAULT_WATCHER_TIMING
+    ) -> None:
         self._settings = settings
-        self._client = KubeClient(kube, user_agent=NAME)
+        self._timing = timing
+        self._client = KubeClient(kube, user_agent=NAME, timing=timing.client)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._registry = CollectorRegistry()
@@ -82,11 +82,11 @@ class LimitsWatcher:
         """Post the Events after each change, and from time to time."""
         while True:
             try:
-                async with asyncio.timeout(AGAIN_S):
+                async with asyncio.timeout(self._timing.retry_s):
                     await self._changed.wait()
             except TimeoutError:
                 pass
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(self._timing.gather_s)
             self._changed.clear()
             if not self.ready():
                 await self._post(events)

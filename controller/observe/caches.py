@@ -13,6 +13,7 @@ import msgspec
 
 from controller.observe import decode, projections, unreadable
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from controller.timing import CacheTiming
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -47,17 +48,9 @@ def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, A
     return project
 
 
-FORBIDDEN_AGAIN_S = 60.0
-"""The pause before Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
-
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
-
-HEARTBEATS_S = 0.5
-"""The time for which changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change
-nothing.
-"""
 
 
 class Index(Protocol):
@@ -100,7 +93,16 @@ IndexT = TypeVar("IndexT", bound=Index)
 class Caches(Generic[IndexT]):
     """The watches. They call `on_change` after every change."""
 
-    def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        on_change: Callable[[], None],
+        index: IndexT,
+        timing: CacheTiming,
+        claims_for_a_node: int | None = None,
+    ) -> None:
+        """`claims_for_a_node`: above this number of claims for each node, its pods are read instead of all claims."""
+
         def watched(
             resource: Resource,
             make: Callable[[Mapping[str, Any]], Any],
@@ -125,7 +127,7 @@ class Caches(Generic[IndexT]):
                 salvage=salvage,
             )
 
-        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=HEARTBEATS_S)
+        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=timing.heartbeats_s)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
         self.ultraservers = watched(
@@ -138,8 +140,10 @@ class Caches(Generic[IndexT]):
         self.templates = watched(CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {}))
         self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._client = client
+        self._timing = timing
         self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
@@ -208,7 +212,7 @@ class Caches(Generic[IndexT]):
                     )
                 self._namespaces_forbidden = True
                 self._on_change()
-                await asyncio.sleep(FORBIDDEN_AGAIN_S)
+                await asyncio.sleep(self._timing.forbidden_s)
 
     async def relist(self) -> None:
         """List everything again: a new leader must not plan on a follower's caches. Raises ApiError."""
@@ -227,7 +231,7 @@ class Caches(Generic[IndexT]):
         The latter leaves out claims without a pod on the node; the node rejects these once it has its tag.
         Raises ApiError.
         """
-        if len(self.claims.items) > CLAIMS_FOR_A_NODE * len(nodes):
+        if len(self.claims.items) > self._claims_for_a_node * len(nodes):
             some = asyncio.Semaphore(NODES_AT_ONCE)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -243,7 +247,7 @@ class Caches(Generic[IndexT]):
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
-        """Read the claims of a node's pods that the watch has not shown as allocated. Raises ApiError, MALFORMED."""
+        """Read the claims of a node's pods that the watch does not show on the node. Raises ApiError, MALFORMED."""
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
@@ -251,7 +255,8 @@ class Caches(Generic[IndexT]):
                     names |= {(pod.metadata.namespace, name) for name in pod.claims}
             for namespace, name in sorted(names):
                 have = self.claims.items.get(f"{namespace}/{name}")
-                if have is None or have["value"] is None:
+                use: ClaimUse | None = have["value"] if have is not None else None
+                if use is None or node not in use.nodes:  # it may be shown where it was before
                     with contextlib.suppress(NotFound):
                         self.claims.remember_raw(await self._client.get(RESOURCE_CLAIMS, namespace, name))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.observe import decode
-from controller.observe.model import FINALIZER, SLOT_SIZES, Reservation, Template, Workload, shortened
+from controller.observe.model import FINALIZER, GROUPS_AT_MOST, SLOT_SIZES, Reservation, Template, Workload, shortened
 from controller.plan import (
     objects,
     placement,
@@ -45,6 +45,9 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
     unreadable = restoration.unreadable(context.holdings.unread, workload)
     if unreadable:
         return Verdict(workload.state, "UnreadableReservation", unreadable)
+    not_seen = restoration.not_seen(context.holdings, workload)
+    if not_seen:
+        return Verdict(workload.state, objects.NOT_SEEN, not_seen)
     recovery.note_faults(context, workload)
     broken = recovery.faulty_slots(context, workload)
     restart = restart_all.restart(context, workload, broken)
@@ -52,10 +55,12 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
         return restart
     if workload.strategy == "RestartAll":
         broken = set()  # the restart waits; until then the workload keeps its slots
+    opened = queue.opened(context.holdings.of(workload.uid))
     dropped, leaving = _drop_unusable(context, workload, broken)
-    shortage = _reserve(context, workload)
+    shortage = _reserve(context, workload, opened)
     spare, closing = _replace(context, workload, broken)
-    context.holdings.set_world_size(workload, rendezvous.wanted(context, workload), grown=shortage is None)
+    groups = min(opened, workload.count)
+    context.holdings.set_world_size(workload, rendezvous.wanted(context, workload), groups)
     waiting = _bind(context, workload, closing)
     skipped = "; ".join(f"skipped: {text}" for text in dropped)
     verdict = _verdict(context, workload, shortage, spare, leaving, waiting, skipped)
@@ -67,10 +72,11 @@ def _blocking_problem(context: PlanningContext, workload: Workload) -> tuple[str
 
     A reason and a message.
     """
-    if workload.size not in SLOT_SIZES or not workload.count:
+    if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
         return "InvalidSpec", (
             f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for each "
-            "group, and at least one group; the CRD of this release rejects other values, so upgrade the CRD, too"
+            f"group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so upgrade the "
+            "CRD, too"
         )
     name = f"{workload.namespace}/{workload.template_name}"
     advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
@@ -188,8 +194,8 @@ def _give_up_late(context: PlanningContext, one: Reservation) -> str:
     return f"no tag within {seconds} from {shortened(late)}"
 
 
-def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage | None:
-    """Reserve all missing slots, or none of them; return why none."""
+def _reserve(context: PlanningContext, workload: Workload, opened: int) -> placement.Shortage | None:
+    """Reserve all missing slots, or none of them; return why none. `opened`: see `queue.opened`."""
     holdings = context.holdings
     live = holdings.live(workload.uid)
     missing = [index for index in range(workload.count) if index not in live]
@@ -206,7 +212,7 @@ def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage
         return over  # it does not wait for nodes, so it holds back no other workload
     free = context.free_slots.free(workload.instance_type, workload.size)
     kind = _kind(context, workload, live)
-    repairs = missing[-1] < queue.grown_to(workload, live)
+    repairs = missing[-1] < opened
     first = None if repairs else queue.starving_workload(context, workload)
     if first is None:
         chosen = placement.choose(free, len(missing), kind=kind, near=_near(context, live, workload))

@@ -163,9 +163,9 @@ class PlanningContext:
         `now` is the time of the plan; every duration is measured against it.
         """
         holdings = Holdings(index)
-        restoration.restore(index, holdings, now)
-        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         quota = Quota(index, limits.max_reserved_nodes, holdings)
+        restoration.restore(index, holdings, quota, now)
+        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         free_slots = FreeSlots(index, holdings)
         contested = template_names(index.workloads, index.template_by_key, holdings)
         return cls(index, now, limits, holdings, free_slots, quota, outage=found, contested=contested)

@@ -15,10 +15,12 @@ from controller.plan.context import PlanningContext
 def reads(context: PlanningContext, workload: Workload) -> tuple[object, ...] | None:
     """Return what the decision about an Allocated workload depends on; None if it must be made again in any case.
 
-    It is made again in an outage, and while reservations are unreadable or changed by this plan.
+    It is made again in an outage, and while reservations are unreadable, not seen, or changed by this plan.
     """
     index, holdings = context.snapshot, context.holdings
     if workload.deleting or context.outage is not None or holdings.unread or holdings.has_changed(workload.uid):
+        return None
+    if holdings.withheld(workload.uid):
         return None
     key = (workload.namespace, workload.template_name)
     found: list[object] = [

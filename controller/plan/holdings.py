@@ -42,6 +42,7 @@ class Holdings(Container[str]):
         self._reserved: Counter[str] = Counter()  # by node, the difference from what is stored
         self.unread = dict(index.evidence.unread)
         """The entries that this release cannot read, by UltraServer."""
+        self._withheld: dict[str, list[str]] = {}  # by workload UID
         self._nodes_of: Counter[str] = Counter()  # by namespace, the difference from what is stored
         self._version = 0
 
@@ -119,13 +120,17 @@ class Holdings(Container[str]):
                     self.shows(name, each.allocation, Phase.BOUND) and self.is_ready(name)
                     for name in each.allocation.nodes
                 )
-                or any(use.is_of(each.allocation) for use in self.uses(each.allocation.nodes))
+                or self.own_uses(each.allocation)
             )
         ]
 
     def workload_uids(self) -> set[str]:
         """The UIDs of the workloads that have a reservation."""
         return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
+
+    def withheld(self, workload_uid: str) -> Sequence[str]:
+        """The nodes that a workload's copies name, that publish nothing, and that stay closed (`withhold`)."""
+        return self._withheld.get(workload_uid, ())
 
     def nodes_of_namespace(self, namespace: str) -> int:
         """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
@@ -139,6 +144,10 @@ class Holdings(Container[str]):
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
         """Return the claims that are allocated on these nodes, each once."""
         return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
+
+    def own_uses(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the claims of the reservation's workload that are allocated on its nodes, each once."""
+        return [use for use in self.uses(allocation.nodes) if use.is_of(allocation)]
 
     def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
         """Return True if the node's slices have the tag of exactly this reservation, in this phase.
@@ -265,6 +274,13 @@ class Holdings(Container[str]):
         for one in taken:
             self.add(one)
 
+    def withhold(self, ultraserver: str, workload_uid: str, nodes: Sequence[str]) -> None:
+        """Keep nodes closed for a workload that may have them: nothing shows whether it does."""
+        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
+        self._withheld.setdefault(workload_uid, []).extend(nodes)
+        self._reserved.update(nodes)
+        self._version += 1
+
     def bind(self, one: Reservation) -> None:
         """Open a reservation's nodes for pods of its workload."""
         check_step(one.allocation.phase, Phase.BOUND)
@@ -315,16 +331,16 @@ class Holdings(Container[str]):
             self._of[uid] = self._index.held(uid)
         return self._held[one.ultraserver], self._of[uid]
 
-    def set_world_size(self, workload: Workload, rendezvous: Rendezvous | None = None, *, grown: bool) -> None:
+    def set_world_size(self, workload: Workload, rendezvous: Rendezvous | None, groups: int) -> None:
         """Write into every slot the number of nodes of the workload, which node has rank 0, and its address.
 
-        Without `grown` the number stays as stored, because requested slots are not reserved yet.
+        The number covers the groups that are reserved, and those below `groups`, which are open or being repaired:
+        never ranks that only the spec requests.
         """
         live = self.live(workload.uid)
         if 0 not in live:
             return
-        stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
-        size = max(stored) if stored and not grown else workload.count * workload.size
+        size = max(groups, max(live) + 1) * workload.size
         first = live[0].allocation.nodes[0]
         for each in list(live.values()):
             has = (each.allocation.world_size, each.allocation.rank0_node, each.allocation.rendezvous)

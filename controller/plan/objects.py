@@ -30,6 +30,8 @@ OUTAGE = "Outage"
 OUTDATED = "CustomResourcesOutdated"
 NOT_STORED = "ReservationNotStored"
 """Reason of a workload's condition while the status of a NeuronUltraServer cannot be written."""
+NOT_SEEN = "ReservationNotSeen"
+"""Reason of a workload's condition while nodes that it may have publish nothing."""
 MIGRATING = "Migrating"
 """Reason of the condition Ready while a group with a fault is being replaced."""
 

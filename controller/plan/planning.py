@@ -349,12 +349,17 @@ def _explain_unstored(context: PlanningContext, reservations: Sequence[WriteUltr
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
             f"cannot be written: {unwritable[names[0]]}"
         )
-        runs = workload.state == "Allocated" and not workload.deleting
-        kind = ("Degraded", True) if runs else ("Ready", False)
-        status = objects.with_condition(workload, *kind, objects.NOT_STORED, text, context.now)
-        if status is not None:
-            meta = (workload.namespace, workload.name, workload.uid, workload.version)
-            context.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
+        _write_condition(context, workload, objects.NOT_STORED, text)
+
+
+def _write_condition(context: PlanningContext, workload: Workload, reason: str, text: str) -> None:
+    """Plan the write of one condition, if it changes. The rest of the stored status stays, with its copies."""
+    runs = workload.state == "Allocated" and not workload.deleting
+    kind = ("Degraded", True) if runs else ("Ready", False)
+    status = objects.with_condition(workload, *kind, reason, text, context.now)
+    if status is not None:
+        meta = (workload.namespace, workload.name, workload.uid, workload.version)
+        context.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
@@ -364,6 +369,9 @@ def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict
     """
     if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
         return  # that write changes the resourceVersion; the next plan writes the status
+    if verdict.reason == objects.NOT_SEEN:
+        _write_condition(context, workload, verdict.reason, verdict.message)
+        return
     status = objects.workload_status(
         workload,
         verdict,

@@ -13,7 +13,7 @@ from typing import Final
 from controller.observe import decode
 from controller.observe.model import Starting, Workload, scheduling_refusal, shortened
 from controller.plan.context import PlanningContext
-from neuron_dra.core.ultraserver import Phase
+from neuron_dra.core.ultraserver import Allocation, Phase
 from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=1)
@@ -28,7 +28,7 @@ def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
     Pods are read only if a Bound node is idle: that is rare, because a job that runs uses all its nodes. With several
     groups one running pod is read too, to check that it has an EFA claim.
     """
-    holdings, uses = context.holdings, context.snapshot.uses
+    holdings = context.holdings
     bound = [one.allocation for one in holdings.live(workload.uid).values() if one.allocation.phase is Phase.BOUND]
     if not bound or workload.deleting or workload.restarting or context.outage is not None:
         return None
@@ -36,11 +36,19 @@ def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
     idle = tuple(sorted(name for name in nodes if name not in holdings.in_use and holdings.is_ready(name)))
     pod = None
     if workload.count > 1:
-        own = (use for name in nodes for use in uses(name) if use.workload_uid == workload.uid)
-        pod = next((name for use in own for name, _ in use.pods), None)
+        pod = _first_pod(context, bound)
     if not (idle or pod):
         return None
     return Starting(workload.namespace, workload.name, workload.uid, workload.template_name, workload.count, idle, pod)
+
+
+def _first_pod(context: PlanningContext, bound: Iterable[Allocation]) -> str | None:
+    """Return the name of a pod that uses the workload's nodes; None without one."""
+    for allocation in bound:
+        for use in context.holdings.own_uses(allocation):
+            for name, _ in use.pods:
+                return name
+    return None
 
 
 def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from controller.observe import decode
 from controller.observe.model import (
@@ -33,20 +33,20 @@ def order(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Ord
 
 
 def _grows(workload: Workload, holdings: Holdings) -> bool:
-    """Return True if it has Bound nodes and requests more groups than it ever had."""
+    """Return True if it has Bound nodes and requests more groups than it has."""
     held = holdings.of(workload.uid)
     if not any(each.allocation.phase is Phase.BOUND for each in held):
         return False
-    return grown_to(workload, {each.allocation.ultraserver_index: each for each in held}) < workload.count
+    return opened(held) < workload.count
 
 
-def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
-    """Return how many groups the workload's nodes were bound for.
+def opened(held: Iterable[Reservation]) -> int:
+    """Return how many groups are or were open for pods, by the highest index of these reservations.
 
-    A request beyond that is growth, within it repair. `live` are the reservations that are not Draining, by index.
+    A request beyond that is growth, within it repair.
     """
-    stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
-    return max(stored) // max(1, workload.size) if stored else len(live)
+    indices = [each.allocation.ultraserver_index for each in held if each.allocation.phase is not Phase.PENDING]
+    return max(indices, default=-1) + 1
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:

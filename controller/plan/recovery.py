@@ -296,7 +296,7 @@ def drain_replaced(context: PlanningContext, workload: Workload, indices: set[in
     coming = {each.allocation.ultraserver_index: each for each in context.holdings.pending(workload.uid)}
     for index, one in context.holdings.live(workload.uid).items():
         answered = index in indices and index in coming and context.holdings.has_tags(coming[index].allocation)
-        if answered and releasing.pods_on_dead_nodes(context, workload.uid, (one,)) is None:
+        if answered and releasing.pods_on_dead_nodes(context, (one,)) is None:
             context.holdings.drain(one)
             closed.add(index)
     return closed
@@ -307,7 +307,7 @@ def blocked_by_dead_nodes(context: PlanningContext, workload: Workload) -> tuple
     coming = {each.allocation.ultraserver_index for each in context.holdings.pending(workload.uid)}
     live = context.holdings.live(workload.uid)
     old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
-    found = (releasing.pods_on_dead_nodes(context, workload.uid, (one,)) for one in old)
+    found = (releasing.pods_on_dead_nodes(context, (one,)) for one in old)
     return next((each for each in found if each is not None), None)
 
 

@@ -11,6 +11,7 @@ from controller.observe import decode
 from controller.observe.model import (
     FINALIZER,
     NODE_NAMES_SHOWN,
+    ClaimUse,
     Reservation,
     Workload,
     shortened,
@@ -103,7 +104,7 @@ def release_reservations(
         if any(holdings.is_ready(name) for name in still_open):
             continue
         # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
-        uses = [use for use in holdings.uses(allocation.nodes) if use.is_of(allocation)]
+        uses = holdings.own_uses(allocation)
         if not uses and not still_open:
             holdings.drop(one)
         for use in uses:
@@ -132,16 +133,16 @@ def _holders(pods: Iterable[str]) -> str:
     return f"waiting for pods and claims on the nodes: {shortened(sorted(set(pods)))}"
 
 
-def pods_on_dead_nodes(
-    context: PlanningContext, workload_uid: str, reservations: Iterable[Reservation]
-) -> tuple[str, str] | None:
+def pods_on_dead_nodes(context: PlanningContext, reservations: Sequence[Reservation]) -> tuple[str, str] | None:
     """Return a reason and a message if the pods of these groups are on dead nodes only.
 
     None if some can be evicted, or if there are none. Dead nodes may come back with their pods running, so the groups
     stay Bound until then, or until a user gives up the nodes.
     """
     names = [name for one in reservations for name in one.allocation.nodes]
-    uses = [use for use in context.holdings.uses(names) if use.workload_uid == workload_uid]
+    uses: list[ClaimUse] = []
+    for one in reservations:
+        uses += context.holdings.own_uses(one.allocation)
     on = {name for use in uses for name in use.nodes}
     if any(context.holdings.is_ready(name) for name in on) or not any(_may_return(context, name) for name in on):
         return None

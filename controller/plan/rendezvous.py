@@ -18,6 +18,9 @@ from neuron_dra.core.wire import Wire
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 OF_SERVICE: Final = "kubernetes.io/service-name"
 ENDED: Final = ("Succeeded", "Failed")
+IPV4: Final = "IPv4"
+IPV6: Final = "IPv6"
+FAMILIES: Final = (IPV4, IPV6)
 
 
 def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
@@ -62,28 +65,46 @@ def service(meeting: Meeting) -> dict[str, Any]:
     }
 
 
-def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any]:
-    """Return the EndpointSlice of a Service: the address of `pod`, or no endpoint without a pod or an address."""
-    meta = service["metadata"]
+def family_of(address: str) -> str:
+    """Return the address family, as `addressType` of an EndpointSlice."""
+    return IPV6 if ":" in address else IPV4
+
+
+def slice_name(service: str, family: str) -> str:
+    """Return the name of a Service's EndpointSlice for one address family: `addressType` cannot change."""
+    return f"{service}-{family.lower()}"
+
+
+def slice_names(service: str) -> tuple[str, ...]:
+    """Return every name that an EndpointSlice of a Service may have; the last is that of earlier releases."""
+    return (*(slice_name(service, family) for family in FAMILIES), service)
+
+
+def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any] | None:
+    """Return the EndpointSlice of a Service with the address of `pod`; None if there is no address.
+
+    Its family is that of status.podIP, the pod's main address.
+    """
     address = pod_address(pod)
-    endpoints = []
-    if pod is not None and address:
-        target = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
-        node = {"nodeName": found} if (found := (pod.get("spec") or {}).get("nodeName")) else {}
-        endpoints = [
-            {"addresses": [address], "conditions": {"ready": True}, **node, "targetRef": {"kind": "Pod", **target}}
-        ]
+    if pod is None or not address:
+        return None
+    meta, family = service["metadata"], family_of(address)
+    target = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+    endpoint = {"addresses": [address], "conditions": {"ready": True}, "targetRef": {"kind": "Pod", **target}}
+    node = (pod.get("spec") or {}).get("nodeName")
+    if node:
+        endpoint["nodeName"] = node
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": meta["name"],
+            "name": slice_name(meta["name"], family),
             "namespace": meta["namespace"],
             "labels": {**objects.MANAGED, MANAGED_BY: objects.MANAGER, OF_SERVICE: meta["name"]},
             "ownerReferences": [_owner("v1", "Service", meta["name"], meta["uid"])],
         },
-        "addressType": "IPv6" if ":" in address else "IPv4",
-        "endpoints": endpoints,
+        "addressType": family,
+        "endpoints": [endpoint],
     }
 
 

@@ -43,7 +43,7 @@ def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) 
     closed = any(
         each.allocation.phase is Phase.DRAINING and each.allocation.ultraserver_index < workload.count for each in held
     )
-    if bound and not closed and (not broken_now or releasing.pods_on_dead_nodes(context, workload.uid, bound)):
+    if bound and not closed and (not broken_now or releasing.pods_on_dead_nodes(context, bound)):
         context.withdrawn.add(workload.uid)
         return None
     if not (releasing.delete_templates(context, workload) or bound or holdings.leaving(workload.uid)):

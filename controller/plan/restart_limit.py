@@ -91,7 +91,7 @@ def reason_to_wait(context: PlanningContext, workload: Workload, bound: list[Res
     if found.begins_at > context.now:
         context.look_again(found.begins_at)
         return "", f"RestartAll begins restart {found.number} in a row at {objects.time(found.begins_at)}"
-    unreachable = releasing.pods_on_dead_nodes(context, workload.uid, bound)
+    unreachable = releasing.pods_on_dead_nodes(context, bound)
     if unreachable is not None:
         return "", f"RestartAll begins when pods can be evicted, if the fault lasts until then; {unreachable[1]}"
     return "", ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,15 @@ from controller.observe.model import (
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
+from controller.plan.quota import REASON, Quota
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread, object_name
+from neuron_dra.core.wire import Wire
 
 _CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
 """Nodes may show different phases. The first of these counts, because closing is always safe."""
 
 
-def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+def restore(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime) -> None:
     """Add to the holdings what is reserved but not stored properly.
 
     Three sources in this order: entries of AWS's operator, copies in workloads, ids on nodes. Runs before any workload
@@ -39,7 +41,7 @@ def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> No
     if index.evidence.unread:
         _adopt_entries(index, holdings, now)
     if index.evidence.lost:
-        _restore_lost(index, holdings, now)
+        _restore_lost(index, holdings, quota, now)
     if index.evidence.unknown:
         _drain_unknown(index, holdings, now)
 
@@ -146,12 +148,16 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
     ]
 
 
-def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime) -> None:
     """Restore reservations of deleted objects from the workloads' copies.
 
-    An object that exists overrides the copy. The phase is Draining if the copy says so: a dead node shows its last tag
-    forever, which may be Bound. Otherwise it is the one that the nodes show; else Bound if the workload was ever
-    Allocated, because pods may run.
+    An object that exists overrides the copy. A copy is believed only as far as the nodes show it, because users may
+    write it where no admission policy prevents that:
+
+    - All nodes show this reservation: it is restored. A Node that is gone, or was replaced, shows nothing anymore.
+    - A node shows another reservation, or none: it is not restored.
+    - A node publishes nothing: the nodes stay closed until it does, unless another workload's claim uses it, or the
+      namespace's limit is exceeded.
     """
     lost = index.evidence.lost - {
         each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
@@ -162,36 +168,90 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
             have = index.ultraserver_by_name.get(record["ultraserver"])
             if record["allocationId"] not in lost or (have and have.uid == record.get("ultraserverUid")):
                 continue
-            nodes = record["nodes"]
-            shown = {tag.phase for name in nodes if (tag := _shown(index, name, record["allocationId"]))}
-            if record.get("draining") is True:
-                shown.add(Phase.DRAINING)
-            somewhere = shown or any(name in index.node_by_name for name in nodes)
-            if not somewhere or (workload.deleting and have is None and not shown):
-                continue
-            if any(holdings.is_reserved(name) for name in nodes):
+            if any(holdings.is_reserved(name) for name in record["nodes"]):
                 continue  # a node is never in two reservations
-            bound = Phase.BOUND if workload.status.get("allocatedAt") else Phase.PENDING
-            allocation = Allocation(
-                workload_namespace=workload.namespace,
-                workload_name=workload.name,
-                workload_uid=workload.uid,
-                allocation_id=record["allocationId"],
-                phase=next((phase for phase in _CLOSING if phase in shown), bound),
-                nodes=tuple(nodes),
-                node_count=len(nodes),
-                ultraserver_index=record["ultraserverIndex"],
-                allocated_at=str(workload.status.get("allocatedAt") or time(now)),
-                node_uids=tuple(record.get("nodeUids") or ()),
-            )
-            holdings.add(Reservation(record["ultraserver"], allocation))
+            allocation = _copied(workload, record, now)
+            there = _nodes_that_are_there(index, record)
+            published = [name for name in there if _is_published(index, name)]
+            tags = [_shown(index, name, allocation) for name in published]
+            phases = [tag.phase for tag in tags if tag is not None]
+            if len(phases) < len(published):
+                continue
+            silent = [name for name in there if name not in published]
+            if silent:
+                _withhold(holdings, quota, workload, Reservation(record["ultraserver"], allocation), silent)
+            elif phases:
+                if record.get("draining") is not True:  # a dead node may show Bound permanently
+                    allocation = replace(allocation, phase=min(phases, key=_CLOSING.index))
+                holdings.add(Reservation(record["ultraserver"], allocation))
 
 
-def _shown(index: FleetIndex, node: str, allocation_id: str) -> Tag | None:
-    """Return the node's tag if it is of this reservation, else None."""
+def _copied(workload: Workload, record: Wire, now: datetime.datetime) -> Allocation:
+    """Return the allocation of a workload's copy. Its phase is Draining; what the nodes show decides."""
+    return Allocation(
+        workload_namespace=workload.namespace,
+        workload_name=workload.name,
+        workload_uid=workload.uid,
+        allocation_id=record["allocationId"],
+        phase=Phase.DRAINING,
+        nodes=tuple(record["nodes"]),
+        node_count=len(record["nodes"]),
+        ultraserver_index=record["ultraserverIndex"],
+        allocated_at=str(workload.status.get("allocatedAt") or time(now)),
+        node_uids=tuple(record.get("nodeUids") or ()),
+    )
+
+
+def _nodes_that_are_there(index: FleetIndex, record: Wire) -> list[str]:
+    """Return the nodes of a copy that exist and are the machines of that time."""
+    names: list[str] = record["nodes"]
+    uids: list[str] = record.get("nodeUids") or [""] * len(names)
+    there = []
+    for name, uid in zip(names, uids, strict=True):
+        node = index.node_by_name.get(name)
+        if node is not None and uid in ("", node.uid):
+            there.append(name)
+    return there
+
+
+def _is_published(index: FleetIndex, name: str) -> bool:
+    """Return True if the node publishes its devices completely, with a tag or without one."""
+    published = index.published_by_name.get(name)
+    return published is not None and published.complete
+
+
+def _withhold(holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]) -> None:
+    """Keep the nodes of a copy closed while some are silent, unless a claim or the namespace's limit contradicts it."""
+    if workload.deleting:
+        return  # it gets no pods any more; tags that its nodes show later are cleared as unknown ones
+    allocation = one.allocation
+    foreign = [use for use in holdings.uses(silent) if not use.is_of(allocation)]
+    refusal = quota.refusal(workload, [allocation.ultraserver_index])
+    if foreign or (refusal is not None and refusal.reason == REASON):
+        return
+    holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)
+
+
+def not_seen(holdings: Holdings, workload: Workload) -> str:
+    """Return which nodes a workload may have that publish nothing, as a message; empty if none."""
+    nodes = holdings.withheld(workload.uid)
+    if not nodes:
+        return ""
+    return (
+        "the NeuronUltraServer with reservations of this workload was deleted, and the nodes that show them publish "
+        f"nothing: {shortened(tuple(nodes))}; they stay closed, and nothing is reserved or released, until they "
+        "publish again; to give them up, delete their Nodes"
+    )
+
+
+def _shown(index: FleetIndex, node: str, allocation: Allocation) -> Tag | None:
+    """Return the node's tag if it is of this reservation and of its workload, else None."""
     published = index.published_by_name.get(node)
     tag = published.tag if published else None
-    return tag if tag is not None and tag.allocation_id == allocation_id else None
+    if tag is None:
+        return None
+    same = (tag.allocation_id, tag.workload_uid) == (allocation.allocation_id, allocation.workload_uid)
+    return tag if same else None
 
 
 def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:

@@ -22,6 +22,7 @@ from controller.metrics import Metrics
 from controller.observe.model import Snapshot
 from controller.plan.planning import Limits
 from controller.query import queries
+from controller.timing import ServiceTiming
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 
@@ -29,9 +30,6 @@ log = logging.getLogger(__name__)
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["UltraServers"].full_name
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-STOP_S: Final = 2.0
-RETRY_S: Final = 5.0  # between tries to bind an address that is in use
-HEALTH_PERIOD_S: Final = 1.0  # how soon a health stream reports a change
 OPTIONS: Final = (("grpc.so_reuseport", 0),)  # two processes must not share the port
 
 _Answer = TypeVar("_Answer")
@@ -84,8 +82,9 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """SERVING once the caches have listed the cluster."""
 
-    def __init__(self, unready: Callable[[], str]) -> None:
+    def __init__(self, unready: Callable[[], str], period_s: float) -> None:
         self._unready = unready
+        self._period_s = period_s
 
     async def Check(self, request: Any, context: Any) -> Any:
         """Return the status, the same for the server and for UltraServers."""
@@ -104,7 +103,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             if status != sent:
                 sent = status
                 yield status
-            await asyncio.sleep(HEALTH_PERIOD_S)
+            await asyncio.sleep(self._period_s)
 
     def _status(self) -> Any:
         kinds = health_pb2.HealthCheckResponse
@@ -114,9 +113,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 class Server:
     """The server at `address`: host:port, or unix:/path. `target` is the address to dial, empty until it is bound."""
 
-    def __init__(self, address: str, sources: Sources) -> None:
+    def __init__(self, address: str, sources: Sources, timing: ServiceTiming) -> None:
         self._address = address
         self._sources = sources
+        self._timing = timing
         self.target = ""
 
     async def run(self) -> None:
@@ -125,7 +125,8 @@ class Server:
         while True:
             server = grpc.aio.server(options=OPTIONS)
             ultraservers_pb2_grpc.add_UltraServersServicer_to_server(UltraServers(self._sources), server)
-            health_pb2_grpc.add_HealthServicer_to_server(Health(self._sources.unready), server)
+            health = Health(self._sources.unready, self._timing.health_s)
+            health_pb2_grpc.add_HealthServicer_to_server(health, server)
             reflection.enable_server_reflection([SERVICE, HEALTH, reflection.SERVICE_NAME], server)
             try:
                 self.target = self._bind(server)
@@ -134,14 +135,14 @@ class Server:
                 if not waiting:
                     log.warning("gRPC is not served yet", extra={"address": self._address, "error": str(err)})
                     waiting = True
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._timing.retry_s)
         await server.start()
         log.info("gRPC is served", extra={"address": self.target})
         try:
             await asyncio.Event().wait()
         finally:
             self.target = ""
-            await server.stop(STOP_S)
+            await server.stop(self._timing.stop_s)
 
     def _bind(self, server: grpc.aio.Server) -> str:
         """Bind the address and return it. Raises OSError or RuntimeError."""

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from controller.observe import decode
-from controller.observe.model import SLOT_SIZES, Snapshot
+from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, Snapshot
 from neuron_dra.core import shapes
 from neuron_dra.errors import NeuronDraError
 
-MOST_GROUPS: Final = 1024
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
@@ -100,8 +99,8 @@ def _wrong_workload(spec: Mapping[str, Any]) -> str:
         return "spec.instanceType is missing: write the type of UltraServer nodes, such as trn3.48xlarge"
     if size not in SLOT_SIZES:
         return f"spec.topologySize {_shown(size)}: write 1, 2 or 4"
-    if count is None or not 1 <= count <= MOST_GROUPS:
-        return f"spec.serverCount {_shown(count)}: write 1 to {MOST_GROUPS}"
+    if count is None or not 1 <= count <= GROUPS_AT_MOST:
+        return f"spec.serverCount {_shown(count)}: write 1 to {GROUPS_AT_MOST}"
     if strategy is not None and strategy not in STRATEGIES:
         return f"spec.allocationPolicy.failureStrategy is {strategy!r}: write {', '.join(STRATEGIES[:-1])}"
     return ""

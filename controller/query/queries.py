@@ -14,20 +14,19 @@ from typing import Final
 
 from controller.observe import decode
 from controller.observe.discovery import Group, discover
-from controller.observe.model import API_VERSION, SLOT_SIZES, Snapshot, Workload
+from controller.observe.model import API_VERSION, GROUPS_AT_MOST, SLOT_SIZES, Snapshot, Workload
 from controller.plan import objects, placement
 from controller.plan.actions import Plan, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.planning import Limits
-from controller.query import dry_run, input_checks, plan_text
+from controller.query import dry_run, plan_text
 from neuron_dra.core import catalogue
 from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 
-MOST_GROUPS: Final = input_checks.MOST_GROUPS
 DRY_RUN: Final = "dry-run"
 """Name and UID of a workload that only exists in a dry run."""
 
@@ -138,10 +137,10 @@ def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Wo
             f"workload.topology_size {asked.topology_size}: write 1, 2 or 4, the number of nodes that work together in "
             "one UltraServer"
         )
-    if not 1 <= asked.server_count <= MOST_GROUPS:
+    if not 1 <= asked.server_count <= GROUPS_AT_MOST:
         raise BadRequest(
             f"workload.server_count {asked.server_count}: write how many groups of {asked.topology_size} nodes, 1 to "
-            f"{MOST_GROUPS}"
+            f"{GROUPS_AT_MOST}"
         )
     _check_type(snapshot, asked.instance_type)
     existing = next((each for each in snapshot.workloads if (each.namespace, each.name) == (namespace, name)), None)

@@ -15,10 +15,9 @@ from typing import Any, Final
 from neuron_dra.core import members, names, publication
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
-from neuron_dra.core.publication import CLAIMED_S, Situation
+from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, LeavingTiming, Situation
 from neuron_dra.core.wire import Wire
 
-WITHDRAW_S: Final = 30.0  # between the taint of a device that leaves, and the list of claims that decides
 TAINT_KEY: Final = f"{names.DRIVER}/withdrawn"
 TAINT: Final[Wire] = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
 
@@ -48,7 +47,7 @@ class Leaving:
     names: frozenset[str]
     since: float
     look_at: float
-    wait_s: float = CLAIMED_S[0]
+    wait_s: float = DEFAULT_LEAVING_TIMING.check_s[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,12 @@ def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> 
 
 
 def decide(
-    now: float, situation: Situation, division: Division, last: Leaving | None, answer: Collection[str] | None = None
+    now: float,
+    situation: Situation,
+    division: Division,
+    last: Leaving | None,
+    answer: Collection[str] | None = None,
+    timing: LeavingTiming = DEFAULT_LEAVING_TIMING,
 ) -> Outcome:
     """Return what to publish at time `now`.
 
@@ -92,9 +96,9 @@ def decide(
         if unseen and answer is None:
             # A claim may have a device that is not published, as after a wipe of the slices.
             return Outcome(needs_allocated=True)
-        last = Leaving(leaving, now, now + WITHDRAW_S)
+        last = Leaving(leaving, now, now + timing.withdraw_s, timing.check_s[0])
     elif not leaving <= last.names:
-        last = Leaving(leaving, now, now + WITHDRAW_S)
+        last = Leaving(leaving, now, now + timing.withdraw_s, timing.check_s[0])
     else:
         last = replace(last, names=leaving)
     waits = bool(leaving) or not (division.on or held - set(wire))
@@ -106,7 +110,7 @@ def decide(
     if due and not kept and not division.on:
         return Outcome(divided=False)
     if due:
-        wait_s = min(2 * last.wait_s, CLAIMED_S[1])
+        wait_s = min(2 * last.wait_s, timing.check_s[1])
         last = Leaving(frozenset(stay), last.since, now + wait_s, wait_s)
     ordered = [wire[name] for name in sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))]
     devices: tuple[Wire, ...] = tuple(publication.with_marks(situation, device) for device in ordered)

@@ -338,7 +338,7 @@ def event_message(health: DeviceHealth, effect: str) -> str:
     ]
     happens = {
         "NoSchedule": "New claims do not get it; running pods keep it",
-        "NoExecute": "New claims do not get it; pods that have it are evicted if the API server keeps taints",
+        "NoExecute": "New claims do not get it; pods whose claims have it are evicted if the API server keeps taints",
     }.get(effect, "It is only reported, because of --unhealthy-device-effect")
     return f"{health.name} is unhealthy ({', '.join(health.reasons)}): {'; '.join(advice)}. {happens}"
 

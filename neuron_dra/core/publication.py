@@ -14,11 +14,26 @@ from typing import Any, Final
 from neuron_dra.core import health, names, ultraserver
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
+from neuron_dra.core.timing import seconds
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
 
-CLAIMED_S: Final = (5.0, 60.0)  # first and longest delay before a device that should leave is checked again
-SHAPE_S: Final = 60.0  # the same, while a change of the shape waits for the node's claims
+
+@dataclass(frozen=True, slots=True)
+class LeavingTiming:
+    """Of devices that should leave the slices."""
+
+    check_s: tuple[float, float] = seconds(
+        (5.0, 60.0), "first and longest delay before a device that should leave is checked again"
+    )
+    shape_s: float = seconds(60.0, "the same, while a change of the shape waits for the node's claims")
+    withdraw_s: float = seconds(
+        30.0,
+        "between the taint of a device that leaves a node with connected sets, and the list of claims that decides",
+    )
+
+
+DEFAULT_LEAVING_TIMING: Final = LeavingTiming()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,13 @@ class Outcome:
         return self.claimed.until if self.claimed is not None else None
 
 
-def decide(now: float, situation: Situation, last: Claimed | None, answer: Collection[str] | None = None) -> Outcome:
+def decide(
+    now: float,
+    situation: Situation,
+    last: Claimed | None,
+    answer: Collection[str] | None = None,
+    timing: LeavingTiming = DEFAULT_LEAVING_TIMING,
+) -> Outcome:
     """Return what to publish at time `now`.
 
     `last` is the `claimed` of the decision before; `answer` are the names of the allocated devices, if they were just
@@ -83,19 +104,19 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     current = situation.current
     held = {device.device for claim in situation.prepared for device in claim.devices}
     if situation.refused:
-        return _refused(now, situation, held, last, answer)
+        return _refused(now, situation, held, last, answer, timing)
     offered, keeps_shape = situation.offered, False
     if offered and _is_reshaped(situation):
-        known = _known(now, (), last, answer, SHAPE_S)
+        known = _known(now, (), last, answer, timing, timing.shape_s)
         if known is None and not situation.prepared:
             return Outcome(needs_allocated=True)
         if situation.prepared or (known is not None and known.names):
             offered, keeps_shape = situation.other, True
-            last = known if known is not None else Claimed(frozenset(), now + SHAPE_S, SHAPE_S)
+            last = known if known is not None else Claimed(frozenset(), now + timing.shape_s, timing.shape_s)
     wire = free(situation, offered, held)
     claimed: Claimed | None = None
     if leaving := set(current) - set(wire) - held:
-        known = _known(now, leaving, last, answer, CLAIMED_S[0])
+        known = _known(now, leaving, last, answer, timing, timing.check_s[0])
         if known is None:
             return Outcome(needs_allocated=True)
         held |= leaving & known.names
@@ -110,7 +131,12 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
 
 
 def _refused(
-    now: float, situation: Situation, held: set[str], last: Claimed | None, answer: Collection[str] | None
+    now: float,
+    situation: Situation,
+    held: set[str],
+    last: Claimed | None,
+    answer: Collection[str] | None,
+    timing: LeavingTiming,
 ) -> Outcome:
     """Return what stays published while nothing new may be: the devices that claims hold or have been allocated.
 
@@ -119,7 +145,7 @@ def _refused(
     current = situation.current
     claimed: Claimed | None = None
     if leaving := set(current) - held:
-        known = _known(now, leaving, last, answer, CLAIMED_S[0])
+        known = _known(now, leaving, last, answer, timing, timing.check_s[0])
         if known is None:
             return Outcome(needs_allocated=True)
         held = held | (leaving & known.names)
@@ -152,14 +178,19 @@ def _is_reshaped(situation: Situation) -> bool:
 
 
 def _known(
-    now: float, about: Collection[str], last: Claimed | None, answer: Collection[str] | None, first_s: float
+    now: float,
+    about: Collection[str],
+    last: Claimed | None,
+    answer: Collection[str] | None,
+    timing: LeavingTiming,
+    first_s: float,
 ) -> Claimed | None:
     """Return the allocated devices, or None if they have to be read from the API server.
 
     The last list is enough to keep a device; removing one requires a new list.
     """
     if answer is not None:
-        wait_s = first_s if last is None else min(2 * last.wait_s, CLAIMED_S[1])
+        wait_s = first_s if last is None else min(2 * last.wait_s, timing.check_s[1])
         return Claimed(frozenset(answer), now + wait_s, wait_s)
     if last is not None and now < last.until and last.names.issuperset(about):
         return last

@@ -14,13 +14,13 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
+from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
 
-START_TIMEOUT_S: Final = 30.0  # a dozen processes take some seconds to start on two cores
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
 
 
@@ -46,7 +46,7 @@ CONTROLLER_FLAGS: Final = {
 class SimulatedNode:
     """One node: files that simulate its hardware, a kubelet, and the plugin as a separate process."""
 
-    def __init__(self, spec: NodeSpec, folder: Path, api_url: str) -> None:
+    def __init__(self, spec: NodeSpec, folder: Path, api_url: str, timing: DemoTiming) -> None:
         self.spec = spec
         self._api_url = api_url
         self._host, self._registry = folder / "host", folder / "r"
@@ -55,7 +55,8 @@ class SimulatedNode:
         self.agent = ScriptedNode(
             self._kubelet, api_url=api_url, node_name=spec.name, cdi_directories=[self.cdi], retry_s=0.5
         )
-        self._plugin = Process(folder / "plugin.log", ("-m", "neuron_dra.cli", "plugin"), self._flags())
+        words = ("-m", "neuron_dra.cli", "plugin")
+        self._plugin = Process(folder / "plugin.log", words, self._flags(), timing.stop_s)
         self._efa = efa.EfaDriver(self._registry) if spec.efa else None
         self._stopped = False
 
@@ -140,8 +141,9 @@ class SimulatedNode:
 class Cluster:
     """The nodes, the UltraServer controller and their API server; on exit it ends all that it has started."""
 
-    def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path) -> None:
+    def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path, timing: DemoTiming = DEFAULT_TIMING) -> None:
         self.api = EmbeddedApi()
+        self.timing = timing
         self._specs = nodes
         self._folder = folder
         self.nodes: dict[str, SimulatedNode] = {}
@@ -157,9 +159,10 @@ class Cluster:
             labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}}
             self.api.apply({**node, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-            self.nodes[spec.name] = SimulatedNode(spec, self._folder / spec.name, self.api.url)
+            self.nodes[spec.name] = SimulatedNode(spec, self._folder / spec.name, self.api.url, self.timing)
         flags = {"--kube-api-server": self.api.url, **CONTROLLER_FLAGS}
-        self._controller = Process(self._folder / "controller.log", ("-c", CONTROLLER, "run"), flags)
+        log, words = self._folder / "controller.log", ("-c", CONTROLLER, "run")
+        self._controller = Process(log, words, flags, self.timing.stop_s)
         try:
             await asyncio.gather(*(node.start() for node in self.nodes.values()), self._controller.start())
         except BaseException:

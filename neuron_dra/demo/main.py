@@ -15,6 +15,7 @@ from typing import Final
 
 from neuron_dra.demo import cluster, examples, story
 from neuron_dra.demo.processes import DemoError
+from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.demo.view import View
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
@@ -22,10 +23,9 @@ from neuron_dra.kube.config import KubeConfig
 
 WAITS: Final = "seventeen"
 """A pod that stays Pending in the cluster of `--keep`, so that there is something to explain."""
-TIMEOUT_S: Final = 120.0  # the demo takes about ten seconds; a very busy machine gets an error instead of waiting
 
 
-def run(*, keep: bool, view: View | None = None) -> int:
+def run(*, keep: bool, view: View | None = None, timing: DemoTiming = DEFAULT_TIMING) -> int:
     """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected.
 
     With `keep`, the cluster then runs until SIGINT or SIGTERM, and the folder with logs and CDI files is not deleted.
@@ -33,7 +33,7 @@ def run(*, keep: bool, view: View | None = None) -> int:
     view = view or View()
     folder = cluster.temporary_folder()
     try:
-        asyncio.run(_show(folder, view, keep=keep))
+        asyncio.run(_show(folder, view, timing, keep=keep))
     finally:
         if keep:
             view.line(f"The demo's files are in {folder}.", "dim")
@@ -42,19 +42,20 @@ def run(*, keep: bool, view: View | None = None) -> int:
     return 0
 
 
-async def _show(folder: Path, view: View, *, keep: bool) -> None:
+async def _show(folder: Path, view: View, timing: DemoTiming, *, keep: bool) -> None:
     started = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                made = await stack.enter_async_context(cluster.Cluster(story.NODES, folder))
+            async with asyncio.timeout(timing.whole_s):
+                made = await stack.enter_async_context(cluster.Cluster(story.NODES, folder, timing))
                 scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)))
                 task = asyncio.create_task(scheduler.run(), name="scheduler")
                 stack.push_async_callback(_ended, task)
-                await made.ready(cluster.START_TIMEOUT_S)
+                await made.ready(timing.start_s)
                 await story.Story(made, scheduler, view, started).run()
         except TimeoutError:
-            raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s; the machine may be too busy") from None
+            text = f"the demo was stopped after {timing.whole_s:g} s; the machine may be too busy"
+            raise DemoError(text) from None
         if keep:
             await stay(made, folder, view)
 

@@ -14,7 +14,6 @@ from neuron_dra import settings
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.setting_table import settings_of
 
-STOP_TIMEOUT_S: Final = 10.0
 CONTROLLER: Final = "import sys; from controller.main import main; sys.exit(main())"
 
 
@@ -25,9 +24,13 @@ class DemoError(NeuronDraError):
 class Process:
     """One process that writes its output to a log file."""
 
-    def __init__(self, log: Path, words: Sequence[str], flags: Mapping[str, object]) -> None:
-        """Prepare the process: `words` are Python's arguments, `flags` the program's flags."""
+    def __init__(self, log: Path, words: Sequence[str], flags: Mapping[str, object], stop_s: float) -> None:
+        """Prepare the process: `words` are Python's arguments, `flags` the program's flags.
+
+        `stop_s` is the time in seconds after which it is killed if it does not end.
+        """
         self._log = log
+        self._stop_s = stop_s
         self._command = (sys.executable, *words, *(f"{flag}={value}" for flag, value in flags.items()))
         self._process: asyncio.subprocess.Process | None = None
 
@@ -50,12 +53,12 @@ class Process:
         return " | ".join(lines[-3:]) or "its log is empty"
 
     async def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the process with signal `number`, and kill it if that takes longer than STOP_TIMEOUT_S seconds."""
+        """End the process with signal `number`, and kill it if that takes longer than `stop_s` seconds."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(number)
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(self._stop_s):
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()

@@ -12,12 +12,11 @@ from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import View
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 
-STEP_TIMEOUT_S: Final = 20.0
 WORKLOADS: Final = "neuronultraserverworkloads"
 
 
 class Steps:
-    """A scene's access to the cluster; every wait raises DemoError after STEP_TIMEOUT_S seconds."""
+    """A scene's access to the cluster; every wait raises DemoError after the timing's `step_s`."""
 
     def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View) -> None:
         self._cluster = cluster
@@ -86,14 +85,15 @@ class Steps:
 
     async def until(self, kind: str, condition: Callable[[list[Obj]], Any], what: str) -> None:
         """Wait until `condition` is true of all objects of a kind; `what` describes it in the error message."""
+        limit_s = self._cluster.timing.step_s
         try:
-            await self._api.until(kind, condition, timeout_s=STEP_TIMEOUT_S)
+            await self._api.until(kind, condition, timeout_s=limit_s)
         except TimeoutError:
             said = [text for node in self._cluster.nodes.values() for text in node.agent.failures]
             said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
             said += [f"{each['metadata']['name']}: {status_text(each)[1]}" for each in self._api.objects(WORKLOADS)]
             why = said[-1] if said else "see the plugins' logs (neuron-dra demo --keep)"
-            raise DemoError(f"waited {STEP_TIMEOUT_S:g} s for {what}: {why}") from None
+            raise DemoError(f"waited {limit_s:g} s for {what}: {why}") from None
 
     def claim_of(self, pod: str, *, missing_ok: bool = False) -> Obj:
         """Return the Neuron claim of a pod, which is the first that it owns. Raises DemoError if there is none."""

@@ -18,6 +18,7 @@ from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.doctor import crd_fields
 from neuron_dra.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, NAMESPACE, POLICIES, Seen
+from neuron_dra.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.errors import ApiError, Forbidden, NotFound, SettingsError
 from neuron_dra.inspect import cluster, source
 from neuron_dra.inspect.snapshot import Snapshot, named
@@ -27,8 +28,6 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.objects import MALFORMED, Page
 from neuron_dra.kube.requests import Resource
 
-DEADLINE_S: Final = 30.0
-"""For all objects of one kind."""
 _TEXT: Final = {"type": str, "status": str, "reason": str, "message": str}
 _SHAPES: Final[Mapping[str, Any]] = {
     CRDS: {"spec": {"versions": [{"name": str, "served": bool, "schema": {}}]}, "status": {"conditions": [_TEXT]}},
@@ -56,43 +55,52 @@ def connected(args: argparse.Namespace) -> tuple[KubeConfig, str, asyncio.Runner
     return kube, args.namespace or kube.namespace or "default", asyncio.Runner()
 
 
-def live(kube: KubeConfig, namespace: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Seen:
+def live(
+    kube: KubeConfig,
+    namespace: str,
+    run: Callable[[Coroutine[Any, Any, Any]], Any],
+    timing: DoctorTiming = DEFAULT_TIMING,
+) -> Seen:
     """Return what the API server shows. Raises SettingsError if it does not answer, or rejects the credentials."""
     snapshot: Snapshot = cluster.read(kube, namespace, run)
-    seen: Seen = run(_rest(kube, snapshot))
+    seen: Seen = run(_rest(kube, snapshot, timing))
     return seen
 
 
-async def _rest(kube: KubeConfig, snapshot: Snapshot) -> Seen:
+async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> Seen:
     spaces = {
         str(pod["metadata"].get("namespace"))
         for pod in snapshot.all("Pod")
         if "neuron-ultraserver" in str((pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name"))
     }
     unread: dict[str, str] = {}
+    wanted = [("", name) for name in crd_fields.wanted()]
+    held = [(space, LEASE) for space in spaces or {NAMESPACE}]
     async with KubeClient(kube) as client:
+
+        async def read(kind: str, reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
+            return await _read(kind, unread, reading, timing.kind_s)
+
         definitions, policies, bindings, leases, seen = await asyncio.gather(
-            _read(CRDS, unread, _by_name(client, CRDS, requests.DEFINITIONS, [("", n) for n in crd_fields.wanted()])),
-            _read(POLICIES, unread, _list(client, POLICIES, requests.POLICIES)),
-            _read(BINDINGS, unread, _list(client, BINDINGS, requests.POLICY_BINDINGS)),
-            _read(
-                LEASES,
-                unread,
-                _by_name(client, LEASES, requests.LEASES, [(space, LEASE) for space in spaces or {NAMESPACE}]),
-            ),
-            _version(client, Seen(snapshot)),
+            read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, wanted)),
+            read(POLICIES, _list(client, POLICIES, requests.POLICIES)),
+            read(BINDINGS, _list(client, BINDINGS, requests.POLICY_BINDINGS)),
+            read(LEASES, _by_name(client, LEASES, requests.LEASES, held)),
+            _version(client, Seen(snapshot), timing.kind_s),
         )
     objects = {CRDS: definitions, POLICIES: policies, BINDINGS: bindings, LEASES: leases}
     return replace(seen, objects=objects, unread=unread)
 
 
-async def _read(kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
-    """Return the objects; if they cannot be read, none, and `unread` gets the reason."""
+async def _read(
+    kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[Wire]], limit_s: float
+) -> list[Wire]:
+    """Return the objects; if they cannot be read within `limit_s` seconds, none, and `unread` gets the reason."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(limit_s):
             return await reading
     except TimeoutError:
-        unread[kind] = f"no answer within {DEADLINE_S:g} s"
+        unread[kind] = f"no answer within {limit_s:g} s"
     except Forbidden as err:
         unread[kind] = "forbidden" if err.status == 403 else "the API server rejects the credentials"
     except NotFound:
@@ -132,10 +140,10 @@ def items(page: Page, resource: Resource) -> list[dict[str, Any]]:
         raise ApiError(f"the API server's answer is not a list of {resource.plural}") from err
 
 
-async def _version(client: KubeClient, seen: Seen) -> Seen:
+async def _version(client: KubeClient, seen: Seen, limit_s: float) -> Seen:
     """Return `seen` with the version and the clock of the API server."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(limit_s):
             found = _decoded(await client.request("GET", "/version"))
             now = clock(client.date)
             try:
@@ -144,7 +152,7 @@ async def _version(client: KubeClient, seen: Seen) -> Seen:
             except NotFound:
                 serves = False
     except (ApiError, TimeoutError) as err:
-        return replace(seen, why_no_version=str(err) or f"no answer within {DEADLINE_S:g} s")
+        return replace(seen, why_no_version=str(err) or f"no answer within {limit_s:g} s")
     return replace(seen, version=str(found.get("gitVersion") or ""), serves_v1=serves, now=now)
 
 

@@ -26,6 +26,7 @@ CONTROLLER_POLICIES: Final = tuple(
         "reserved-claims",
         "reserved-pods",
         "ultraserver-status",
+        "workload-status",
         "controller-nodes",
         "controller-services",
         "controller-endpointslices",

@@ -18,6 +18,7 @@ from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.wire import Wire
 from neuron_dra.doctor import gather, node_checks, node_files
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
+from neuron_dra.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, Forbidden, NeuronDraError, SettingsError
 from neuron_dra.inspect import inspect_command, node_text, words
 from neuron_dra.inspect.node_text import State
@@ -31,17 +32,13 @@ from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.prepare.store import CHECKPOINT
 from neuron_dra.node.publish import coexistence, sysfs
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings
 
-DEADLINE_S: Final = 30.0
-"""For each check: what hangs is a line, and not the end."""
-READ_S: Final = 10.0
 _SHAPES: Final[Mapping[requests.Resource, Any]] = {
     requests.NODES: {"status": {"allocatable": {}, "nodeInfo": {"containerRuntimeVersion": str}}},
     requests.RESOURCE_SLICES: {"spec": {"driver": str, "devices": [{"name": str}]}},
 }
-AGAIN_S: Final = 2.0
-"""A claim that is prepared meanwhile makes the files differ; a second look tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,7 @@ class Node:
     problem: str  # why there is no state
     kube: config.KubeConfig | None
     kube_problem: str
+    timing: DoctorTiming
 
     @property
     def name(self) -> str:
@@ -60,9 +58,9 @@ class Node:
         return self.settings.node_name or (self.state.devices.node_name if self.state else "")
 
 
-async def lines(socket: str = "") -> list[Line]:
+async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
     """Return the line of each check; `socket` is that of the plugin, empty for the newest that answers."""
-    node = await _node(socket)
+    node = await _node(socket, timing)
     checks: Mapping[str, Callable[[Node], Awaitable[list[Line]]]] = {
         "plugin": _plugin,
         "sockets": _sockets,
@@ -74,16 +72,16 @@ async def lines(socket: str = "") -> list[Line]:
         "device plugin": _device_plugin,
         "API server": _api_server,
     }
-    found = await asyncio.gather(*(_bounded(area, check(node)) for area, check in checks.items()))
+    found = await asyncio.gather(*(_bounded(area, check(node), timing.check_s) for area, check in checks.items()))
     return [line for part in found for line in part]
 
 
-async def _bounded(area: str, check: Awaitable[list[Line]]) -> list[Line]:
+async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> list[Line]:
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(limit_s):
             return await check
     except TimeoutError:
-        return [unknown(area, f"no answer within {DEADLINE_S:g} s", "look at the node's load, disks and kernel log")]
+        return [unknown(area, f"no answer within {limit_s:g} s", "look at the node's load, disks and kernel log")]
     except (OSError, NeuronDraError) as err:
         return [unknown(area, str(err))]
 
@@ -93,20 +91,26 @@ async def _in_thread(work: Callable[..., Any], *args: Any) -> Any:
     return await Worker("doctor").do(work, *args)
 
 
-async def _node(socket: str) -> Node:
+async def _node(socket: str, timing: DoctorTiming) -> Node:
     state, problem = None, ""
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            _, state = await _in_thread(inspect_command.read, socket)
+        async with asyncio.timeout(timing.check_s):
+            state = await _in_thread(_state, socket, timing)
     except (SettingsError, TimeoutError) as err:
-        problem = str(err) or f"the plugin does not answer within {DEADLINE_S:g} s"
+        problem = str(err) or f"the plugin does not answer within {timing.check_s:g} s"
     settings = _settings(state)
     kube, why = None, ""
     try:
         kube = config.from_settings(settings.kube_api_server, settings.kubeconfig, os.environ)
     except (SettingsError, OSError) as err:
         why = str(err)
-    return Node(settings, state, problem, kube, why)
+    return Node(settings, state, problem, kube, why, timing)
+
+
+def _state(socket: str, timing: DoctorTiming) -> State:
+    """Return the state of the plugin at a socket, empty for the newest that answers. Raises SettingsError."""
+    _, state = inspect_command.read(socket, call_s=timing.plugin_s)
+    return state
 
 
 def _settings(state: State | None) -> PluginSettings:
@@ -142,7 +146,8 @@ async def _sockets(node: Node) -> list[Line]:
         if not await _in_thread(path.is_socket):
             text = f"there is no socket {path}"
             return [wrong("sockets", "SocketMissing", text, "restart the driver's pod on this node")]
-    if await Liveness(settings.dra_socket, settings.registration_socket).alive():
+    calls = LivenessTiming(call_s=node.timing.socket_s)
+    if await Liveness(settings.dra_socket, settings.registration_socket, calls).alive():
         return [ok("sockets", f"{settings.dra_socket} and {settings.registration_socket} answer")]
     text = f"{settings.dra_socket} or {settings.registration_socket} does not answer"
     return [wrong("sockets", "SocketSilent", text, "restart the driver's pod on this node")]
@@ -152,7 +157,7 @@ async def _hardware(node: Node) -> list[Line]:
     root = Path(node.settings.host_root or "/")
     reader = Reader(root)
     try:
-        facts = sysfs.facts(await reader.read(READ_S))
+        facts = sysfs.facts(await reader.read(node.timing.hardware_s))
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
         return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
@@ -166,11 +171,11 @@ async def _files(node: Node) -> list[Line]:
     found = await _in_thread(_compare, node, node.state)
     if not found:
         return [ok("files", "the checkpoint, the CDI files and the plugin have the same claims")]
-    await asyncio.sleep(AGAIN_S)
+    await asyncio.sleep(node.timing.again_s)
     state = node.state
     with contextlib.suppress(SettingsError):
         if state is not None:
-            state = (await _in_thread(inspect_command.read, str(node.settings.dra_socket)))[1]
+            state = await _in_thread(_state, str(node.settings.dra_socket), node.timing)
     again = await _in_thread(_compare, node, state)
     same = [line for line in found if line in again]
     return same or [unknown("files", "claims are prepared now, so the files could not be compared: try again")]

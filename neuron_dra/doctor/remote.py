@@ -12,6 +12,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.doctor import lines
 from neuron_dra.doctor.lines import Line, unknown
 from neuron_dra.doctor.seen import NAMESPACE
+from neuron_dra.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.errors import ApiError, Forbidden
 from neuron_dra.inspect import words
 from neuron_dra.kube import requests
@@ -20,7 +21,6 @@ from neuron_dra.kube.config import KubeConfig
 
 COMMAND: Final = ("neuron-dra", "doctor", "--local", "-o", "json")
 PROTOCOL: Final = "v4.channel.k8s.io"
-DEADLINE_S: Final = 120.0
 AREA: Final = "on node: "
 
 
@@ -41,20 +41,21 @@ def chosen(pods: Sequence[Wire]) -> Wire | Line:
     return max(own, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 
-async def look(kube: KubeConfig, pod: Wire) -> list[Line]:
+async def look(kube: KubeConfig, pod: Wire, timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
     """Return the lines that the driver's pod prints about its node."""
     space, name = str(pod["metadata"].get("namespace")), str(pod["metadata"]["name"])
     containers = pod["spec"].get("containers") or [{}]
     container = str(containers[0].get("name") or "")
     by_hand = f"kubectl exec -n {space} {name} -- neuron-dra doctor --local"
     try:
-        async with asyncio.timeout(DEADLINE_S), KubeClient(kube) as client:
+        async with asyncio.timeout(timing.pod_s), KubeClient(kube) as client:
             output, status = await _run(client, space, name, container)
     except (ApiError, TimeoutError) as err:
         if isinstance(err, Forbidden) and err.status == 403:
             text = f"you may not run a program in pod {space}/{name}: it needs get and create on pods/exec"
             return [unknown("on node", text, by_hand)]
-        return [unknown("on node", f"pod {space}/{name}: {err or f'no answer within {DEADLINE_S:g} s'}", by_hand)]
+        why = str(err) or f"no answer within {timing.pod_s:g} s"
+        return [unknown("on node", f"pod {space}/{name}: {why}", by_hand)]
     return parsed(output, status, f"pod {space}/{name}", by_hand)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 NO_ID = "0" * 16
+_REWRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 TRANSITIONAL = {
     "node_id_2": "busy",
     "node_id_4": "busy",
@@ -63,11 +65,17 @@ def trn3_files(place: Place | None) -> dict[str, str]:
 
 def put(path: Path, text: str, mode: int = 0o444) -> None:
     """Write a file with sysfs's mode. An existing file is rewritten in place, so that bind mounts show the change."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    try:
+        number = os.open(path, _REWRITE, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, _REWRITE, 0o600)
+    except PermissionError:  # most files are read-only, which stops users other than root
         path.chmod(mode | 0o200)
-    path.write_text(text)
-    path.chmod(mode)
+        number = os.open(path, _REWRITE, 0o600)
+    with open(number, "wb", buffering=0) as file:
+        file.write(text.encode())
+        os.fchmod(number, mode)
 
 
 def change(path: Path, text: str) -> None:
@@ -76,7 +84,10 @@ def change(path: Path, text: str) -> None:
 
 
 def make_link(path: Path, target: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-    path.symlink_to(target)
+    try:
+        path.symlink_to(target)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)

@@ -1,1 +1,1 @@
-"""Generated from proto/ by hack/gen_proto.py; never edited."""
+"""Generated from proto/ by hack/generate/proto.py; never edited."""

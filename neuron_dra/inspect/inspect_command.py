@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuron_dra.errors import SettingsError
+from neuron_dra.inspect.timing import DEFAULT_TIMING
 
 if TYPE_CHECKING:
     from neuron_dra.inspect.node_text import State
@@ -19,7 +20,6 @@ examples, as root on the node, or in the driver's pod:
 
 Exit code 0: nothing is wrong; 1: not registered, not published, or a device is unhealthy; 2: no plugin answers."""
 FOLDER = "/var/lib/kubelet/plugins/neuron.aws.com"
-TIMEOUT_S = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,16 +57,19 @@ def run(args: argparse.Namespace) -> int:
     return 1 if node_text.problems(state) else 0
 
 
-def read(wanted: str) -> tuple[Path, State]:
-    """Return the socket of the plugin that answers, of several the newest, and its state. Raises SettingsError."""
-    paths = [Path(wanted)] if wanted else sorted(Path(FOLDER).glob("dra*.sock"), key=_age)
+def read(wanted: str, *, folder: str = FOLDER, call_s: float = DEFAULT_TIMING.call_s) -> tuple[Path, State]:
+    """Return the socket of the plugin that answers, of several the newest, and its state. Raises SettingsError.
+
+    `wanted` is the socket, empty for those in `folder`; `call_s` is the limit of each call.
+    """
+    paths = [Path(wanted)] if wanted else sorted(Path(folder).glob("dra*.sock"), key=_age)
     failures = []
     for path in paths:
         try:
-            return path, _ask(path)
+            return path, _ask(path, call_s)
         except ConnectionError as err:
             failures.append(f"{path}: {err}")
-    where = "; ".join(failures) or f"{FOLDER} has no socket"
+    where = "; ".join(failures) or f"{folder} has no socket"
     raise SettingsError(f"no plugin answers ({where}): is this a node where the driver runs, and are you root?")
 
 
@@ -77,7 +80,7 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _ask(path: Path) -> State:
+def _ask(path: Path, call_s: float) -> State:
     """Return the state of the plugin at a socket. Raises ConnectionError."""
     import grpc
 
@@ -89,7 +92,7 @@ def _ask(path: Path) -> State:
         stub = inspector_pb2_grpc.NodeInspectorStub(channel)
 
         def call(method: Callable[..., Any], request: object) -> Any:
-            return method(request, timeout=TIMEOUT_S)
+            return method(request, timeout=call_s)
 
         try:
             return State(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.errors import SettingsError
+from neuron_dra.inspect.timing import DEFAULT_TIMING, InspectTiming
 
 if TYPE_CHECKING:
     from neuron_dra.core.wire import Obj
@@ -29,7 +30,6 @@ DRIVER_NAMESPACE: Final = "neuron-dra-driver"
 SELECTOR: Final = "app.kubernetes.io/component=kubelet-plugin"
 MOST_NODES: Final = 100
 AT_ONCE: Final = 16
-TIMEOUT_S: Final = 15.0
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -74,10 +74,10 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--interval {args.interval:g}: from 1 to 3600 seconds")
     if args.watch and args.output in ("json", "yaml"):
         raise SettingsError("--watch: needs the output text or wide")
-    return asyncio.run(_run(args))
+    return asyncio.run(_run(args, DEFAULT_TIMING))
 
 
-async def _run(args: argparse.Namespace) -> int:
+async def _run(args: argparse.Namespace, timing: InspectTiming) -> int:
     from neuron_dra.inspect import cluster
     from neuron_dra.kube.client import KubeClient
 
@@ -86,10 +86,10 @@ async def _run(args: argparse.Namespace) -> int:
         plugins = await _plugins(client, args, args.namespace or kube.namespace or "default")
         if sys.stderr.isatty():
             sys.stderr.write(f"neuron-dra: reading {len(plugins)} nodes, twice ...\n")
-        before = (await _read(client, plugins))[0]
+        before = (await _read(client, plugins, timing))[0]
         while True:
             await asyncio.sleep(args.interval)
-            after, failures = await _read(client, plugins)
+            after, failures = await _read(client, plugins, timing)
             if not after and not args.watch:
                 reasons = "; ".join(f"{node}: {why}" for node, why in failures.items())
                 raise SettingsError(f"no node can be read: {reasons}")
@@ -189,7 +189,9 @@ async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
     return str(node)
 
 
-async def _read(client: KubeClient, plugins: list[Plugin]) -> tuple[dict[str, Sample], dict[str, str]]:
+async def _read(
+    client: KubeClient, plugins: list[Plugin], timing: InspectTiming
+) -> tuple[dict[str, Sample], dict[str, str]]:
     """Return the readings by node, and why others could not be read."""
     from neuron_dra.errors import ApiError, Forbidden, NotFound
     from neuron_dra.inspect import usage
@@ -203,7 +205,7 @@ async def _read(client: KubeClient, plugins: list[Plugin]) -> tuple[dict[str, Sa
         path = PODS.path(plugin.namespace, f"{plugin.name}:{plugin.port}", "proxy/metrics")
         try:
             async with slots:
-                text = (await client.request("GET", path, timeout_s=TIMEOUT_S)).decode(errors="replace")
+                text = (await client.request("GET", path, timeout_s=timing.counters_s)).decode(errors="replace")
             found[plugin.node] = usage.sample(text)
         except Forbidden:
             failures[plugin.node] = f"forbidden: bind the Role neuron-dra-top to yourself in {plugin.namespace}"

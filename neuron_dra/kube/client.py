@@ -23,8 +23,8 @@ from neuron_dra.kube import objects
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.objects import Page
 from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
-REQUEST_TIMEOUT_S: Final = 10.0
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 LARGE_PAGE_BYTES: Final = 8 * 1024 * 1024  # a page of the largest Nodes has 4 MB; 250 claims can have 160 MB
 MAX_WATCH_LINE_BYTES: Final = 16 * 1024 * 1024  # etcd's 1.5 MiB of control characters have 9 MiB in JSON
@@ -35,9 +35,21 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class KubeClient:
-    """Requests to one API server over persistent connections; use it as an async context manager."""
+    """Requests to one API server over persistent connections; use it as an async context manager.
 
-    def __init__(self, config: KubeConfig, *, user_agent: str = f"neuron-dra/{__version__}") -> None:
+    `timing` also has the waits of those who use the client, such as Reflector and EventRecorder.
+    """
+
+    def __init__(
+        self,
+        config: KubeConfig,
+        *,
+        user_agent: str = f"neuron-dra/{__version__}",
+        timing: ClientTiming = DEFAULT_CLIENT_TIMING,
+        page_size: int = PAGE_SIZE,
+    ) -> None:
+        self.timing = timing
+        self._page_size = page_size
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
@@ -66,9 +78,7 @@ class KubeClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(
-        self, resource: Resource, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
-    ) -> bytes:
+    async def get(self, resource: Resource, namespace: str, name: str, *, timeout_s: float | None = None) -> bytes:
         """Return one object as JSON, without opaque values that cannot be decoded.
 
         Raises NotFound or another ApiError.
@@ -80,7 +90,7 @@ class KubeClient:
 
         A page that is too large is requested again with half as many objects; after small pages they grow again.
         """
-        token, limit = "", PAGE_SIZE
+        token, limit = "", self._page_size
         while True:
             params = {**selectors, "limit": str(limit), **({"continue": token} if token else {})}
             most_bytes = LARGE_PAGE_BYTES if limit > 1 else MAX_ANSWER_BYTES
@@ -97,7 +107,7 @@ class KubeClient:
             if not token:
                 return
             if len(raw) * 4 < LARGE_PAGE_BYTES:
-                limit = min(PAGE_SIZE, limit * 2)
+                limit = min(self._page_size, limit * 2)
 
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
@@ -139,20 +149,22 @@ class KubeClient:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float | None = None,
         most_bytes: int | None = None,
     ) -> bytes:
         """Send one request and return the body of the response. Raises ApiError; without a response, Unavailable.
 
-        A response of more than `most_bytes`, by default MAX_ANSWER_BYTES, raises TooLarge.
+        `timeout_s` is by default that of the client's timing. A response of more than `most_bytes`, by default
+        MAX_ANSWER_BYTES, raises TooLarge.
 
         A request that gets a 401 is sent once more, with new credentials if there are any: the old ones may have
         expired, or the token on disk may just have been rotated.
         """
+        limit_s = self.timing.request_s if timeout_s is None else timeout_s
         for attempt in (1, 2):
             number = self._credentials_number
             try:
-                return await self._send(method, path, params, body, content_type, timeout_s, most_bytes)
+                return await self._send(method, path, params, body, content_type, limit_s, most_bytes)
             except Forbidden as err:
                 if err.status != 401 or attempt == 2 or not await self._may_try_again(number):
                     raise
@@ -221,7 +233,7 @@ class KubeClient:
                 self._url(path),
                 params={**params, "watch": "true", "allowWatchBookmarks": "true"},
                 headers=self._headers(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=idle_timeout_s),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timing.request_s, sock_read=idle_timeout_s),
                 ssl=self._tls,
                 allow_redirects=False,
             ) as response:
@@ -246,13 +258,13 @@ class KubeClient:
                 headers={**self._headers(), "Accept": "*/*"},  # the API server answers JSON with 406
                 ssl=self._tls,
                 max_msg_size=MAX_ANSWER_BYTES,
-                timeout=aiohttp.ClientWSTimeout(ws_close=REQUEST_TIMEOUT_S),
+                timeout=aiohttp.ClientWSTimeout(ws_close=self.timing.request_s),
             ) as socket:
                 yield _messages(socket)
         except aiohttp.WSServerHandshakeError as err:
             raise api_error(err.status, "", f"GET {path}: {err.status}: {err.message}", None, ()) from err
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
-            raise Unavailable(f"GET {path}: the connection broke ({_reason(err, REQUEST_TIMEOUT_S)})") from err
+            raise Unavailable(f"GET {path}: the connection broke ({_reason(err, self.timing.request_s)})") from err
 
     @property
     def _http(self) -> aiohttp.ClientSession:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube import kubeconfig
 from neuron_dra.kube.credentials import Credentials, Proof
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, CredentialTiming
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -37,7 +38,12 @@ class KubeConfig:
         return self.credentials.proof if self.credentials is not None else Proof(self.token, self.tls)
 
 
-def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[str, str]) -> KubeConfig:
+def from_settings(
+    kube_api_server: str,
+    kubeconfig_file: str,
+    environ: Mapping[str, str],
+    timing: CredentialTiming = DEFAULT_CLIENT_TIMING.credentials,
+) -> KubeConfig:
     """Return the configuration for these settings; if both are empty, that of a pod in a cluster.
 
     Raises SettingsError if they lead to no API server.
@@ -45,8 +51,8 @@ def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[s
     if kube_api_server:
         return KubeConfig(checked_url(kube_api_server, "--kube-api-server").rstrip("/"))
     if kubeconfig_file:
-        return from_kubeconfig(kubeconfig_file)
-    return in_cluster(environ)
+        return from_kubeconfig(kubeconfig_file, timing=timing)
+    return in_cluster(environ, timing=timing)
 
 
 def checked_url(url: str, source: str) -> str:
@@ -62,7 +68,11 @@ def checked_url(url: str, source: str) -> str:
     return url
 
 
-def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubeConfig:
+def in_cluster(
+    environ: Mapping[str, str],
+    folder: Path = SERVICE_ACCOUNT,
+    timing: CredentialTiming = DEFAULT_CLIENT_TIMING.credentials,
+) -> KubeConfig:
     """Return the configuration that Kubernetes gives every pod: environment, service account token and authority.
 
     Raises SettingsError outside of a cluster.
@@ -83,7 +93,7 @@ def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Ku
         return proof()
 
     url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-    return KubeConfig(url, credentials=Credentials(proof(), again))
+    return KubeConfig(url, credentials=Credentials(proof(), again, timing=timing))
 
 
 class _TokenFile:
@@ -102,7 +112,9 @@ class _TokenFile:
         return self._token
 
 
-def from_kubeconfig(paths: Path | str, context: str = "") -> KubeConfig:
+def from_kubeconfig(
+    paths: Path | str, context: str = "", *, timing: CredentialTiming = DEFAULT_CLIENT_TIMING.credentials
+) -> KubeConfig:
     """Return the configuration of a kubeconfig's context, by default the current one.
 
     `paths` may be several files, as in KUBECONFIG: `a:b`. Raises SettingsError if the files cannot be used.
@@ -111,12 +123,13 @@ def from_kubeconfig(paths: Path | str, context: str = "") -> KubeConfig:
     checked_url(login.url, f"--kubeconfig {paths}")
 
     async def again() -> Proof:
-        fresh = await kubeconfig.read_again(str(paths), context)
+        fresh = await kubeconfig.read_again(str(paths), context, limit_s=timing.login_s)
         if fresh.url != login.url:
             raise SettingsError(f"--kubeconfig {paths} now has another API server, {fresh.url}; restart to use it")
         return _proof(fresh)
 
-    return KubeConfig(login.url, credentials=Credentials(_proof(login), again), namespace=login.namespace)
+    credentials = Credentials(_proof(login), again, timing=timing)
+    return KubeConfig(login.url, credentials=credentials, namespace=login.namespace)
 
 
 def _proof(login: kubeconfig.Login) -> Proof:

@@ -17,19 +17,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.errors import SettingsError
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, CredentialTiming
 
 log = logging.getLogger(__name__)
-
-LOOK_S: Final = 5.0  # interval at which files and expiry are checked
-AHEAD_S: Final = 120.0  # credentials are renewed this long before they expire
-AHEAD_SHARE: Final = 0.3  # but no earlier than in the last third of their lifetime
-RETRY_S: Final = (5.0, 60.0)  # first and longest delay after a renewal that failed or brought nothing newer
-REFUSED_S: Final = (5.0, 300.0)  # first and longest delay between renewals after a 401: rights may be gone for good
-CALM_S: Final = 600.0  # after this long without a 401, the delays start from the first one again
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +43,28 @@ class Credentials:
     """The credentials in force: `proof` is the set, `number` counts the sets since the start."""
 
     def __init__(
-        self, proof: Proof, read: Callable[[], Awaitable[Proof]], now: Callable[[], float] = time.time
+        self,
+        proof: Proof,
+        read: Callable[[], Awaitable[Proof]],
+        now: Callable[[], float] = time.time,
+        timing: CredentialTiming = DEFAULT_CLIENT_TIMING.credentials,
     ) -> None:
         """Start with the set `proof`; `read` returns a new one, or raises SettingsError or OSError."""
         self.proof = proof
         self.number = 0
         self._read = read
         self._now = now
+        self._timing = timing
         self._since = now()
         self._stamps = _stamps(proof.files)
         self._lock = asyncio.Lock()
-        self._due = _Pause(RETRY_S, now)
-        self._refused = _Pause(REFUSED_S, now)
+        self._due = _Pause(timing.retry_s, timing.calm_s, now)
+        self._refused = _Pause(timing.rejected_s, timing.calm_s, now)
 
     async def keep(self) -> None:
         """Renew the credentials when they are due, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.0))
+            await asyncio.sleep(self._timing.look_s * random.uniform(0.8, 1.0))
             async with self._lock:
                 if self._have_files_changed() or (self._is_due() and self._due.over):
                     await self._renew()
@@ -87,7 +85,8 @@ class Credentials:
     def _is_due(self) -> bool:
         """Return True if the credentials expire soon."""
         life = self.proof.expires - self._since
-        return bool(self.proof.expires) and self._now() >= self.proof.expires - min(AHEAD_S, AHEAD_SHARE * life)
+        ahead_s = min(self._timing.ahead_s, self._timing.ahead_share * life)
+        return bool(self.proof.expires) and self._now() >= self.proof.expires - ahead_s
 
     async def _renew(self) -> bool:
         """Replace the set in force and return True, or False if that failed; the caller has the lock."""
@@ -99,7 +98,7 @@ class Credentials:
             log.warning("the credentials for the API server could not be renewed", extra={"error": str(err)})
             return False
         if fresh.expires > self.proof.expires:
-            self._due = _Pause(RETRY_S, self._now)
+            self._due = _Pause(self._timing.retry_s, self._timing.calm_s, self._now)
             self._since = self._now()
         self._stamps = stamps if fresh.files == self.proof.files else _stamps(fresh.files)
         self.proof = fresh
@@ -109,10 +108,11 @@ class Credentials:
 
 
 class _Pause:
-    """A pause between attempts that grows with each attempt."""
+    """A pause between attempts that grows with each attempt, until one begins `calm_s` seconds after the last pause."""
 
-    def __init__(self, bounds_s: tuple[float, float], now: Callable[[], float]) -> None:
+    def __init__(self, bounds_s: tuple[float, float], calm_s: float, now: Callable[[], float]) -> None:
         self._bounds_s = bounds_s
+        self._calm_s = calm_s
         self._now = now
         self._until = 0.0
         self._waits = backoff.delays(*bounds_s, random.random)
@@ -124,7 +124,7 @@ class _Pause:
 
     def begin(self) -> None:
         """Start a pause, longer than the last one unless that was long ago."""
-        if self._now() > self._until + CALM_S:
+        if self._now() > self._until + self._calm_s:
             self._waits = backoff.delays(*self._bounds_s, random.random)
         self._until = self._now() + next(self._waits)
 

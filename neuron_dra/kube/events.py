@@ -18,9 +18,7 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "neuron-dra-driver"
 MESSAGE_CHARACTERS: Final = 1024
-LIFETIME_S: Final = 3600.0
 MOST_KEPT: Final = 4096  # Events recorded as posted; one without a record is posted again, which renews it
-REPEAT_AFTER_S: Final = 600.0  # how often an Event that still applies is renewed; the API server keeps it for an hour
 
 
 def reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
@@ -34,6 +32,7 @@ class EventRecorder:
 
     def __init__(self, client: KubeClient, host: str, component: str = COMPONENT) -> None:
         self._client = client
+        self._timing = client.timing.events
         self._component = component
         self._host = host
         self._posted: dict[str, tuple[float, int]] = {}
@@ -55,7 +54,7 @@ class EventRecorder:
         name = f"{about['name'][:200]}.{digest}"
         self._forget(now.timestamp())
         last, count = self._posted.get(name, (0.0, 0))
-        if count and 0 <= now.timestamp() - last < REPEAT_AFTER_S:  # negative: the clock was set back
+        if count and 0 <= now.timestamp() - last < self._timing.repeat_s:  # negative: the clock was set back
             return
         stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
@@ -80,7 +79,7 @@ class EventRecorder:
 
     def _forget(self, now_s: float) -> None:
         """Drop Events so old that the API server has deleted them, and the oldest one if there are too many."""
-        while self._posted and now_s - next(iter(self._posted.values()))[0] >= LIFETIME_S:
+        while self._posted and now_s - next(iter(self._posted.values()))[0] >= self._timing.lifetime_s:
             del self._posted[next(iter(self._posted))]
         if len(self._posted) >= MOST_KEPT:
             del self._posted[next(iter(self._posted))]

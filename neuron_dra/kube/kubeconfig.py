@@ -16,12 +16,10 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube import certificates
-
-LOGIN_TIMEOUT_S: Final = 60.0  # for renewals; the first login has no limit, because it may prompt a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ def read(paths: str, context: str = "") -> Login:
     return _login(paths, done.stdout, done.returncode)
 
 
-async def read_again(paths: str, context: str = "") -> Login:
-    """Return the login as `read` does, without a terminal. Raises SettingsError, also after LOGIN_TIMEOUT_S seconds."""
+async def read_again(paths: str, context: str = "", *, limit_s: float) -> Login:
+    """Return the login as `read` does, without a terminal. Raises SettingsError, also after `limit_s` seconds."""
     process = await asyncio.create_subprocess_exec(
         *_command(paths, context),
         stdin=asyncio.subprocess.DEVNULL,
@@ -62,10 +60,10 @@ async def read_again(paths: str, context: str = "") -> Login:
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(LOGIN_TIMEOUT_S):
+        async with asyncio.timeout(limit_s):
             answer, _ = await process.communicate()
     except TimeoutError:
-        raise SettingsError(f"--kubeconfig {paths}: the login took more than {LOGIN_TIMEOUT_S:g} s") from None
+        raise SettingsError(f"--kubeconfig {paths}: the login took more than {limit_s:g} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -18,11 +18,6 @@ from neuron_dra.kube.objects import MALFORMED, Damaged, Identity
 from neuron_dra.kube.requests import Resource
 
 log = logging.getLogger(__name__)
-
-WATCH_S: Final = (240, 360)  # after which the server ends a watch; random, so that a fleet does not reconnect at once
-SILENCE_S: Final = 420.0  # bookmarks arrive about every minute, so this long without a byte is a dead connection
-RETRY_S: Final = (0.5, 30.0)  # first and longest delay after a failure
-SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, so that a broken server is not overloaded
 
 
 Raw = bytes | msgspec.Raw
@@ -43,7 +38,7 @@ class Reflector:
     `project` is called once for each received object, and returns the part to keep; its `metadata` must keep namespace,
     name, uid and resourceVersion. A change outside of what is kept does not call `on_change`. `fields`, a Struct with
     omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With `gather_s`, changes in
-    quick succession arrive together, up to that many seconds later.
+    quick succession arrive together, up to that many seconds later. Its waits are those of the client's timing.
 
     `damaged` has the objects, by namespace/name, of which values or the whole cannot be decoded. For the latter,
     `salvage` gets the text and what was last read, and returns what stands in for the object, None for nothing.
@@ -64,6 +59,7 @@ class Reflector:
         salvage: Salvage = keep_last,
     ) -> None:
         self._client = client
+        self._timing = client.timing.watch
         self._resource = resource
         self._namespace = namespace
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
@@ -204,17 +200,17 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch until cancelled. Raises the errors in `gives_up_on`."""
-        waits = backoff.delays(*RETRY_S, random.random)
+        waits = backoff.delays(*self._timing.retry_s, random.random)
         while True:
             started = asyncio.get_running_loop().time()
             try:
                 if not self._version:
                     await self.relist()
                 await self._watch()
-                failed = asyncio.get_running_loop().time() - started < SHORT_WATCH_S
+                failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except Gone:
                 self._version = ""
-                failed = asyncio.get_running_loop().time() - started < SHORT_WATCH_S
+                failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except ApiError as err:
                 if isinstance(err, self._gives_up_on):
                     raise
@@ -226,12 +222,13 @@ class Reflector:
             if failed:
                 await asyncio.sleep(next(waits))
             else:
-                waits = backoff.delays(*RETRY_S, random.random)
+                waits = backoff.delays(*self._timing.retry_s, random.random)
 
     async def _watch(self) -> None:
-        params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(random.randint(*WATCH_S))}
+        length_s = random.randint(*self._timing.length_s)
+        params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(length_s)}
         async with self._client.watch(
-            self._resource, self._namespace, params, idle_timeout_s=SILENCE_S, gather_s=self._gather_s
+            self._resource, self._namespace, params, idle_timeout_s=self._timing.silence_s, gather_s=self._gather_s
         ) as lines:
             async for line in lines:
                 self._receive(*objects.event(line))

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from neuron_dra import __version__
 from neuron_dra.core import names
@@ -56,19 +56,13 @@ from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
-
-HARDWARE_PERIOD_S: Final = 10.0
-REPAIR_PERIOD_S: Final = 5.0
-SUPERVISE_PERIOD_S: Final = 1.0
-FETCH_PATIENCE_S: Final = 34.0  # no GET starts after this, so that the last one ends within the kubelet's 45 s
-CALL_GRACE_S: Final = 5.0  # for the kubelet's running calls when the plugin stops
-TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
 
 
 class Plugin:
@@ -82,47 +76,46 @@ class Plugin:
         *,
         client: KubeClient | None = None,
         hardware: Hardware | None = None,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
         files = files or Files()
         name = settings.node_name
         self.settings = settings
+        self._timing = timing
         self.metrics = Metrics()
         self.metrics.build(__version__)
         self.dirty = Signal()  # notified when something changed that slices may depend on
-        self.client = client or KubeClient(kube)
-        self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
+        self.client = client or KubeClient(kube, timing=timing.client)
+        self.hardware = hardware or Hardware(
+            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware
+        )
         self.health = HealthSource(lambda: self.hardware.read_at)
         self.events = EventQueue(name, EventRecorder(self.client, name))
         self.node = OwnNode(self.client, name, self.dirty.notify)
-        self.claims = ClaimReader(self.client, name)
-        self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
+        self.claims = ClaimReader(self.client, name, timing.prepare)
+        self.store = Store(
+            settings.data_folder, Path(settings.cdi_root), boot_id(settings), files, timing.prepare.lock_s
+        )
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
         identity = settings.pod_uid or f"pid-{os.getpid()}"
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self.dirty.notify)
         plugins = Path(settings.kubelet_device_plugins_directory_path)
-        self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify)
+        self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify, timing.publish.device_plugin_s)
+        expected = settings.enable_ultraserver_operator
         self.ultraserver = UltraServerWatch(
-            self.client, self.dirty.notify, expected=settings.enable_ultraserver_operator
+            self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
         )
-        tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims)
-        self.gate = ReservationGate(name, self.ultraserver, tags)
+        tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims, timing.ultraserver)
+        self.gate = ReservationGate(name, self.ultraserver, tags, timing.ultraserver)
         self.admission = NodeAdmission(settings, self.claims, self.hardware, self.node, self.device_plugin, self.gate)
-        self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, FETCH_PATIENCE_S)
-        self.recovery = recovery.Recovery(
-            self.prepared, self.claims, self.admission.decide, self._adopted, self._ready_to_decide, self.metrics
-        )
-        self.orphan_release = OrphanRelease(
-            self.prepared,
-            self.claims,
-            name,
-            Path(settings.kubelet_pod_resources_socket),
-            lambda: self.node.kubelet_version,
-        )
+        self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, timing.prepare)
+        self.recovery = self._recovery()
+        self.orphan_release = self._orphan_release()
         ours = f"spec.driver={names.DRIVER},spec.nodeName={name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify)
         self.publishing = self._publishing(tags, files)
-        self.registration = Registration(str(settings.dra_socket), self._registration_changed)
+        self.registration = Registration(str(settings.dra_socket), self._registration_changed, timing.kubelet)
         self.services = self._services()
         self._dra = UnixServer(settings.dra_socket, self.services.add_dra)
         self._reg = UnixServer(settings.registration_socket, self.services.add_registration)
@@ -134,18 +127,41 @@ class Plugin:
         self.http = HttpServer(self.metrics.registry, self.why_not_ready, refresh)
         self._stop = asyncio.Event()
 
+    def _recovery(self) -> recovery.Recovery:
+        return recovery.Recovery(
+            self.prepared,
+            self.claims,
+            self.admission.decide,
+            self._adopted,
+            self._ready_to_decide,
+            self.metrics,
+            self._timing.prepare,
+        )
+
+    def _orphan_release(self) -> OrphanRelease:
+        return OrphanRelease(
+            self.prepared,
+            self.claims,
+            self.settings.node_name,
+            Path(self.settings.kubelet_pod_resources_socket),
+            lambda: self.node.kubelet_version,
+            self._timing.orphans,
+        )
+
     def _publishing(self, tags: TagKeeper, files: Files) -> Publishing:
         publisher = SlicePublisher(self.client, self.slices)
-        connected = ConnectedSets(self.settings, self.node, self.client, publisher, self.events, files)
+        timing = self._timing.publish
+        connected = ConnectedSets(self.settings, timing, self.node, self.client, publisher, self.events, files)
         return Publishing(
             self.settings,
+            timing,
             self.dirty,
             Sources(self.hardware, self.node, self.device_plugin, connected),
             Inventory(self.prepared, self.recovery, self.claims, self._adopted),
             tags,
             self.publisher_lock,
             publisher,
-            WantedDevices(self.settings, self.hardware, self.prepared, self.claims, publisher, tags, connected),
+            WantedDevices(self.settings, timing, self.hardware, self.prepared, self.claims, publisher, tags, connected),
             Reports(
                 self.settings,
                 self.hardware,
@@ -168,6 +184,7 @@ class Plugin:
             Path(self.settings.kubelet_pod_resources_socket),
             lambda: self.hardware.node,
             lambda: self.hardware.hanging,
+            self._timing.counters,
         )
         made.register(self.metrics.registry)
         return made
@@ -175,10 +192,10 @@ class Plugin:
     def _services(self) -> Services:
         return Services(
             DraService(self.transactions, self.metrics),
-            HealthService(self.health, self.settings.node_name),
+            HealthService(self.health, self.settings.node_name, self._timing.kubelet),
             Inspector(self),
             self.registration,
-            Liveness(self.settings.dra_socket, self.settings.registration_socket),
+            Liveness(self.settings.dra_socket, self.settings.registration_socket, self._timing.liveness),
         )
 
     @property
@@ -205,7 +222,7 @@ class Plugin:
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self.hardware.poll(HARDWARE_PERIOD_S), name="read hardware")
+            reading = tasks.create_task(self.hardware.poll(), name="read hardware")
             # Before the first publish, so that nothing is published beside a running device plugin.
             await self.device_plugin.look()
             loops: dict[str, Coroutine[Any, Any, Any]] = {
@@ -218,16 +235,16 @@ class Plugin:
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),
                 "look for a device plugin": self.device_plugin.run(),
-                "look for orphans": orphans.report(self.prepared, self.claims, self.metrics),
+                "look for orphans": orphans.report(self.prepared, self.claims, self.metrics, self._timing.orphans),
                 "release orphans": self.orphan_release.run(),
                 "check versions": self._check_versions(),
             }
             if self.settings.claim_status:
-                loops["write claim status"] = ClaimStatus(self.client, self.prepared).run()
+                loops["write claim status"] = ClaimStatus(self.client, self.prepared, self._timing).run()
             if self.settings.healthcheck_port:
-                loops["serve health"] = self._tcp_health.run()
+                loops["serve health"] = self._tcp_health.run(self._timing.port_retry_s)
             if self.settings.metrics_bind_address:
-                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
+                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address, self._timing.port_retry_s)
             running = [reading, *(tasks.create_task(loop, name=name) for name, loop in loops.items())]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             await self._stop.wait()
@@ -235,8 +252,9 @@ class Plugin:
             self.health.close()
             self.transactions.hurry()
             await supervisor  # or it would restore the sockets that are closed next
-            await asyncio.gather(self._reg.stop(1.0), self._dra.stop(CALL_GRACE_S))
-            await self.transactions.finish(TRANSACTION_GRACE_S)
+            graces = self._timing.kubelet
+            await asyncio.gather(self._reg.stop(graces.registration_grace_s), self._dra.stop(graces.call_grace_s))
+            await self.transactions.finish(graces.transaction_grace_s)
             for task in running:
                 task.cancel()
 
@@ -285,7 +303,7 @@ class Plugin:
 
     async def _repair(self) -> None:
         while True:
-            await asyncio.sleep(REPAIR_PERIOD_S)
+            await asyncio.sleep(self._timing.prepare.repair_s)
             try:
                 self.metrics.repaired(len(await self.prepared.repair()))
             except (OSError, TimeoutError) as err:
@@ -293,14 +311,15 @@ class Plugin:
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""
-        lag = Lag(self.metrics.lag)
+        lag = Lag(self.metrics.lag, self._timing.liveness.lag_alarm_s)
+        period_s = self._timing.kubelet.supervise_s
         while not self._stop.is_set():
             began = time.monotonic()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SUPERVISE_PERIOD_S):
+                async with asyncio.timeout(period_s):
                     await self._stop.wait()
                 return
-            lag.take(time.monotonic() - began - SUPERVISE_PERIOD_S)
+            lag.take(time.monotonic() - began - period_s)
             self._try_lock(self.publisher_lock.poll)
             if not self._dra.intact:
                 log.warning("the DRA socket was removed or replaced; serving it again", extra={"path": self._dra.path})
@@ -313,7 +332,7 @@ class Plugin:
 
     async def _check_versions(self) -> None:
         await self.node.synced.wait()
-        problems = version.problems(await version.server(self.client), self.node.info)
+        problems = version.problems(await version.server(self.client, self._timing.version_retry_s), self.node.info)
         for problem in problems:
             if problem.fatal:
                 raise SettingsError(problem.text)

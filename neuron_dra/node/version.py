@@ -6,14 +6,13 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from neuron_dra.core import backoff, versions
 from neuron_dra.core.versions import Problem
 from neuron_dra.errors import ApiError, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient, decode_object
-
-RETRY_S: Final = (1.0, 30.0)  # first and longest wait for an answer
+from neuron_dra.node.timing import DEFAULT_TIMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class Server:
     serves_v1: bool  # resource.k8s.io/v1
 
 
-async def server(client: KubeClient) -> Server:
-    """Return the API server's version; retry until it answers."""
-    for wait_s in backoff.delays(*RETRY_S, random.random):
+async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMING.version_retry_s) -> Server:
+    """Return the API server's version; retry until it answers. `retry_s` is the first and the longest wait."""
+    for wait_s in backoff.delays(*retry_s, random.random):
         try:
             found = decode_object(await client.request("GET", "/version")).get("gitVersion")
             if not isinstance(found, str):

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deployed import is_installed, relabel, settled
 from fleet import TRN3, end_workloads, slots
-from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 from releases import Shell, publish, with_registry
 
+from hack.bed.deployed import is_installed, relabel, settled
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 from tests.support.skipping import impossible
 
 TRN2 = "trn2.48xlarge"
@@ -49,7 +49,7 @@ def running_bed() -> Iterator[TestBed]:
     """The shared test bed; a running one is used, and left running."""
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
-    from bed import layout
+    from hack.bed import layout
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up

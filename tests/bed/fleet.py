@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deployed import CONTROLLER, NAMESPACE, environment, slices
-from real_cluster import PATIENCE_S, QUICK, REPOSITORY, BedError, Namespace, TestBed, eventually
-
+from hack.bed.deployed import CONTROLLER, NAMESPACE, environment, slices
+from hack.bed.real_cluster import PATIENCE_S, QUICK, REPOSITORY, BedError, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 TRN3 = "trn3.48xlarge"

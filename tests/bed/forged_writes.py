@@ -30,6 +30,7 @@ TEMPLATES = "neuron-dra-driver-reserved-templates"
 CLAIMS = "neuron-dra-driver-reserved-claims"
 PODS = "neuron-dra-driver-reserved-pods"
 STATUS = "neuron-dra-driver-ultraserver-status"
+WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
 SERVICES = "neuron-dra-driver-controller-services"
@@ -153,6 +154,8 @@ def workload() -> Obj:
 
 APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
 ALLOCATED = {"status": {"state": "Ready", "allocations": []}}
+COPY = {"ultraserverIndex": 0, "ultraserver": "us-gone", "allocationId": "0123456789abcdef", "nodes": [OTHER]}
+COPIED = {"status": {"state": "Allocated", "groups": [COPY]}}
 LABELLED = {"metadata": {"labels": {LABEL: "x"}}}
 TAINTED = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
 OWNED = {"metadata": {"ownerReferences": []}}
@@ -274,7 +277,10 @@ ROWS: Sequence[Row] = (
     *creates(SERVICE_PLACE, service("web"), SERVICES, CONTROLLER),
     *creates(SERVICE_PLACE, service("web"), RBAC, PLUGIN),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), "", CONTROLLER, MASTER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-ipv4", "forged-rank0"), "", CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-ipv6", "forged-rank0"), "", CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "web"), ENDPOINTS, CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-web", "forged-rank0"), ENDPOINTS, CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("web", "web"), ENDPOINTS, CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), RBAC, EDITOR, ADMIN, PLUGIN),
     # The limit of reserved nodes of a namespace.
@@ -311,7 +317,11 @@ ROWS: Sequence[Row] = (
     *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN, CONTROLLER),
     *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
-    *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER),
+    *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER, RESCUE, RESCUERS),
+    # Reservations in workloads, from which lost ones are restored.
+    *patches(f"{WORKLOAD_PLACE}/older/status", COPIED, WORKLOAD_STATUS, TENANT, MASTER),
+    *patches(f"{WORKLOAD_PLACE.replace('/v1/', '/v1beta1/')}/older/status", COPIED, WORKLOAD_STATUS, TENANT),
+    *patches(f"{WORKLOAD_PLACE}/older", COPIED, "", TENANT),  # without the subresource, the status is ignored
     # Ways to bypass the policies.
     Row(ADMIN, "DELETE", f"{POLICY_PLACE}/{CLAIMS}", None, RBAC),
     Row(TENANT, "DELETE", f"{POLICY_PLACE}/{LIMITS}", None, RBAC),

@@ -6,11 +6,11 @@ import gzip
 import re
 
 import yaml
-from deployed import CONTROLLER, NAMESPACE
 from fleet import TRN3
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from releases import ADDRESS, IMAGE, VERSIONS, Shell
 
+from hack.bed.deployed import CONTROLLER, NAMESPACE
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 VALUES = {"draDriver": {"image": {"repository": IMAGE}}, "ultraserverOperator": {"enabled": True}}
@@ -37,7 +37,7 @@ def objects(section: str) -> list[Obj]:
 
 def push(shell: Shell, tag: str, objects: list[Obj]) -> None:
     """Push manifests to the registry, as an artifact that Flux and Argo CD read."""
-    from bed import oci
+    from hack.bed import oci
 
     layer = oci.Layer()
     layer.file("objects.yaml", yaml.safe_dump_all(objects).encode())

@@ -9,19 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bed import cgroups
-from deployed import (
-    CHECKPOINT,
-    CONTROLLER,
-    DAEMONSET,
-    NAMESPACE,
-    REGISTRY,
-    device_plugin,
-    plugin_pod,
-    pod,
-    settled,
-    template,
-)
 from fleet import (
     AWSS_CRDS,
     OUR_CRDS,
@@ -35,8 +22,21 @@ from fleet import (
     wait_state,
     workload,
 )
-from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
+from hack.bed import cgroups
+from hack.bed.deployed import (
+    CHECKPOINT,
+    CONTROLLER,
+    DAEMONSET,
+    NAMESPACE,
+    REGISTRY,
+    device_plugin,
+    plugin_pod,
+    pod,
+    settled,
+    template,
+)
+from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
 

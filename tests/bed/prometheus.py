@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import yaml
-from bed import build, driver, layout, network
-from real_cluster import REPOSITORY, TestBed, eventually
 
+from hack.bed import build, driver, layout, network
+from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.support.built_tools import path_of
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from deployed import NAMESPACE
 from fleet import TRN3
-from real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 
+from hack.bed.deployed import NAMESPACE
+from hack.bed.real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"
@@ -65,7 +65,7 @@ def _pod_specs(value: Any) -> Iterator[Obj]:
 
 def kill_program(bed: TestBed, node: str, program: str) -> None:
     """Kill the processes that run a program on a node, as a power cut does."""
-    from bed import cgroups
+    from hack.bed import cgroups
 
     for pid in cgroups.members(bed.where, node):
         with contextlib.suppress(OSError):

@@ -6,18 +6,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployed import CONTROLLER, DAEMONSET, NAMESPACE
-from real_cluster import REPOSITORY, TestBed, eventually
-
+from hack.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE
+from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from tests.support import image_registry
 from tests.support.skipping import impossible
-
-sys.path.insert(0, str(REPOSITORY / "hack"))
 
 ADDRESS = "127.0.0.1:5000"  # in the test bed's network; containerd, skopeo and Helm use no TLS there
 IMAGE = f"{ADDRESS}/neuron/neuron-dra-driver"
@@ -32,7 +28,7 @@ class Shell:
     folder: Path
 
     def run(self, command: str) -> str:
-        from bed import network
+        from hack.bed import network
 
         environment = {**os.environ, **self.bed.parts.plane.environment(), "HOME": str(self.folder / "home")}
         words = [*network.enter(self.bed.where), "bash", "-euo", "pipefail", "-c", self.here(command)]
@@ -49,7 +45,7 @@ class Shell:
 
 def with_registry(bed: TestBed, folder: Path) -> Iterator[Shell]:
     """Run a registry on a test bed that is up, beside a clone of this repository, until the generator is closed."""
-    from bed import build, network
+    from hack.bed import build, network
 
     if shutil.which("skopeo") is None:
         impossible("skopeo is missing (Debian package skopeo)")
@@ -69,7 +65,7 @@ def with_registry(bed: TestBed, folder: Path) -> Iterator[Shell]:
 
 def publish(shell: Shell) -> None:
     """Build and publish two releases of what is checked out, which differ in their version alone."""
-    import release  # the import path is set here
+    from hack.release import build as release
 
     base = REPOSITORY / "build/debian-base.tar"
     subprocess.run(["make", str(base.relative_to(REPOSITORY))], cwd=REPOSITORY, check=True)

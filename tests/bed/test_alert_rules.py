@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from bed import build, layout
 from prometheus import program, rendered, rule_groups, seconds
 
+from hack.bed import build, layout
 from neuron_dra.core.wire import Obj
 
 pytestmark = pytest.mark.long  # Prometheus is built first

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from deployed import NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template, with_setting
-from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+
+from hack.bed.deployed import NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template, with_setting
+from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
 ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 import pytest
-from bed import hardware
-from deployed import NAMESPACE, plugin_pod, pod, settled, template
-from real_cluster import BedNode, Namespace, TestBed, eventually
 
+from hack.bed import hardware
+from hack.bed.deployed import NAMESPACE, plugin_pod, pod, settled, template
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.emulation import simulated_load
 
 WALKS = 12

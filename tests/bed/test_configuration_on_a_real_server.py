@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from real_cluster import REPOSITORY, BedError, TestBed, eventually
 
+from hack.bed.real_cluster import REPOSITORY, BedError, TestBed, eventually
 from neuron_dra.core import names
 from tests.support.configurations import ROWS, Row, claim, entry, neuron, template
 

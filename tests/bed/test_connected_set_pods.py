@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deployed import (
+
+from hack.bed.deployed import (
     DAEMONSET,
     IMAGE,
     NAMESPACE,
@@ -23,7 +24,7 @@ from deployed import (
     stays_pending,
     template,
 )
-from real_cluster import BedNode, Namespace, TestBed, eventually
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 LIMIT = "deviceclass.resource.kubernetes.io/{}.neuron.aws.com"
 SETS = 223  # on inf2.48xlarge

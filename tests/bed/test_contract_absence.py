@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bed.errors import BedError
-from deployed import (
+
+from hack.bed.deployed import (
     NAMESPACE,
     cdi_claims,
     devices,
@@ -27,7 +27,8 @@ from deployed import (
     sockets,
     template,
 )
-from real_cluster import BedNode, Namespace, TestBed, eventually
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file exists

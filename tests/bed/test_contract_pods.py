@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bed.errors import BedError
-from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, template
-from real_cluster import IMAGE, BedNode, Namespace, eventually
 
+from hack.bed.deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import IMAGE, BedNode, Namespace, eventually
 from neuron_dra.core.wire import Obj
 
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"

@@ -10,8 +10,8 @@ import random
 from typing import Any
 
 import pytest
-from real_cluster import Namespace, TestBed, eventually
 
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import scheduler
 

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bed.errors import BedError
-from deployed import (
+
+from hack.bed.deployed import (
     DAEMONSET,
     DATA,
     NAMESPACE,
@@ -34,8 +34,8 @@ from deployed import (
     slices,
     template,
 )
-from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
-
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
 

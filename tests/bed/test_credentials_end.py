@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deployed import CONTROLLER, NAMESPACE, devices, registered_pods, relabel, settled
-from real_cluster import TESTBED, BedNode, Namespace, TestBed, eventually
 
+from hack.bed.deployed import CONTROLLER, NAMESPACE, devices, registered_pods, relabel, settled
+from hack.bed.real_cluster import TESTBED, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.support.logins import Authority, Login
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from bed.errors import BedError
-from deployed import (
+
+from hack.bed.deployed import (
     CHECKPOINT,
     DAEMONSET,
     MANIFESTS,
@@ -36,7 +36,8 @@ from deployed import (
     stays_pending,
     template,
 )
-from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 TRN1, TRN2 = "trn1.2xlarge", "trn2.48xlarge"
@@ -128,7 +129,7 @@ def test_driver_runs_without_capabilities(driver: TestBed, trn2: BedNode) -> Non
 
 def test_helm_test_gets_a_device_and_leaves_nothing(driver: TestBed, trn2: BedNode) -> None:
     """(18.5)"""
-    from bed import driver as installed
+    from hack.bed import driver as installed
 
     output = installed.helm(driver.parts, "test", installed.RELEASE, "--namespace", NAMESPACE)
     assert re.findall(r"^Phase: +(\w+)", output, re.MULTILINE) == ["Succeeded", "Succeeded"]

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from deployed import lnc, neurons, plugin_pod, pod, settled, template, with_setting
-from real_cluster import BedNode, Namespace, TestBed, eventually
 
+from hack.bed.deployed import lnc, neurons, plugin_pod, pod, settled, template, with_setting
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import metadata
 
 FILE = f"{metadata.CONTAINER_FOLDER}/resourceclaimtemplates/neurons/neurons/neuron.aws.com-metadata.json"

@@ -10,11 +10,11 @@ from typing import Any
 
 import gitops
 import pytest
-from deployed import NAMESPACE
-from real_cluster import Namespace, TestBed, eventually
 from recipes import all_reduce, complete, start
 from releases import IMAGE, VERSIONS, Shell, images
 
+from hack.bed.deployed import NAMESPACE
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]

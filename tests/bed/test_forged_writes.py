@@ -21,10 +21,10 @@ from urllib.parse import quote, urlencode
 import forged_writes as table
 import pytest
 import yaml
-from bed import pki
 from forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
-from real_cluster import REPOSITORY, TestBed, eventually
 
+from hack.bed import pki
+from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"
@@ -317,7 +317,7 @@ def in_force(api: Api, name: str) -> None:
     eventually(f"{name} is in force", lambda: not rows or api.outcome(rows[0]) == name, 60)
 
 
-def test_forged_writes_are_rejected_per_table(api: Api, guards: list[str]):
+def test_forged_writes_are_rejected_per_table(api: Api, guards: list[str]) -> None:
     outcomes = [(row, api.outcome(row)) for row in expected(minor_of(api))]
     wrong = [
         f"{row.text}\n    ends with {found or 'success'!r}, not {row.ends or 'success'!r}"
@@ -328,7 +328,7 @@ def test_forged_writes_are_rejected_per_table(api: Api, guards: list[str]):
     assert len(outcomes) >= 60
 
 
-def test_policies_are_tabled_and_compile(api: Api, guards: list[str]):
+def test_policies_are_tabled_and_compile(api: Api, guards: list[str]) -> None:
     assert set(guards) == {row.ends for row in ROWS} - {"", table.RBAC}
     for name in guards:
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
@@ -346,7 +346,7 @@ POLICIES = sorted({row.ends for row in ROWS} - {"", table.RBAC})
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_each_policy_is_needed(api: Api, guards: list[str], name: str):
+def test_each_policy_is_needed(api: Api, guards: list[str], name: str) -> None:
     minor = minor_of(api)
     rows = [row for row in refused_by(name) if minor >= row.since]
     if not rows:
@@ -365,7 +365,7 @@ def test_each_policy_is_needed(api: Api, guards: list[str], name: str):
     assert "" in outcomes
 
 
-def test_rejections_name_the_remedy(api: Api, guards: list[str]):
+def test_rejections_name_the_remedy(api: Api, guards: list[str]) -> None:
     messages: set[str] = set()
     for row in expected(minor_of(api)):
         if row.ends not in ("", table.RBAC):

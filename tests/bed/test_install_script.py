@@ -6,15 +6,16 @@ import os
 import subprocess
 
 import pytest
-from deployed import NAMESPACE
-from real_cluster import REPOSITORY, TestBed
+
+from hack.bed.deployed import NAMESPACE
+from hack.bed.real_cluster import REPOSITORY, TestBed
 
 SCRIPT = REPOSITORY / "deploy/install.sh"
 IMAGE = "registry.example.com:5000/neuron/neuron-dra-driver"
 
 
 def install(bed: TestBed, *words: str) -> subprocess.CompletedProcess[str]:
-    from bed import network
+    from hack.bed import network
 
     environment = {**os.environ, **bed.parts.plane.environment()}
     command = [*network.enter(bed.where), str(SCRIPT), *words]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from real_cluster import REPOSITORY, BedError, TestBed, eventually
 
-from tests.support.limit_rows import LABEL, NEURON, ROWS, Row, on, one, pod, refused, sets, workload
+from hack.bed.real_cluster import REPOSITORY, BedError, TestBed, eventually
+from hack.oracle.limit_rows import LABEL, NEURON, ROWS, Row, on, one, pod, refused, sets, workload
 from tests.support.policies import pod_specs
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"

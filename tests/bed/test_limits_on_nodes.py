@@ -8,10 +8,10 @@ import random
 from typing import Any
 
 import pytest
-from deployed import IMAGE, devices, environment, events, neurons, started
-from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
-from tests.support import packing
+from hack.bed.deployed import IMAGE, devices, environment, events, neurons, started
+from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from hack.oracle import packing_walk as packing
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 RING, TORUS, ULTRA = "inf2.48xlarge", "trn1.32xlarge", "trn2u.48xlarge"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from deployed import IMAGE, TYPE_LABEL, devices, neurons, slices
-from real_cluster import Namespace, TestBed, eventually
 
+from hack.bed.deployed import IMAGE, TYPE_LABEL, devices, neurons, slices
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core import catalogue
 from neuron_dra.node.publish.connected import EVENT
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import monitored
 import pytest
-from deployed import NAMESPACE
 from fleet import workload
 from monitored import FAULTS, PLAIN, TRN2, Fault
 from prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
+from hack.bed.deployed import NAMESPACE
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]  # Prometheus is built first

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bed.errors import BedError
-from deployed import (
+
+from hack.bed.deployed import (
     DATA,
     NAMESPACE,
     device_plugin,
@@ -28,7 +28,8 @@ from deployed import (
     sockets,
     template,
 )
-from real_cluster import BedNode, Namespace, TestBed, eventually
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 POLICY = "neuron-dra-driver-own-resourceslices"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"

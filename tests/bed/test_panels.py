@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import subprocess
-import sys
 import time
 import urllib.parse
 import urllib.request
@@ -22,21 +21,18 @@ from typing import Any
 
 import pytest
 import yaml
-from bed import build, layout, network
+from failing_world import break_links, repair_links, running
 from prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
 from prometheus_client import start_http_server
-from real_cluster import REPOSITORY
+from ultraserver_world import World
 
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
 from controller.plan.fleet_index import FleetIndex
+from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
 from neuron_dra.node.metrics import Metrics as PluginMetrics
-
-sys.path.append(str(REPOSITORY / "tests/unit"))
-from failing_world import break_links, repair_links, running
-from ultraserver_world import World
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # Prometheus is built first
 NODES = tuple(f"u0-{number}" for number in range(4))

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from deployed import IMAGE, devices, environment, is_ready, neurons
-from real_cluster import Namespace, TestBed, eventually
 
+from hack.bed.deployed import IMAGE, devices, environment, is_ready, neurons
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
 from tests.support import public_manifests as public

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployed import NAMESPACE
-from real_cluster import Namespace, TestBed
 from releases import IMAGE, VERSIONS, Shell, commands, images, publish, section, uninstall, upgrade, with_registry
+
+from hack.bed.deployed import NAMESPACE
+from hack.bed.real_cluster import Namespace, TestBed
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 MOST_COMMANDS = 10

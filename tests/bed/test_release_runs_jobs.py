@@ -12,13 +12,13 @@ from pathlib import Path
 
 import monitored
 import pytest
-from deployed import NAMESPACE, net_drivers
 from fleet import NODES, TRN3, end_workloads
 from prometheus import dashboards, panels, rendered, running
-from real_cluster import Namespace, TestBed, eventually
 from recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start
 from releases import IMAGE, VERSIONS, Shell, commands, images, publish, section, uninstall, upgrade, with_registry
 
+from hack.bed.deployed import NAMESPACE, net_drivers
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from deployed import allocated, pod, prepared, template
 from google.protobuf import json_format
-from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
+from hack.bed.deployed import allocated, pod, prepared, template
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.kubelet_wire import PreparedDevice

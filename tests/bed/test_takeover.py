@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bed.errors import BedError
-from deployed import (
+
+from hack.bed.deployed import (
     DATA,
     REGISTRY,
     allocated,
@@ -33,8 +33,8 @@ from deployed import (
     slices,
     template,
 )
-from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
-
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 TRN2 = "trn2.48xlarge"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from real_cluster import REPOSITORY, BedError, TestBed, eventually
 
+from hack.bed.real_cluster import REPOSITORY, BedError, TestBed, eventually
 from tests.support.library_rows import LABEL, POLICIES, ROWS, TEAM, Row, exactly, pod, template
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"

@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from bed.errors import BedError
 from fleet import TRN3, slots
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
 POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"
@@ -49,7 +50,7 @@ def refusal(bed: TestBed, node: str, label: str) -> str:
     return ""
 
 
-def test_capacity_block_label_is_immutable(access, registered):
+def test_capacity_block_label_is_immutable(access, registered) -> None:
     # The API server takes some seconds to enforce a new policy; each try is a change.
     tries = itertools.count(2)
     said = eventually("the policy refuses", lambda: refusal(access, registered, f"{LABEL}=cr-{next(tries)}"), 60)
@@ -62,7 +63,7 @@ def test_capacity_block_label_is_immutable(access, registered):
     assert (labels[LABEL], labels["zone"]) == (before, "b")
 
 
-def test_roles_allow_what_they_should(access: TestBed, namespace: Namespace):
+def test_roles_allow_what_they_should(access: TestBed, namespace: Namespace) -> None:
     """13.15."""
     access.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
     reserving = "neuron-ultraserver-workloads-edit"
@@ -94,7 +95,7 @@ grpcurl -plaintext -max-time 10 -d "$1" 127.0.0.1:18082 neuron.ultraserver.v1.Ul
 """
 
 
-def test_dry_run_by_port_forward_reserves_nothing(fleet: TestBed):
+def test_dry_run_by_port_forward_reserves_nothing(fleet: TestBed) -> None:
     asked = {"workload": {"instance_type": TRN3, "topology_size": 4, "server_count": 3}}
     answer = json.loads(fleet.command("exec", "--", "bash", "-c", ASK, "ask", json.dumps(asked)))
     [planned] = answer["workloads"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from deployed import is_ready
 from fleet import (
     OUTAGE,
     TRN3,
@@ -25,8 +24,9 @@ from fleet import (
     wait_state,
     workload,
 )
-from real_cluster import BedNode, Namespace, TestBed, eventually
 
+from hack.bed.deployed import is_ready
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 GIVEN_UP = "node.kubernetes.io/out-of-service"

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bed import cgroups, driver
-from deployed import CONTROLLER, NAMESPACE, is_ready
 from fleet import slots, workload
-from real_cluster import TESTBED, Namespace, TestBed, eventually
+
+from hack.bed import cgroups, driver
+from hack.bed.deployed import CONTROLLER, NAMESPACE, is_ready
+from hack.bed.real_cluster import TESTBED, Namespace, TestBed, eventually
 
 
 def leader(bed: TestBed) -> str:

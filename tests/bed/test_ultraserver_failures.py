@@ -6,7 +6,6 @@ import json
 import time
 
 import pytest
-from deployed import all_healthy, slices
 from fleet import (
     OUTAGE,
     TRN3,
@@ -26,7 +25,9 @@ from fleet import (
     wait_state,
     workload,
 )
-from real_cluster import BedNode, Namespace, TestBed, eventually
+
+from hack.bed.deployed import all_healthy, slices
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2U = "trn2u.48xlarge"
 LINK = "0:link_interserver"  # as the kernel driver reports that device 0 has lost its link to another node

@@ -22,8 +22,8 @@ from fleet import (
     wait_state,
     workload,
 )
-from real_cluster import QUICK, BedNode, Namespace, TestBed, eventually
 
+from hack.bed.real_cluster import QUICK, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 GRACE_S = 30  # nodes stop and come back one after the other, within this time

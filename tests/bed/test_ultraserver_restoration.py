@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from bed import driver
-from bed.errors import BedError
-from deployed import NAMESPACE
 from fleet import in_order, job, pods, ranks, slots, submit, tags, uids, wait_available, workload
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
+from hack.bed import driver
+from hack.bed.deployed import NAMESPACE
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 

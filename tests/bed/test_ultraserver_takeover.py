@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from deployed import CONTROLLER, NAMESPACE
 from fleet import (
     AWSS_CRDS,
     NODES,
@@ -23,8 +22,9 @@ from fleet import (
     wait_state,
     workload,
 )
-from real_cluster import Namespace, TestBed, eventually
 
+from hack.bed.deployed import CONTROLLER, NAMESPACE
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"

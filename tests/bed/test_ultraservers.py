@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from deployed import net_drivers, pod, refusal, settled, stays_pending
 from fleet import (
     NODES,
     RANK,
@@ -35,9 +34,10 @@ from fleet import (
     without_policies,
     workload,
 )
-from real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
 from recipes import idle
 
+from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
+from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"

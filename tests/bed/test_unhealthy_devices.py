@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deployed import all_healthy, devices, metrics, neurons, pod, prepared, template
-from real_cluster import BedNode, Namespace, TestBed, eventually
+
+from hack.bed.deployed import all_healthy, devices, metrics, neurons, pod, prepared, template
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 DETECTED_S = 30  # documented in docs/health.md
 REPAIRED_S = 40  # one reading, the test bed's hold of 5 s, and one more reading

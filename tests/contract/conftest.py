@@ -12,16 +12,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from api_client import Server, real_session, serve_things
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "bed")]
-
-from api_client import Server, real_session, serve_things  # noqa: E402
-
-from neuron_dra.core import publication  # noqa: E402
-from neuron_dra.emulation.embedded_api import EmbeddedApi  # noqa: E402
-from neuron_dra.node.publish import loop  # noqa: E402
-from tests.support.skipping import impossible  # noqa: E402
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.support.plugin_host import PluginHost
+from tests.support.skipping import impossible
+from tests.support.timings import QUICK
 
 UP_TIMEOUT_S = 3600  # the first one builds Kubernetes
 EMBEDDED_MINOR = 37
@@ -29,12 +25,9 @@ REAL = (pytest.mark.testbed, pytest.mark.timeout(600))
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(host: PluginHost) -> None:
     """A plugin that reads hardware, gathers changes and tries again within fractions of a second."""
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(loop, "GATHER_S", 0.02)
-    monkeypatch.setattr(loop, "RETRY_S", (0.05, 0.5))
-    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+    host.timing = QUICK
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ def real_cluster() -> Iterator[RealCluster]:
         return
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
-    from real_cluster import TestBed, layout
+    from hack.bed.real_cluster import TestBed, layout
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up

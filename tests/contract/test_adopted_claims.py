@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -16,9 +15,10 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.prepare import orphan_release
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
+from tests.support.timings import quicker
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
@@ -44,11 +44,9 @@ class Running:
             self.claims[namespace, claim] = {DRIVER: (handed_out,)}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphan_release, "LOOK_S", 0.05)
-    monkeypatch.setattr(orphan_release, "ABSENT_S", 0.2)
-    monkeypatch.setattr(orphan_release, "ASK_AGAIN_S", (0.1, 0.2))
+@pytest.fixture
+def timing() -> Timing:
+    return quicker(DEFAULT_TIMING, orphans={"look_s": 0.05, "absent_s": 0.2, "ask_again_s": (0.1, 0.2)})
 
 
 @pytest.fixture
@@ -212,12 +210,12 @@ async def test_inconclusive_list_releases_nothing(
 
 
 async def test_kubelet_before_1_34_is_not_called(
-    adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources
+    adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})
     await eventually(lambda: version.kubelet(adopted.node.object) == "v1.33.9-eks-1234")
     api.delete("resourceclaims", "old", "default")
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "orphaned claims cannot be found" in caplog.text, what="a look that knows the version")
     asked = pod_resources.asked
     await always(lambda: held(adopted) == {"old"} and pod_resources.asked == asked, 1.0)
 

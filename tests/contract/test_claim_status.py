@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -14,8 +13,9 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.node.prepare import claim_status as writing
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import quicker, with_timing
 from tests.support.waiting import eventually
 
 THEIRS = {
@@ -35,9 +35,12 @@ LNC_1 = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "AGAIN_S", (0.01, 0.05))
+HURRIED = quicker(DEFAULT_TIMING, prepare={"status_retry_s": (0.01, 0.05)})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 def claim_of_two_drivers(api: EmbeddedApi, name: str = "both") -> dict[str, Any]:
@@ -126,17 +129,16 @@ async def test_rejected_write_fails_no_prepare(status: int, host: PluginHost, ap
         await prepared(kubelet, other)
         await eventually(lambda: entries(api, "other"), what="the entry of the other claim")
         if status == 422:
-            await asyncio.sleep(0.2)
+            await prepared(kubelet, api.create(allocated_claim("third", "node-a", [3])))
+            await eventually(lambda: entries(api, "third"), what="the entry of a later claim")
             assert fault.hits == 1
         else:
             await eventually(lambda: len(entries(api)) == 3, what="three entries after the faults")
 
 
-async def test_a_write_that_fails_delays_no_other_claim(
-    host: PluginHost, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, prepare={"status_retry_s": (3600.0, 3600.0)})
+async def test_a_write_that_fails_delays_no_other_claim(host: PluginHost, api: EmbeddedApi) -> None:
     """Also one that fails each time, as while a tenant changes its claim all the time."""
-    monkeypatch.setattr(writing, "AGAIN_S", (3600.0, 3600.0))
     fault = api.faults.add(Fault(status=403, verb="update", resource="resourceclaims/status", name="both", times=None))
     claim, other = claim_of_two_drivers(api), api.create(allocated_claim("other", "node-a", [2]))
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):

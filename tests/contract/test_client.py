@@ -194,28 +194,24 @@ async def test_request_without_token_is_not_retried_on_401(api: EmbeddedApi, cli
     assert len(api.log) == 1
 
 
-async def test_long_list_is_read_in_pages(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
+async def test_long_list_is_read_in_pages(api: EmbeddedApi) -> None:
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
-    pages = [page.decoded(dict).objects async for page in client.list(RESOURCE_CLAIMS)]
+    async with KubeClient(KubeConfig(api.url), page_size=4) as client:
+        pages = [page.decoded(dict).objects async for page in client.list(RESOURCE_CLAIMS)]
     assert [len(page) for page in pages] == [4, 4, 2]
     assert {item["metadata"]["name"] for page in pages for item in page} == {f"job-{n}" for n in range(10)}
 
 
-async def test_expired_list_continuation_is_gone(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
+async def test_expired_list_continuation_is_gone(api: EmbeddedApi) -> None:
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
-    pages = client.list(RESOURCE_CLAIMS)
-    await anext(pages)
-    api.compact()
-    with pytest.raises(Gone):
+    async with KubeClient(KubeConfig(api.url), page_size=4) as client:
+        pages = client.list(RESOURCE_CLAIMS)
         await anext(pages)
+        api.compact()
+        with pytest.raises(Gone):
+            await anext(pages)
 
 
 async def test_watch_yields_events_until_the_server_ends(api: EmbeddedApi, client: KubeClient) -> None:
@@ -321,8 +317,7 @@ async def test_server_without_the_v1_api_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("strange", list(STRANGE))
-async def test_strange_reply_for_the_version_is_asked_again(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "RETRY_S", (0.01, 0.05))
+async def test_strange_reply_for_the_version_is_asked_again(strange: str) -> None:
     reply, asked = STRANGE[strange], []
 
     async def answer(request: web.Request) -> web.Response:
@@ -336,7 +331,7 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str, monkey
     app = web.Application()
     app.router.add_route("GET", "/{path:.*}", answer)
     async with TestServer(app) as server, KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
-        assert await version.server(client) == version.Server("v1.37.0", serves_v1=True)
+        assert await version.server(client, (0.01, 0.05)) == version.Server("v1.37.0", serves_v1=True)
 
 
 async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:

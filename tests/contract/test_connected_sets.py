@@ -15,18 +15,21 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.publish import connected
+from neuron_dra.node.timing import Timing
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
 
 ON: dict[str, Any] = {"connected_sets": True}
 SET = "neuron-set-3-0"
 
 
-@pytest.fixture(autouse=True)
-def quick_checks(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided, "WITHDRAW_S", 0.5)
-    monkeypatch.setattr(connected, "RECHECK_S", 0.1)
-    monkeypatch.setattr(connected, "CHECK_S", 0.3)
+HURRIED = quicker(QUICK, publish={"leaving": {"withdraw_s": 0.5}, "sets_check_s": (0.1, 0.3)})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 @pytest.fixture
@@ -39,8 +42,8 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
-    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge")
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)
     yield made
     await made.close()
 
@@ -111,12 +114,9 @@ async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginH
         await all_published(api)
 
 
-async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, publish={"sets_check_s": (3600.0, 3600.0)})
+async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(api: EmbeddedApi, host: PluginHost) -> None:
     """The next check may be twelve minutes away; the Node shows the new version at once."""
-    monkeypatch.setattr(connected, "RECHECK_S", 3600)
-    monkeypatch.setattr(connected, "CHECK_S", 3600)
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4-eks-1"}}})
     async with host.running(**ON):
         await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)), 30)

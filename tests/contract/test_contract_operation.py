@@ -13,8 +13,7 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
-from neuron_dra.node.endpoints.liveness import LAG_ALARM_S
-from neuron_dra.node.plugin import SUPERVISE_PERIOD_S
+from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -27,8 +26,9 @@ async def test_blocked_event_loop_is_measured_and_logged(host: PluginHost, caplo
 
     async with host.running() as plugin:
         await eventually(lambda: lag(plugin) > 0, 60)  # the supervisor runs
-        time.sleep(SUPERVISE_PERIOD_S + LAG_ALARM_S + 0.1)  # at any time of the supervisor's period
-        await eventually(lambda: lag(plugin) > LAG_ALARM_S, 60)
+        alarm_s = DEFAULT_TIMING.liveness.lag_alarm_s
+        time.sleep(DEFAULT_TIMING.kubelet.supervise_s + alarm_s + 0.1)  # at any time of the supervisor's period
+        await eventually(lambda: lag(plugin) > alarm_s, 60)
         logged = [record for record in caplog.records if record.message == "the event loop was blocked"]
         assert logged
         assert logged[0].levelname == "WARNING"

@@ -17,7 +17,9 @@ from neuron_dra.core.devices import Attribute, Device
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import with_timing
 from tests.support.waiting import eventually
 
 ROUNDS, DEVICES = 8, 40
@@ -131,10 +133,8 @@ async def test_server_accepts_the_largest_slice(server: Server) -> None:
 
 
 @pytest.mark.contract("S31")
-async def test_no_write_leaves_the_pool_incomplete(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
+@with_timing(DEFAULT_TIMING, hardware={"period_s": 0.1})
+async def test_no_write_leaves_the_pool_incomplete(api: EmbeddedApi, host: PluginHost) -> None:
     label = "topology.k8s.aws/network-node-layer-1"
 
     def layer(device: dict[str, Any]) -> Any:

@@ -17,16 +17,21 @@ import pytest
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import ApiError, Forbidden, SettingsError
-from neuron_dra.kube import certificates, config, credentials, kubeconfig
+from neuron_dra.kube import certificates, config, kubeconfig
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.credentials import Credentials, Proof
 from neuron_dra.kube.requests import NODES
+from neuron_dra.kube.timing import CredentialTiming
 from tests.support.logins import Authority, Login, write_kubeconfig
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
+LOOKING = quicker(CredentialTiming(), look_s=0.05)
+ALWAYS_DUE = quicker(LOOKING, ahead_share=1.0)  # credentials of a short life are renewed as soon as they are in use
 
-async def client_of(path: Path | str) -> KubeClient:
-    return KubeClient(await asyncio.to_thread(config.from_kubeconfig, path))
+
+async def client_of(path: Path | str, timing: CredentialTiming = LOOKING) -> KubeClient:
+    return KubeClient(await asyncio.to_thread(config.from_kubeconfig, path, timing=timing))
 
 
 async def ask(client: KubeClient) -> bool:
@@ -46,15 +51,14 @@ def login(api: EmbeddedApi, tmp_path: Path) -> Login:
 # A login program.
 
 
-async def test_token_is_renewed_before_expiry(api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_renewed_before_expiry(api: EmbeddedApi, login: Login) -> None:
     """14.8: no request meets a 401."""
-    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     api.require_tokens("one", "two")
     login.gives_token("one", life_s=20)
-    async with await client_of(login.kubeconfig) as client:
+    client = await client_of(login.kubeconfig, ALWAYS_DUE)
+    login.gives_token("two", life_s=900)
+    async with client:
         assert await ask(client)
-        login.gives_token("two", life_s=900)
-        monkeypatch.setattr(credentials, "AHEAD_SHARE", 1.0)  # as if it were about to expire
         await eventually(lambda: client._config.proof.token() == "two", what="the renewal")  # type: ignore[misc]
         api.require_tokens("two")
         assert await ask(client)
@@ -86,11 +90,11 @@ async def test_rejected_watch_renews_credentials(api: EmbeddedApi, login: Login)
             pass
 
 
-async def test_permanent_401_limits_login_runs(api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # more than a slow machine needs
+async def test_permanent_401_limits_login_runs(api: EmbeddedApi, login: Login) -> None:
+    timing = quicker(LOOKING, rejected_s=(600.0, 600.0))  # more than a slow machine needs
     api.require_tokens("another")
     login.gives_token("one")
-    async with await client_of(login.kubeconfig) as client:
+    async with await client_of(login.kubeconfig, timing) as client:
         assert [await ask(client) for _ in range(10)] == [False] * 10
     assert login.calls == 2
 
@@ -105,9 +109,8 @@ async def test_concurrent_401s_log_in_once(api: EmbeddedApi, login: Login) -> No
 
 
 async def test_failing_login_keeps_the_credentials(
-    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    api: EmbeddedApi, login: Login, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     api.require_tokens("one")
     login.gives_token("one", life_s=1)
     async with await client_of(login.kubeconfig) as client:
@@ -116,12 +119,11 @@ async def test_failing_login_keeps_the_credentials(
         assert await ask(client)
 
 
-async def test_hanging_login_program_is_ended(login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubeconfig, "LOGIN_TIMEOUT_S", 3.0)
+async def test_hanging_login_program_is_ended(login: Login, tmp_path: Path) -> None:
     program = tmp_path / "login"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     with pytest.raises(SettingsError, match="the login took more than 3 s"):
-        await kubeconfig.read_again(str(login.kubeconfig))
+        await kubeconfig.read_again(str(login.kubeconfig), limit_s=3.0)
     if (tmp_path / "pid").exists():  # it got as far as that
         pid = (tmp_path / "pid").read_text().strip()
         await eventually(lambda: not _is_running(pid), what="the end of the login program")
@@ -154,15 +156,14 @@ async def https(authority: Authority) -> AsyncIterator[EmbeddedApi]:
 
 
 async def test_login_certificate_is_renewed_before_expiry(
-    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    https: EmbeddedApi, authority: Authority, tmp_path: Path
 ) -> None:
     """14.8."""
-    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
-    monkeypatch.setattr(credentials, "AHEAD_SHARE", 0.9)
     login = Login(tmp_path, https.url, ca=authority.certificate)
-    login.gives_certificate(*authority.issue("one", life_s=8))
-    async with await client_of(login.kubeconfig) as client:
-        login.gives_certificate(*authority.issue("two"))
+    login.gives_certificate(*authority.issue("one", life_s=60))
+    client = await client_of(login.kubeconfig, ALWAYS_DUE)
+    login.gives_certificate(*authority.issue("two"))
+    async with client:
         await eventually(lambda: login.calls == 2, what="the renewal")
         await eventually(lambda: client._config.credentials.number == 1, what="its end")  # type: ignore[union-attr]
         assert await ask(client)
@@ -180,11 +181,8 @@ async def test_expired_certificate_is_replaced_within_the_call(
         assert await ask(client)
 
 
-async def test_certificates_in_files_are_read_again(
-    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_certificates_in_files_are_read_again(https: EmbeddedApi, authority: Authority, tmp_path: Path) -> None:
     """14.8: the kubelet's certificate is replaced daily."""
-    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     crt, key = (Path(shutil.copy(file, tmp_path)) for file in authority.issue("one"))
     user = {"client-certificate": crt.name, "client-key": key.name}
     path = write_kubeconfig(tmp_path / "kubeconfig", https.url, user, ca=authority.certificate)
@@ -198,17 +196,14 @@ async def test_certificates_in_files_are_read_again(
         assert await ask(client)
 
 
-async def test_replaced_authority_is_read_again(
-    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replaced_authority_is_read_again(https: EmbeddedApi, authority: Authority, tmp_path: Path) -> None:
     """14.8: in a cluster, and with a kubeconfig."""
-    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     other = Authority(tmp_path / "other", "other")
     (tmp_path / "token").write_text("one")
     ca = Path(shutil.copy(authority.certificate, tmp_path / "ca.crt"))
     https.require_tokens("one")
     host, _, port = https.url.removeprefix("https://").partition(":")
-    inside = config.in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}, tmp_path)
+    inside = config.in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}, tmp_path, LOOKING)
     path = write_kubeconfig(tmp_path / "kubeconfig", https.url, {"token": "one"}, ca=ca)
     async with KubeClient(inside) as pod, await client_of(path) as person:
         assert (await ask(pod), await ask(person)) == (True, True)

@@ -40,14 +40,15 @@ async def test_errors_reach_the_caller(worker: Worker) -> None:
 
 
 async def test_work_completes_without_its_caller(worker: Worker) -> None:
-    go_on, done = threading.Event(), []
+    started, go_on, done = threading.Event(), threading.Event(), []
 
     def work() -> None:
-        go_on.wait(5)
+        started.set()
+        go_on.wait(60)
         done.append("work")
 
     waiting = asyncio.ensure_future(worker.do(work))
-    await asyncio.sleep(0.05)
+    assert await asyncio.to_thread(started.wait, 60)
     waiting.cancel()
     go_on.set()
     assert await worker.do(lambda: list(done)) == ["work"]
@@ -66,8 +67,9 @@ async def test_work_runs_in_its_callers_context(worker: Worker) -> None:
 
 async def test_event_loop_runs_while_the_disk_hangs(worker: Worker) -> None:
     hangs = threading.Event()
-    waiting = asyncio.ensure_future(worker.do(hangs.wait, 5))
-    await asyncio.sleep(0.01)
+    waiting = asyncio.ensure_future(worker.do(hangs.wait, 60))
+    for _ in range(10):
+        await asyncio.sleep(0)
     assert not waiting.done()
     hangs.set()
     assert await waiting is True

@@ -15,16 +15,21 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import quicker, with_timing
 from tests.support.waiting import eventually
 
 DRIVER = "neuron.aws.com"
 Samples = dict[tuple[str, ...], float]
 
 
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "FRESH_S", 0.0)
+ALWAYS_FRESH = quicker(DEFAULT_TIMING, counters={"fresh_s": 0.0})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return ALWAYS_FRESH
 
 
 @pytest.fixture
@@ -84,10 +89,8 @@ async def test_counters_name_the_pod_that_has_the_core(
         assert busy == {("3", "0", "", "", ""): 2.5, ("4", "1", "", "", ""): 1e-6}
 
 
-async def test_hanging_counter_costs_only_its_device(
-    host: PluginHost, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry, "DEADLINE_S", 1.0)
+@with_timing(ALWAYS_FRESH, counters={"deadline_s": 1.0})
+async def test_hanging_counter_costs_only_its_device(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     for device_id in (3, 4):
         simulated_load.set_core(host.hardware, device_id, 0, busy_us=1_000_000)
     file = host.hardware.folder(3) / "neuron_core0/stats/other_info/flop_count/total"
@@ -101,7 +104,6 @@ async def test_hanging_counter_costs_only_its_device(
             assert busy == {("4",): 1.0}
             assert await samples(plugin, "neuron_dra_counters_unread_devices") == {(): 1}
             assert plugin.hardware.hanging == ()
-            monkeypatch.setattr(telemetry, "PROBE_S", 0.0)
     finally:
         hanging.release(file)
 

@@ -11,6 +11,7 @@ from test_inspect_cluster import answer, fill, run
 
 from neuron_dra.doctor import gather
 from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
+from neuron_dra.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.inspect import snapshot
@@ -60,12 +61,11 @@ async def test_what_a_cluster_does_not_answer_is_unknown(tmp_path: Path) -> None
     assert found["CRD", "wrong"].startswith("neuronultraservers.neuron.aws.com does not exist")
 
 
-async def test_what_never_answers_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "DEADLINE_S", 0.2)
+async def test_what_never_answers_is_unknown() -> None:
     async with EmbeddedApi(controllers=False) as api:
         serve(api)
         api.faults.add(Fault(verb="list", resource="validatingadmissionpolicies", do=Do.HANG, times=None))
-        found = await gather._rest(KubeConfig(api.url), snapshot.build([]))
+        found = await gather._rest(KubeConfig(api.url), snapshot.build([]), DoctorTiming(kind_s=0.2))
     assert found.unread[POLICIES] == "no answer within 0.2 s"
 
 
@@ -76,7 +76,7 @@ async def test_strange_answer_is_unknown(name: str) -> None:
         serve(api)
         for verb, resource in (("get", "leases"), ("list", "validatingadmissionpolicies")):
             api.faults.add(STRANGE[name].fault(verb=verb, resource=resource, times=None))
-        found = await gather._rest(KubeConfig(api.url), snapshot.build([]))
+        found = await gather._rest(KubeConfig(api.url), snapshot.build([]), DEFAULT_TIMING)
     assert found.unread.keys() == {LEASES, POLICIES}
 
 

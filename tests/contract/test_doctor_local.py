@@ -14,20 +14,23 @@ from test_inspect_cluster import answer
 
 from neuron_dra.doctor import local, node_files
 from neuron_dra.doctor.lines import Line, State, to_wire
+from neuron_dra.doctor.timing import DoctorTiming
 from neuron_dra.emulation.embedded_api.execution import Output
 from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.inspect import inspect_command
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node.endpoints import liveness
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
 ELSEWHERE = {"kubelet", "runtime"}
 """Areas that need a real kubelet and container runtime."""
 AS_ROOT = set() if os.geteuid() == 0 else {"NoPermission", "Unreadable"}
+
+
+PATIENT = DoctorTiming(check_s=100.0, hardware_s=100.0, plugin_s=100.0, socket_s=100.0)
+"""Limits that a busy machine keeps."""
 
 
 def socket_of(host: PluginHost) -> str:
@@ -38,16 +41,7 @@ def wrong(found: list[Line]) -> set[str]:
     return {each.code for each in found if each.state is State.WRONG} - AS_ROOT
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines that a busy machine keeps."""
-    monkeypatch.setattr(local, "DEADLINE_S", 100)
-    monkeypatch.setattr(local, "READ_S", 100)
-    monkeypatch.setattr(liveness, "LIVENESS_TIMEOUT_S", 100)
-    monkeypatch.setattr(inspect_command, "TIMEOUT_S", 100)
-
-
-async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: None, patient: None) -> None:
+async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: None) -> None:
     """Nothing is written while it looks, and a prepared claim is compared with the API server."""
     async with host.running("pod-1") as plugin, ScriptedKubelet(host.registry) as kubelet:
         await kubelet.registered("neuron.aws.com")
@@ -55,7 +49,7 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
         made = api.create(allocated_claim("job", "node-a", [3], namespace="default"))
         await kubelet.prepare([made])
         before = host.checkpoint.read_bytes()
-        found = await local.lines(socket_of(host))
+        found = await local.lines(socket_of(host), PATIENT)
         assert wrong(found) == set(), found
         assert {each.area for each in found if each.state is State.UNKNOWN} <= ELSEWHERE
         texts = {each.area: each.text for each in found}
@@ -64,22 +58,20 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
         assert host.checkpoint.read_bytes() == before
 
         api.delete("resourceclaims", "job", "default")
-        assert "OrphanedClaim" in wrong(await local.lines(socket_of(host)))
+        assert "OrphanedClaim" in wrong(await local.lines(socket_of(host), PATIENT))
 
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_strange_answer_is_unknown(host: PluginHost, api: EmbeddedApi, name: str) -> None:
-    node = local.Node(host.settings(), None, "", KubeConfig(api.url), "")
+    node = local.Node(host.settings(), None, "", KubeConfig(api.url), "", PATIENT)
     for resource in ("nodes", "resourceslices"):
         api.faults.add(STRANGE[name].fault(verb="list", resource=resource, times=None))
-    found = await local._bounded("API server", local._api_server(node))
+    found = await local._bounded("API server", local._api_server(node), PATIENT.check_s)
     assert [(each.area, each.state) for each in found] == [("API server", State.UNKNOWN)]
     assert await local._wire(node) is None
 
 
-async def test_node_without_a_plugin(
-    host: PluginHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patient: None
-) -> None:
+async def test_node_without_a_plugin(host: PluginHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without its answer, the settings are those of the container's environment."""
     for name, value in (
         ("NODE_NAME", "node-a"),
@@ -92,7 +84,7 @@ async def test_node_without_a_plugin(
         monkeypatch.setenv(name, value)
     (host.data).mkdir()
     host.checkpoint.write_text("{")
-    found = await local.lines(str(host.data / "dra.sock"))
+    found = await local.lines(str(host.data / "dra.sock"), PATIENT)
     assert {"PluginSilent", "SocketMissing", "CheckpointDamaged", "CdiNotWritable"} <= wrong(found)
     assert not {"DevicesMissing", "NoDevices"} & wrong(found)
     assert host.checkpoint.read_text() == "{"
@@ -114,10 +106,9 @@ async def test_flags_that_contradict_are_one_line(words: tuple[str, ...]) -> Non
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-async def test_check_that_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_that_hangs_is_a_line() -> None:
     """A disk that does not answer costs one check its deadline, and no other check its result."""
-    monkeypatch.setattr(local, "DEADLINE_S", 0.2)
-    found = await local._bounded("files", _forever(asyncio.Event()))
+    found = await local._bounded("files", _forever(asyncio.Event()), 0.2)
     assert [(each.area, each.state) for each in found] == [("files", State.UNKNOWN)]
 
 

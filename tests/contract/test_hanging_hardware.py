@@ -24,24 +24,23 @@ from neuron_dra.emulation.hanging import (
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
-from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare.kubelet import HealthService
 from neuron_dra.node.publish import hardware as hardware_module
 from neuron_dra.node.publish import sysfs_helper
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import quicker
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
-LONG_S = 30  # on a busy machine
+LONG_S = 120  # on a busy machine
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(hardware_module, "DEADLINE_S", 1.0)
-    monkeypatch.setattr(hardware_module, "PROBE_S", 0.1)
+@pytest.fixture
+def timing() -> Timing:
+    return quicker(DEFAULT_TIMING, hardware={"period_s": 0.1, "deadline_s": 1.0, "probe_s": 0.1})
 
 
 @pytest.fixture
@@ -105,7 +104,6 @@ async def test_no_result_reports_no_device_healthy(
         await eventually(lambda: plugin.slices.items, LONG_S, "the slice is published")
         read_at = plugin.hardware.read_at
         assert time.time() - read_at < LONG_S
-        monkeypatch.setattr(hardware_module, "DEADLINE_S", 0.3)
         monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
         for pid in helpers():
             os.kill(pid, 9)

@@ -16,30 +16,25 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.faults import Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.inspect import cluster, source
-from tests.support import cluster_faults, small_clusters
+from tests.support import cluster_faults, forked_command, small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 100
 PRESENT = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 
 
-def run(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def environment(**more: str) -> dict[str, str]:
     hidden = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "HOME")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [sys.executable, "-m", "neuron_dra.cli", *words],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**env, "HOME": "/nonexistent", **environment},
-        cwd=ROOT,
-    )
+    return {**env, "HOME": "/nonexistent", **more}
 
 
-async def answer(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(run, *words, **environment)
+def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return forked_command.run(words, stdin=stdin, env=environment(), timeout_s=TIMEOUT_S)
+
+
+async def answer(*words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(run, *words)
 
 
 def fill(api: EmbeddedApi, items: Sequence[Obj]) -> None:
@@ -228,6 +223,14 @@ def test_missing_package_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> 
     file.write_text(json.dumps({"kind": "List", "items": items}))
     named = [word.replace("-", str(file)) for word in words]
     source = () if words[0] == "validate" else ("--snapshot", str(file))
-    done = run(*named, *source, PYTHONPATH=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "neuron_dra.cli", *named, *source],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(PYTHONPATH=str(tmp_path)),
+        cwd=ROOT,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"neuron-dra: {words[0]} needs cel_expr_python; install neuron-dra[cli]\n"

@@ -84,13 +84,10 @@ async def test_data_has_every_answer(plugin: Plugin, host: PluginHost) -> None:
     assert yaml.safe_load(shown.stdout)["devices"] == data["devices"]
 
 
-async def test_newest_socket_that_answers_is_read(
-    plugin: Plugin, host: PluginHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_newest_socket_that_answers_is_read(plugin: Plugin, host: PluginHost, tmp_path: Path) -> None:
     (tmp_path / "dra-pod-1.sock").symlink_to(host.data / "dra-pod-1.sock")
     (tmp_path / "dra-left.sock").touch()
-    monkeypatch.setattr(inspect_command, "FOLDER", str(tmp_path))
-    path, state = await asyncio.to_thread(inspect_command.read, "")
+    path, state = await asyncio.to_thread(inspect_command.read, "", folder=str(tmp_path))
     assert (path.name, state.devices.node_name) == ("dra-pod-1.sock", "node-a")
 
 

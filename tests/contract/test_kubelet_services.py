@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import stat
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,27 +40,26 @@ from neuron_dra.errors import SettingsError, SocketError, Unavailable
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
-from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node.endpoints import liveness
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.prepare import claim_reader, transactions
-from neuron_dra.node.prepare import kubelet as kubelet_module
 from neuron_dra.node.prepare.kubelet import Registration
-from neuron_dra.node.publish import coexistence
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.settings import load
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from tests.support.plugin_host import PluginHost
+from tests.support.plugin_host import PluginHost, published_again
+from tests.support.timings import quicker, with_timing
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 0.05)
-    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(kubelet_module, "REFUSAL_PAUSE_S", 0.3)
+HURRIED = quicker(DEFAULT_TIMING, kubelet={"supervise_s": 0.05, "rejected_s": 0.3}, hardware={"period_s": 0.1})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 @pytest.fixture
@@ -112,10 +110,10 @@ async def test_service_serves_before_registration(host: PluginHost) -> None:
 
 
 @pytest.mark.contract("R3")
+@with_timing(HURRIED, prepare={"get_s": 1.0})
 async def test_registration_works_while_others_hang(
-    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi
 ) -> None:
-    monkeypatch.setattr(claim_reader, "GET_TIMEOUT_S", 1.0)
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
@@ -158,10 +156,8 @@ async def test_rejected_plugin_logs_and_registers_again(
 
 
 @pytest.mark.contract("R8")
-async def test_missing_registration_result_renews_socket(
-    plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.3)
+@with_timing(HURRIED, kubelet={"verdict_s": 0.3})
+async def test_missing_registration_result_renews_socket(plugin: Plugin, host: PluginHost) -> None:
     kubelet = ScriptedKubelet(host.registry)
     kubelet.script.silent_attempts = 1
     async with kubelet:
@@ -169,10 +165,8 @@ async def test_missing_registration_result_renews_socket(
     assert len(kubelet.attempts) == 1
 
 
-async def test_own_probe_does_not_count_as_kubelet(
-    plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.1)
+@with_timing(HURRIED, kubelet={"verdict_s": 0.1})
+async def test_own_probe_does_not_count_as_kubelet(plugin: Plugin, host: PluginHost) -> None:
     async with dialled(host.data / "dra-pod-1.sock") as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(service="liveness"), timeout=60
@@ -407,14 +401,16 @@ async def test_recreated_claim_is_another_claim(plugin: Plugin, kubelet: Scripte
 
 @pytest.mark.contract("N8")
 async def test_claim_is_prepared_when_its_device_is_freed(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
-    async with host.running("pod-1", device_wait_seconds=30):
+    async with host.running("pod-1", device_wait_seconds=3600):
         await kubelet.registered(DRIVER)
         await kubelet.prepare([old])
         waiting = asyncio.create_task(kubelet.prepare([new]))
-        await always(lambda: not waiting.done(), 0.3)
+        await eventually(lambda: "waiting for a device" in caplog.text, what="the wait")
+        assert not waiting.done()
         await kubelet.unprepare([old])
         answer = (await waiting)[new["metadata"]["uid"]]
     assert (answer.error, [d.device_name for d in answer.devices]) == ("", ["neuron-device-5"])
@@ -468,12 +464,11 @@ async def test_unexpected_exception_is_a_claim_error(
 
 
 @pytest.mark.contract("P27")
+@with_timing(HURRIED, prepare={"get_s": 0.2, "fetch_patience_s": 1.0})
 async def test_hanging_api_server_is_reported_before_deadline(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
-    assert claim_reader.GET_TIMEOUT_S + plugin_module.FETCH_PATIENCE_S < 45
-    monkeypatch.setattr(claim_reader, "GET_TIMEOUT_S", 0.2)
-    plugin.transactions._fetch_patience_s = 1
+    assert DEFAULT_TIMING.prepare.get_s + DEFAULT_TIMING.prepare.fetch_patience_s < 45
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
@@ -495,11 +490,9 @@ def device_plugin(host: PluginHost) -> Iterator[None]:
     path.unlink()
 
 
-async def test_device_plugin_blocks_new_claims(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, publish={"device_plugin_s": 0.05})
+async def test_device_plugin_blocks_new_claims(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     """14.5: the device plugin would give the same device to another container. The kubelet retries."""
-    monkeypatch.setattr(coexistence, "PERIOD_S", 0.05)
     before = api.create(allocated_claim("before", "node-a", [0]))
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -546,13 +539,11 @@ TROUBLE: dict[str, Fault | Strange] = {
 
 @pytest.mark.contract("P3")
 @pytest.mark.parametrize("trouble", TROUBLE)
+@with_timing(HURRIED, prepare={"fetch_retry_s": (0.01, 0.1), "longest_retry_after_s": 0.1})
 async def test_transient_api_errors_fail_no_claim(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch, trouble: str
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, trouble: str
 ) -> None:
     """14.7: a failure delays the pod by 90 s, and the kubelet's deadline is 45 s."""
-    assert plugin_module.FETCH_PATIENCE_S + claim_reader.GET_TIMEOUT_S < 45
-    monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
-    monkeypatch.setattr(transactions, "LONGEST_RETRY_AFTER_S", 0.1)
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     kind = TROUBLE[trouble]
@@ -565,11 +556,11 @@ async def test_transient_api_errors_fail_no_claim(
 
 
 @pytest.mark.contract("P3")
+@with_timing(HURRIED, prepare={"fetch_retry_s": (0.01, 0.1)})
 async def test_short_api_outage_fails_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.7: for example during an update of the only API server behind the load balancer."""
-    monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     refused = 0
@@ -621,11 +612,11 @@ async def test_shares_of_one_device_are_separate(plugin: Plugin, kubelet: Script
 @pytest.mark.contract("H2")
 @pytest.mark.contract("H8")
 @pytest.mark.parametrize("dialect", [HEALTH_V1, HEALTH_V1ALPHA1])
+@with_timing(HURRIED, kubelet={"health_s": 0.2})
 async def test_health_list_is_complete_on_each_update(
-    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, dialect: str, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, dialect: str
 ) -> None:
-    assert kubelet_module.HEALTH_PERIOD_S < kubelet_module.HEALTH_TIMEOUT_S / 2
-    monkeypatch.setattr(kubelet_module, "HEALTH_PERIOD_S", 0.2)
+    assert DEFAULT_TIMING.kubelet.health_s < DEFAULT_TIMING.kubelet.health_timeout_s / 2
     await kubelet.registered(DRIVER)
     await eventually(lambda: len(plugin.health.devices) == 16)
     stream = kubelet.health(dialect)
@@ -674,47 +665,44 @@ async def test_idle_health_reader_blocks_no_other(plugin: Plugin, kubelet: Scrip
 
 
 @pytest.mark.contract("R5")
+@with_timing(HURRIED, kubelet={"call_grace_s": 3600.0})  # a stop that waits for it does not end
 async def test_open_health_stream_does_not_delay_stop(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)
         stream = kubelet.health()
         await anext(stream)
-        started = time.monotonic()
-    assert time.monotonic() - started < 25  # less than a grace period or a wait for a device
     assert not list(host.registry.iterdir())
     assert not list(host.data.glob("*.sock"))
     await stream.aclose()
 
 
+@with_timing(HURRIED, kubelet={"transaction_grace_s": 0.3, "call_grace_s": 0.3}, prepare={"get_s": 600.0})
 async def test_hanging_claim_delays_stop_by_its_grace_only(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
-    monkeypatch.setattr(plugin_module, "TRANSACTION_GRACE_S", 0.3)
-    monkeypatch.setattr(plugin_module, "CALL_GRACE_S", 0.3)
     made = api.create(allocated_claim("job", "node-a", [0]))
     hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)
         call = asyncio.create_task(kubelet.prepare([made]))
         await eventually(lambda: hang.hits)
-        started = time.monotonic()
-    assert time.monotonic() - started < 25  # less than a grace period or a wait for a device
     with pytest.raises((KubeletError, asyncio.CancelledError)):
         await call
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("prepare")] == []
 
 
+@with_timing(HURRIED, kubelet={"call_grace_s": 3600.0, "transaction_grace_s": 3600.0})
 async def test_stop_fails_claims_waiting_for_a_device(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
-    async with host.running("pod-1", device_wait_seconds=30):
+    async with host.running("pod-1", device_wait_seconds=3600):
         await kubelet.registered(DRIVER)
         await kubelet.prepare([old])
         waiting = asyncio.create_task(kubelet.prepare([new]))
-        await always(lambda: not waiting.done(), 0.3)
-        started = time.monotonic()
-    assert time.monotonic() - started < 25  # less than a grace period or a wait for a device
+        await eventually(lambda: "waiting for a device" in caplog.text, what="the wait")
+        assert not waiting.done()
     assert "neuron5 is held by claim default/old" in (await waiting)[new["metadata"]["uid"]].error
 
 
@@ -778,9 +766,8 @@ async def test_inspector_shows_devices_claims_and_settings(
 
 
 @pytest.mark.contract("O1")
-async def test_liveness_probes_the_sockets(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 60.0)  # it would serve the socket again
-
+@with_timing(HURRIED, kubelet={"supervise_s": 3600.0})  # it would serve the socket again
+async def test_liveness_probes_the_sockets(host: PluginHost) -> None:
     async def alive(channel: grpc.aio.Channel) -> int:
         stub = health_pb2_grpc.HealthStub(channel)
         return int((await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=60)).status)
@@ -804,16 +791,16 @@ class CountedRegistration(Registration):
         return await super().GetInfo(request, context)
 
 
-async def test_health_checks_share_one_probe(plugin: Plugin, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_checks_share_one_probe(plugin: Plugin, short_path: Path) -> None:
     """14.14: the health port requires no credentials."""
-    monkeypatch.setattr(liveness, "HOLDS_S", 600.0)
     asked = CountedRegistration("dra.sock", lambda: None)
     server = UnixServer(
         short_path / "reg.sock", lambda made: registration_pb2_grpc.add_RegistrationServicer_to_server(asked, made)
     )
     await server.start()
     try:
-        made = liveness.Liveness(plugin.settings.dra_socket, server.path)
+        timing = quicker(DEFAULT_TIMING.liveness, holds_s=3600.0)
+        made = liveness.Liveness(plugin.settings.dra_socket, server.path, timing)
         assert await asyncio.gather(*(made.alive() for _ in range(50))) == [True] * 50
         assert asked.times == 1
         await server.restart()
@@ -912,8 +899,7 @@ async def test_failed_event_is_posted_later(host: PluginHost, api: EmbeddedApi) 
         plugin.dirty.notify()
         await eventually(lambda: api.objects("events"))
         for _ in range(3):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.05)
+            await published_again(plugin)
         assert len({event["message"] for event in api.objects("events")}) == len(api.objects("events"))
 
 
@@ -930,5 +916,5 @@ async def test_failed_bind_removes_the_first_socket(host: PluginHost) -> None:
     (host.registry / "neuron.aws.com-pod-1-reg.sock").mkdir()
     with pytest.raises(SocketError):
         async with host.running("pod-1"):
-            await asyncio.sleep(1)
+            pass
     assert list(host.data.glob("*.sock")) == []

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.limits import watcher
 from controller.limits.watcher import LimitsWatcher
 from controller.settings import WatcherSettings
+from controller.timing import WatcherTiming
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
@@ -28,9 +28,8 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def watching(api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LimitsWatcher]:
-    monkeypatch.setattr(watcher, "GATHER_S", 0.02)
-    made = LimitsWatcher(SETTINGS, KubeConfig(api.url))
+async def watching(api: EmbeddedApi) -> AsyncIterator[LimitsWatcher]:
+    made = LimitsWatcher(SETTINGS, KubeConfig(api.url), timing=WatcherTiming(gather_s=0.02, retry_s=0.05))
     task = asyncio.create_task(made.run())
     yield made
     made.stop()
@@ -96,10 +95,7 @@ async def test_first_node_ends_the_silence(api: EmbeddedApi, watching: LimitsWat
     assert await eventually(lambda: messages(api)) == {"seven": [SEVEN]}
 
 
-async def test_rejected_event_is_posted_again(
-    api: EmbeddedApi, watching: LimitsWatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "AGAIN_S", 0.05)
+async def test_rejected_event_is_posted_again(api: EmbeddedApi, watching: LimitsWatcher) -> None:
     rejected = api.faults.add(Fault(verb="create", resource="events", status=403, times=2))
     api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
     api.create(waiting_pod("seven", 7))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any
 
 import pytest
 
-from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import (
     STRANGE,
@@ -17,26 +14,27 @@ from neuron_dra.emulation.embedded_api import (
     Fault,
 )
 from neuron_dra.emulation.objects import allocated_claim
-from neuron_dra.kube import reflector as reflector_module
-from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.prepare import orphans
-from neuron_dra.node.publish import loop
-from tests.support.plugin_host import PluginHost
-from tests.support.waiting import always, eventually
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from tests.support.plugin_host import PluginHost, published_again
+from tests.support.timings import QUICK, quicker, with_timing
+from tests.support.waiting import eventually
 
-LONG_S = 30
+LONG_S = 120
 NAME = "node-a-neuron.aws.com-00"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(orphans, "FIRST_S", (0.05, 0.05))
-    monkeypatch.setattr(orphans, "PERIOD_S", 0.05)
-    monkeypatch.setattr(loop, "GATHER_S", 0.02)
-    monkeypatch.setattr(loop, "RETRY_S", (0.02, 0.1))
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.02, 0.1))
+HURRIED = quicker(
+    QUICK,
+    client={"watch": {"retry_s": (0.02, 0.1)}},
+    publish={"retry_s": (0.02, 0.1), "leaving": {"check_s": DEFAULT_TIMING.publish.leaving.check_s}},
+    orphans={"report_first_s": (0.05, 0.05), "report_s": 0.05},
+)
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
@@ -71,28 +69,24 @@ async def test_reply_of_a_proxy_makes_no_claim_orphaned(
     assert "the object of a prepared claim is gone" not in caplog.text
 
 
-async def test_unprepared_orphan_is_not_counted_for_another_hour(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, orphans={"report_s": 3600.0})
+async def test_unprepared_orphan_is_not_counted_for_another_hour(api: EmbeddedApi, host: PluginHost) -> None:
     """18.4: its alert did not resolve before the next search."""
     meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
     ref = ClaimRef("default", "job", meta["uid"])
     async with host.running() as plugin:
         await settled(api, plugin)
         await plugin.transactions.prepare(ref)
-        api.delete("resourceclaims", "job", "default")
+    api.delete("resourceclaims", "job", "default")
+    async with host.running() as plugin:
         await eventually(lambda: orphans_of(plugin) == 1, LONG_S, "the orphan is counted")
-        monkeypatch.setattr(orphans, "PERIOD_S", 3600.0)
-        await asyncio.sleep(0.5)  # the last search with the short period ends
         await plugin.transactions.unprepare(ref)
         await eventually(lambda: orphans_of(plugin) == 0, LONG_S, "nothing is counted")
 
 
-async def test_restarted_plugin_soon_counts_its_orphans(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, orphans={"report_s": 3600.0})
+async def test_restarted_plugin_soon_counts_its_orphans(api: EmbeddedApi, host: PluginHost) -> None:
     """18.4: it counted none for an hour, and the alert resolved."""
-    monkeypatch.setattr(orphans, "PERIOD_S", 3600.0)
     meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -174,20 +168,17 @@ def lists_of_claims(api: EmbeddedApi) -> int:
     return len(api.requests("list", "resourceclaims"))
 
 
-async def test_withdrawal_checks_are_rate_limited(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(HURRIED, publish={"leaving": {"check_s": (3600.0, 3600.0)}})
+async def test_withdrawal_checks_are_rate_limited(api: EmbeddedApi, host: PluginHost) -> None:
     """14.3: a hundred cluster-wide LISTs a minute."""
-    monkeypatch.setattr(publication, "CLAIMED_S", (600.0, 600.0))
     async with host.running() as plugin:
         await settled(api, plugin)
         api.create(allocated_claim("job", "node-a", [3]))  # not prepared yet
         before = lists_of_claims(api)
         host.hardware.remove_device(3)
         await eventually(lambda: lists_of_claims(api) == before + 1, LONG_S, "the device's allocation is read")
-        for _ in range(30):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.03)
+        for _ in range(5):
+            await published_again(plugin)
         assert lists_of_claims(api) == before + 1
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
 
@@ -245,10 +236,8 @@ async def test_health_changes_and_findings_are_logged(
     assert [record.device for record in lines("a device is healthy again")] == ["neuron-device-5"]
 
 
-async def test_health_is_sent_while_publishing_backs_off(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "RETRY_S", (600.0, 600.0))
+@with_timing(HURRIED, publish={"retry_s": (3600.0, 3600.0)})
+async def test_health_is_sent_while_publishing_backs_off(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         api.faults.add(Fault(resource="resourceslices", status=503, times=None))
@@ -257,5 +246,6 @@ async def test_health_is_sent_while_publishing_backs_off(
         host.hardware.add_ecc(7)
         sick = lambda: [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]  # noqa: E731
         await eventually(lambda: sick() == ["neuron-device-5", "neuron-device-7"], LONG_S)
-        await always(lambda: bool(plugin.publish_state.error), 0.1)
-        assert time.time() - plugin.hardware.read_at < LONG_S
+        before = plugin.hardware.read_at
+        await eventually(lambda: plugin.hardware.read_at > before, LONG_S, "the next reading")
+        assert plugin.publish_state.error

@@ -41,6 +41,7 @@ from tests.support.faulty_files import (
     disk_error,
 )
 from tests.support.single_store import SingleStore
+from tests.support.timings import IMPATIENT, quicker
 
 NODE = healthy_node("trn2.48xlarge")
 NAMES = ("a", "b", "c", "d")
@@ -58,6 +59,9 @@ def adopted(wanted: Claim) -> PreparedClaim:
 
 async def known() -> None:
     """The node needs no discovery."""
+
+
+HURRIED = quicker(IMPATIENT, rebuild_retry_s=(0.001, 0.01))
 
 
 class Api:
@@ -208,8 +212,8 @@ class Node(RuleBasedStateMachine):
         """Start the first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
         store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files)
-        transactions = Transactions(PreparedClaims(store), Admitting(self))
-        rebuild = recovery.Recovery(transactions.prepared, self.api, self.decide, adopted, known, Metrics())
+        transactions = Transactions(PreparedClaims(store), Admitting(self), timing=HURRIED)
+        rebuild = recovery.Recovery(transactions.prepared, self.api, self.decide, adopted, known, Metrics(), HURRIED)
         self.processes.append(Process(files, store, transactions, rebuild))
         self.do(self.processes[-1], transactions.prepared.open())
         if store.needs_inventory():
@@ -298,8 +302,7 @@ class Node(RuleBasedStateMachine):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(recovery, "RETRY_S", (0.001, 0.01))
+def logging_again() -> Iterator[None]:
     yield
     logging.disable(logging.NOTSET)
 

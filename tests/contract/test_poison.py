@@ -11,18 +11,19 @@ import pytest
 
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.api import claims as wire
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.inspect import cluster
-from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node.prepare.claim_reader import ClaimReader
+from tests.support.timings import QUICK_CLIENT
 from tests.support.waiting import eventually
 
 POISON = {
@@ -32,12 +33,6 @@ POISON = {
     "bytes in a name": b'{"\xff":1}',
     "nesting": b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
 }
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reflector_module, "SHORT_WATCH_S", 0.05)
 
 
 @pytest.fixture(params=POISON.values(), ids=POISON)
@@ -54,7 +49,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 @pytest.fixture
 async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
-    async with KubeClient(KubeConfig(api.url)) as made:
+    async with KubeClient(KubeConfig(api.url), timing=QUICK_CLIENT) as made:
         yield made
 
 
@@ -127,7 +122,7 @@ async def test_controller_reads_templates_and_claims(api: EmbeddedApi, client: K
     api.apply(claim("c2", msgspec.Raw(poison)))
     api.apply(claim("c3", msgspec.Raw(poison), driver="neuron.aws.com"))
     api.apply(template("t", msgspec.Raw(poison)))
-    caches = Caches(client, lambda: None, FleetIndex())
+    caches = Caches(client, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     await caches.claims.relist()
     await caches.templates.relist()
     index = caches.index({})

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Wire
@@ -22,9 +21,10 @@ from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.publish import loop as publishing
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from tests.support.plugin_host import PluginHost
+from tests.support.plugin_host import PluginHost, published_again
+from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
 
 NAME = "node-a-neuron.aws.com-00"
@@ -276,10 +276,12 @@ async def test_partial_publish_is_completed(api: EmbeddedApi, publisher: Publish
 # The whole loop, in a plugin without a kubelet
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
-    monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
+HURRIED = quicker(DEFAULT_TIMING, publish={"gather_s": 0.02, "retry_s": (0.05, 0.5)})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 async def published(api: EmbeddedApi, count: int = 16) -> dict[str, Any]:
@@ -302,10 +304,10 @@ async def test_plugin_publishes_with_one_write(api: EmbeddedApi, host: PluginHos
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.1)
+            await published_again(plugin)
         api.patch("nodes", "node-a", {"metadata": {"annotations": {"x": "y"}}})
-        await asyncio.sleep(0.2)
+        await eventually(lambda: (plugin.node.object or {})["metadata"].get("annotations") == {"x": "y"})
+        await published_again(plugin)
         assert [verb for verb, _, _ in writes(api)] == ["create"]
         assert "the kubelet" in plugin.why_not_ready()
     assert len(api.objects("resourceslices")) == 1, "a stopped plugin keeps its slices"
@@ -342,10 +344,8 @@ async def test_deleted_slices_are_recreated(api: EmbeddedApi, host: PluginHost) 
 
 
 @pytest.mark.contract("S6")
-async def test_next_compare_restores_a_deleted_slice(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "COMPARE_S", 0.5)
+@with_timing(HURRIED, publish={"compare_s": 0.5})
+async def test_next_compare_restores_a_deleted_slice(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         await eventually(lambda: api.watches.count("resourceslices") == 1)
@@ -354,12 +354,7 @@ async def test_next_compare_restores_a_deleted_slice(
         await eventually(lambda: hang.hits > 0)
         api.delete("resourceslices", NAME)
         # The loop is woken more often than it compares, as by a busy Node.
-        for _ in range(40):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.1)
-            if api.find("resourceslices", NAME):
-                break
-        assert api.find("resourceslices", NAME)
+        await eventually(lambda: plugin.dirty.notify() or api.find("resourceslices", NAME), what="the slice")
 
 
 @pytest.mark.contract("S8")
@@ -370,7 +365,8 @@ async def test_an_edit_by_hand_is_reverted_once(api: EmbeddedApi, host: PluginHo
         edited["spec"]["devices"] = edited["spec"]["devices"][:3]
         api.replace(edited)
         await published(api)
-        await asyncio.sleep(0.2)
+        for _ in range(2):
+            await published_again(plugin)
         assert [verb for verb, _, _ in writes(api)] == ["create", "update"]
 
 
@@ -397,29 +393,52 @@ async def test_publishing_recovers_from_any_first_reply(api: EmbeddedApi, host: 
 
 
 @pytest.mark.contract("S9")
-async def test_retry_after_delays_the_next_write(api: EmbeddedApi, host: PluginHost) -> None:
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
+async def test_retry_after_delays_the_next_write(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=3600))
     async with host.running() as plugin:
-        await eventually(lambda: writes(api))
-        await always(lambda: len(writes(api)) == 1, 0.7, "waiting")
-        await settled(api, plugin)
+        await eventually(lambda: plugin.publish_state.error)
+        (wait_s,) = retries_in_s(caplog)
+        assert 3600 <= wait_s <= 5400
+        plugin.dirty.notify()
+        await always(lambda: len(writes(api)) == 1, 0.3, "waiting")
 
 
 @pytest.mark.contract("S9")
-async def test_silent_server_keeps_published_slices(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_next_write_follows_retry_after(api: EmbeddedApi, host: PluginHost) -> None:
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        assert [verb for verb, _, _ in writes(api)] == ["create", "create"]
+
+
+@pytest.mark.contract("S9")
+@with_timing(HURRIED, hardware={"period_s": 3600.0})
+async def test_silent_server_keeps_published_slices(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         await api.refuse_connections()
         host.hardware.add_ecc(3)
-        plugin.dirty.notify()
-        await asyncio.sleep(0.2)
+        await eventually(lambda: "watch failed" in caplog.text, what="the outage is noticed")
+        await published_again(plugin)
         await api.resume()
         await eventually(lambda: api.watches.count("resourceslices") == 1, 60)
         assert [verb for verb, _, _ in writes(api)] == ["create"]
 
 
+def retries_in_s(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """Return the waits after failed publishes, as logged."""
+    return [record.retry_in_s for record in caplog.records if record.message == "publishing failed"]
+
+
 @pytest.mark.contract("S10")
-async def test_rejected_slice_is_reported_and_backs_off(api: EmbeddedApi, host: PluginHost) -> None:
+@with_timing(HURRIED, publish={"retry_s": (0.4, 1.6)})
+async def test_rejected_slice_is_reported_and_backs_off(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
     fault = Fault(verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None)
     api.faults.add(fault)
     async with host.running() as plugin:
@@ -427,8 +446,11 @@ async def test_rejected_slice_is_reported_and_backs_off(api: EmbeddedApi, host: 
         assert "spec.devices[0]: no" in plugin.why_not_ready()
         assert plugin.metrics.registry.get_sample_value("neuron_dra_published") == 0
         assert plugin.metrics.registry.get_sample_value("neuron_dra_publish_errors_total", {"reason": "Invalid"})
-        await asyncio.sleep(0.5)
-        assert fault.hits <= 20  # a hot loop would make hundreds
+        await eventually(lambda: len(retries_in_s(caplog)) >= 3, what="three failures")
+        waits = retries_in_s(caplog)
+        assert fault.hits <= len(waits) + 1
+        steps = zip((0.4, 0.8, 1.6), waits, strict=False)
+        assert [wait_s for step, wait_s in steps if not step / 2 <= wait_s <= step] == []
         api.faults.clear()
         await settled(api, plugin)
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_published") == 1)
@@ -466,11 +488,8 @@ async def test_missing_node_object_is_reported(api: EmbeddedApi, host: PluginHos
 
 
 @pytest.mark.contract("S20")
-async def test_removed_device_in_use_stays_published(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+@with_timing(QUICK)
+async def test_removed_device_in_use_stays_published(api: EmbeddedApi, host: PluginHost) -> None:
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -515,11 +534,12 @@ async def test_loop_cancellation_is_not_lost(api: EmbeddedApi, host: PluginHost,
     """`asyncio.wait_for` of Python 3.11 loses a cancellation that arrives when its future completes."""
     async with host.running() as plugin:
         await settled(api, plugin)
+        before = plugin.publish_state.at
         loop = asyncio.create_task(plugin.publishing.run())
-        await asyncio.sleep(0.1)
+        await eventually(lambda: plugin.publish_state.at != before, what="its first publish")
         plugin.dirty.notify()
         for _ in range(ticks):
             await asyncio.sleep(0)
         loop.cancel()
-        done, _ = await asyncio.wait([loop], timeout=1)
+        done, _ = await asyncio.wait([loop], timeout=60)
         assert done

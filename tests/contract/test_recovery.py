@@ -23,6 +23,7 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.single_store import SingleStore
+from tests.support.timings import IMPATIENT, quicker
 
 pytestmark = pytest.mark.contract("P20")
 NODE = healthy_node("trn2.48xlarge")
@@ -81,6 +82,9 @@ async def known() -> None:
     """The node is known at once."""
 
 
+HURRIED = quicker(IMPATIENT, rebuild_retry_s=(0.01, 0.05))
+
+
 class Node:
     """A plugin's transactions and recovery on a real disk."""
 
@@ -90,7 +94,7 @@ class Node:
 
     def process(self, files: Files | None = None, boot_id: str = "boot-1") -> tuple[Transactions, recovery.Recovery]:
         store = SingleStore(self.root / "data", self.cdi_root, boot_id, files or Files())
-        transactions = Transactions(PreparedClaims(store), self.cluster)
+        transactions = Transactions(PreparedClaims(store), self.cluster, timing=HURRIED)
         return transactions, recovery.Recovery(
             transactions.prepared,
             self.cluster,
@@ -98,6 +102,7 @@ class Node:
             lambda wanted: recovery.adopted(wanted, device_ids),
             known,
             Metrics(),
+            HURRIED,
         )
 
     async def recovered(self, boot_id: str = "boot-1") -> Transactions:
@@ -112,11 +117,6 @@ class Node:
     @property
     def specs(self) -> set[str]:
         return {uid for name in os.listdir(self.cdi_root) if (uid := cdi.claim_uid_of(name))}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "RETRY_S", (0.01, 0.05))
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -15,19 +15,14 @@ from neuron_dra.core.slices import Pool, desired
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import Unavailable
-from neuron_dra.kube import client as client_module
-from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
+from neuron_dra.kube.requests import NODES, RESOURCE_SLICES, Resource
+from tests.support.fleet.clock import VirtualLoop
+from tests.support.timings import QUICK_CLIENT, quicker
 from tests.support.waiting import eventually
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reflector_module, "SHORT_WATCH_S", 0.05)
 
 
 @pytest.fixture
@@ -39,7 +34,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 @pytest.fixture
 async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
-    async with KubeClient(KubeConfig(api.url)) as made:
+    async with KubeClient(KubeConfig(api.url), timing=QUICK_CLIENT) as made:
         yield made
 
 
@@ -180,26 +175,52 @@ async def test_reflector_survives_failed_watches(api: EmbeddedApi, client: KubeC
         await shows(nodes, "a", "b")
 
 
-async def test_silent_watch_is_given_up(api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "SILENCE_S", 0.2)
+async def test_silent_watch_is_given_up(api: EmbeddedApi) -> None:
+    timing = quicker(QUICK_CLIENT, watch={"silence_s": 0.2})
     hang = api.faults.add(Fault(Do.HANG, verb="watch", times=1))
-    async with running(Reflector(client, NODES)) as nodes:
+    async with KubeClient(KubeConfig(api.url), timing=timing) as client, running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: hang.hits == 1)
         api.create(node_object("b"))
         await shows(nodes, "a", "b")
 
 
-async def test_short_watches_back_off(api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.1, 5.0))
-    monkeypatch.setattr(reflector_module, "SHORT_WATCH_S", 60.0)  # also for a machine that needs seconds to close one
-    closing = api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch", times=None))
-    began = time.monotonic()
-    async with running(Reflector(client, NODES)):
-        await asyncio.sleep(0.5)
-    allowed, passed, wait = 1, 0.0, 0.05  # each delay is at least half of its step
-    while (passed := passed + wait) <= time.monotonic() - began:
-        allowed, wait = allowed + 1, wait * 2
-    assert 1 <= closing.hits <= allowed
+class ShortWatches(KubeClient):
+    """A server whose watches end at once; `times` are those of the watches."""
+
+    def __init__(self) -> None:
+        super().__init__(KubeConfig("none:"))
+        self.times: list[float] = []
+
+    async def list(
+        self, resource: Resource, namespace: str = "", **selectors: str
+    ) -> AsyncGenerator[objects.Page, None]:
+        yield objects.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
+
+    @contextlib.asynccontextmanager
+    async def watch(self, *_: Any, **more: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.times.append(asyncio.get_running_loop().time())
+
+        async def nothing() -> AsyncIterator[bytes]:
+            for line in ():
+                yield line
+
+        yield nothing()
+
+
+def test_short_watches_back_off() -> None:
+    """Each delay is between half of its step and the whole; the steps double, from half a second to half a minute."""
+
+    async def hour(client: ShortWatches) -> None:
+        async with running(Reflector(client, NODES)):
+            await asyncio.sleep(3600)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        client = ShortWatches()
+        runner.run(hour(client))
+    delays = [later - earlier for earlier, later in itertools.pairwise(client.times)]
+    steps = [min(0.5 * 2**number, 30.0) for number in range(len(delays))]
+    assert [delay for delay, step in zip(delays, steps, strict=True) if not step / 2 <= delay <= step] == []
+    assert 3600 / 30 <= len(delays) <= 3600 / 15 + 8
 
 
 async def test_bookmarks_move_the_resume_version(api: EmbeddedApi, client: KubeClient) -> None:
@@ -303,15 +324,13 @@ async def test_failed_list_on_request_raises(api: EmbeddedApi, client: KubeClien
     assert names(nodes) == {"a"}
 
 
-async def test_changes_during_a_relist_are_kept(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
+async def test_changes_during_a_relist_are_kept(api: EmbeddedApi) -> None:
     for name in ("b", "c"):
         api.create(node_object(name))
-    async with running(Reflector(client, NODES)) as nodes:
+    paged = KubeClient(KubeConfig(api.url), timing=QUICK_CLIENT, page_size=2)
+    async with paged as client, running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
-        second = api.faults.add(Fault(Do.DELAY, verb="list", nth=2, delay_s=0.5))
+        second = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", nth=2))
         listing = asyncio.create_task(nodes.relist())
         await eventually(lambda: second.hits == 1, what="the first page is read")
         api.patch("nodes", "a", {"metadata": {"labels": {"x": "y"}}})
@@ -319,6 +338,7 @@ async def test_changes_during_a_relist_are_kept(
         ours = await client.patch(NODES, "", "c", {"metadata": {"labels": {"of": "ours"}}})
         nodes.remember(ours)
         await eventually(lambda: names(nodes) == {"a", "c"}, what="the watch brings it")
+        second.release()
         await listing
         assert names(nodes) == {"a", "c"}
         assert [nodes.items[f"/{name}"]["metadata"].get("labels") for name in "ac"] == [{"x": "y"}, {"of": "ours"}]

@@ -7,7 +7,6 @@ last: `make test` starts it after the tests of both beds, and before it stops th
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -167,8 +166,7 @@ def covers(right: Right, request: Right) -> bool:
 
 @pytest.fixture(scope="module")
 def requests() -> set[Right]:
-    sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
-    from bed import layout
+    from hack.bed import layout
 
     where = layout.from_environment()
     folders = [where.state_dir, where.state_dir.with_name(f"{where.name}-fleet")]

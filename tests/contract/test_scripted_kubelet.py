@@ -285,14 +285,16 @@ async def test_slices_of_an_absent_plugin_are_deleted(plugin: SmallPlugin, tmp_p
 async def test_plugin_returning_in_time_keeps_slices(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
         EmbeddedApi() as api,
-        ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=1.0) as kubelet,
+        ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=3600.0) as kubelet,
     ):
         await kubelet.registered(DRIVER)
         await eventually(lambda: api.requests("deletecollection"))
         api.create(_slice("a-0", "a"))
         await plugin.stop()
         await kubelet.gone(DRIVER)
+        timer = f"kubelet: wipe {DRIVER}"
+        await eventually(lambda: timer in {task.get_name() for task in asyncio.all_tasks()}, what="the timer")
         await plugin.start()
         await kubelet.registered(DRIVER)
-        await asyncio.sleep(1.2)
+        await eventually(lambda: timer not in {task.get_name() for task in asyncio.all_tasks()}, what="its end")
         assert len(api.objects("resourceslices")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import usage
-from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from tests.support import forked_command
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +37,9 @@ DRIVER = "neuron.aws.com"
 NAMESPACE = "neuron-dra-driver"
 
 
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "FRESH_S", 0.0)
+@pytest.fixture
+def timing() -> Timing:
+    return quicker(DEFAULT_TIMING, counters={"fresh_s": 0.0})
 
 
 @pytest.fixture
@@ -75,18 +78,18 @@ def driver_pod(name: str, node: str) -> Obj:
     }
 
 
+def arguments(kubeconfig: Path, *words: str) -> list[str]:
+    return ["top", "--kubeconfig", str(kubeconfig), "--interval", "1", *words]
+
+
 async def top(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "neuron_dra.cli",
-        "top",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--interval",
-        "1",
-        *words,
-    ]
+    command = arguments(kubeconfig, *words)
+    return await asyncio.to_thread(forked_command.run, command, env=os.environ, timeout_s=TIMEOUT_S)
+
+
+async def top_from_its_start(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in an interpreter of its own, as users do."""
+    command = [sys.executable, "-m", "neuron_dra.cli", *arguments(kubeconfig, *words)]
     return await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
     )
@@ -98,7 +101,7 @@ async def test_busy_pod_is_shown(
     await kubelet.registered(DRIVER)
     await kubelet.prepare([api.create(allocated_claim("job", "node-a", [3, 4], pod="job-0"))])
     simulated_load.set_core(host.hardware, 5, 0)
-    running = asyncio.create_task(top(kubeconfig, "-o", "json"))
+    running = asyncio.create_task(top_from_its_start(kubeconfig, "-o", "json"))
     for step in range(1, 10_000):
         for device_id in (3, 4):
             results = {"success": 10 * step}

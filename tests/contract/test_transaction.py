@@ -40,6 +40,7 @@ from tests.support.faulty_files import (
     disk_error,
 )
 from tests.support.single_store import SingleStore
+from tests.support.timings import IMPATIENT, quicker
 
 NODE = healthy_node("trn2.48xlarge")
 METADATA = metadata.Source("/var/run/cdi", "1.2.3")
@@ -669,7 +670,7 @@ def unmarked(claims: Sequence[Claim]) -> list[tuple[Claim, None]]:
 
 
 async def transactions(disk: Disk, api: Api, files: Files | None = None, *, device_wait_s: float = 0.0) -> Transactions:
-    made = Transactions(PreparedClaims(disk.store(files)), api, device_wait_s)
+    made = Transactions(PreparedClaims(disk.store(files)), api, device_wait_s, IMPATIENT)
     await made.prepared.open()
     return made
 
@@ -780,12 +781,12 @@ async def test_unprepare_by_another_process_frees_the_device(used: Disk) -> None
 
 async def test_one_of_many_waiting_claims_gets_the_device(used: Disk) -> None:
     heirs = [claim(0, f"heir-{number}") for number in range(4)]
-    made = await transactions(used, Api(*heirs), device_wait_s=60)
+    made = await transactions(used, Api(*heirs), device_wait_s=3600)
     calls = {asyncio.create_task(made.prepare(heir.ref)) for heir in heirs}
     before = OLD.ref
     while calls:
         await made.unprepare(before)
-        done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=120)
         [first] = done
         before = first.result().ref
         assert used.is_clean(before.name)
@@ -909,9 +910,10 @@ async def test_full_disk_fails_then_retry_succeeds(disk: Disk) -> None:
     assert disk.is_clean("new")
 
 
-async def test_lock_of_another_process_is_reported(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.prepare.store.LOCK_TIMEOUT_S", 0.05)
-    made = await transactions(disk, Api(NEW))
+async def test_lock_of_another_process_is_reported(disk: Disk) -> None:
+    store = SingleStore(disk.folder, disk.cdi_root, "boot-1", Files(), lock_s=0.05)
+    made = Transactions(PreparedClaims(store), Api(NEW), timing=IMPATIENT)
+    await made.prepared.open()
     with locked(disk.folder / "serialize.lock", timeout_s=1):
         with pytest.raises(TimeoutError, match="locked by another process"):
             await made.prepare(NEW.ref)
@@ -936,7 +938,7 @@ async def test_finish_is_bounded_and_leaves_no_task(disk: Disk) -> None:
 @pytest.mark.contract("P20")
 async def test_damaged_checkpoint_rejects_all_calls(used: Disk) -> None:
     (used.folder / "checkpoint.json").write_text("{")
-    made = Transactions(PreparedClaims(used.store()), Api(NEW))
+    made = Transactions(PreparedClaims(used.store()), Api(NEW), timing=IMPATIENT)
     await made.prepared.open()
     for call in (made.prepare(NEW.ref), made.prepare(OLD.ref), made.unprepare(OLD.ref)):
         with pytest.raises(ClaimError, match="checkpoint was damaged and is being rebuilt"):
@@ -1067,7 +1069,7 @@ class Away:
 
 async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[PreparedClaim]]:
     """Return a prepare that retries its request."""
-    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=600)
+    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=600.0))
     await made.prepared.open()
     return made, asyncio.create_task(made.prepare(NEW.ref))
 
@@ -1093,7 +1095,7 @@ async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception) 
 
 async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
-    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=1)
+    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=1.0))
     await made.prepared.open()
     with pytest.raises(TooManyRequests):
         await made.prepare(NEW.ref)

@@ -17,6 +17,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from controller import settings as controller_settings
 from controller.program import Controller
 from controller.query import grpc_server as service_module
+from controller.timing import ServiceTiming
+from hack.bench.ultraservers import tagged_slice, ultraserver
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -25,7 +27,7 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import GRPCURL, needs
-from tests.support.ultraservers import tagged_slice, ultraserver
+from tests.support.controller_passes import passes
 from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"
@@ -124,7 +126,7 @@ async def allocated(api: EmbeddedApi, name: str) -> None:
     await eventually(done, what=f"{name} is Allocated")
 
 
-async def test_services_support_reflection(controller):
+async def test_services_support_reflection(controller) -> None:
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
         stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=60)
         (answer,) = [each async for each in stream]
@@ -139,7 +141,7 @@ async def test_services_support_reflection(controller):
             assert described.file_descriptor_response.file_descriptor_proto, name
 
 
-async def test_list_shows_nodes_reservations_and_free_slots(api, controller):
+async def test_list_shows_nodes_reservations_and_free_slots(api, controller) -> None:
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     async with asking(controller) as stub:
@@ -169,7 +171,7 @@ async def test_list_shows_nodes_reservations_and_free_slots(api, controller):
     )
 
 
-async def test_dry_run_of_a_new_workload_writes_nothing(api, controller):
+async def test_dry_run_of_a_new_workload_writes_nothing(api, controller) -> None:
     before = [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")]
     tried = pb.Workload(instance_type="trn3.48xlarge", topology_size=4, server_count=2)
     async with asking(controller) as stub:
@@ -186,12 +188,12 @@ async def test_dry_run_of_a_new_workload_writes_nothing(api, controller):
         "write the status of NeuronUltraServer us-u0: Ready, default/dry-run Pending",
         "write the status of NeuronUltraServer us-u1: Ready, default/dry-run Pending",
     ]
-    await asyncio.sleep(0.2)  # the controller would have written by then if it were not a dry run
+    await passes(controller, api)
     assert [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")] == before
     assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
 
 
-async def test_dry_run_shows_the_shortage_in_numbers(api, controller):
+async def test_dry_run_shows_the_shortage_in_numbers(api, controller) -> None:
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
@@ -206,7 +208,7 @@ async def test_dry_run_shows_the_shortage_in_numbers(api, controller):
     assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
 
 
-async def test_dry_run_of_a_larger_workload(api, controller):
+async def test_dry_run_of_a_larger_workload(api, controller) -> None:
     submit(api, "pair", size=2, count=1)
     await allocated(api, "pair")
     async with asking(controller) as stub:
@@ -222,7 +224,7 @@ async def test_dry_run_of_a_larger_workload(api, controller):
     assert [list(each.nodes) for each in too_big.reservations] == [["u0-0", "u0-1"]]
 
 
-async def test_plan_has_every_workload(api, controller):
+async def test_plan_has_every_workload(api, controller) -> None:
     submit(api, "fits", size=4, count=1)
     await allocated(api, "fits")
     submit(api, "waits", size=4, count=2)
@@ -257,7 +259,7 @@ async def test_plan_has_every_workload(api, controller):
         ),
     ],
 )
-async def test_invalid_request_error_names_the_remedy(api, controller, changes, text):
+async def test_invalid_request_error_names_the_remedy(api, controller, changes, text) -> None:
     submit(api, "job", size=2)
     await eventually(lambda: state(api, "job") != "None")
     fields = {"instance_type": "trn3.48xlarge", "topology_size": 4, "server_count": 1, **changes}
@@ -268,7 +270,7 @@ async def test_invalid_request_error_names_the_remedy(api, controller, changes, 
     assert text in (caught.value.details() or "")
 
 
-async def test_unavailable_until_the_cluster_is_read(api):
+async def test_unavailable_until_the_cluster_is_read(api) -> None:
     async with controlling(api, api_url="http://127.0.0.1:1") as controller, dialled(controller) as channel:
         stub = ultraservers_pb2_grpc.UltraServersStub(channel)
         for call in (stub.Plan(pb.PlanRequest(), timeout=60), stub.ListUltraServers(pb.ListUltraServersRequest())):
@@ -280,7 +282,7 @@ async def test_unavailable_until_the_cluster_is_read(api):
         assert health.status == NOT_SERVING
 
 
-async def test_follower_serves_queries(api, controller):
+async def test_follower_serves_queries(api, controller) -> None:
     name = {"name": "neuron-ultraserver-controller", "namespace": NAMESPACE}
     held = {"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2026-03-01T12:00:00.000000Z"}
     api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name, "spec": held})
@@ -291,7 +293,7 @@ async def test_follower_serves_queries(api, controller):
     assert [each.name for each in listed.ultraservers] == ["us-u0", "us-u1"]
 
 
-async def test_health_follows_the_caches(controller):
+async def test_health_follows_the_caches(controller) -> None:
     async with dialled(controller) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
@@ -304,7 +306,7 @@ async def test_health_follows_the_caches(controller):
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
+async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path) -> None:
     path = tmp_path / "us.sock"
     async with controlling(api, f"unix:{path}") as controller, asking(controller) as stub:
         await eventually(lambda: not controller.ready())
@@ -312,14 +314,14 @@ async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
         assert (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads == []
 
 
-async def test_busy_port_is_taken_when_free(api, monkeypatch):
-    monkeypatch.setattr(service_module, "RETRY_S", 0.05)
+async def test_busy_port_is_taken_when_free(api, caplog) -> None:
     async with controlling(api) as first:
         assert first.grpc is not None
         address = first.grpc.target
-        second = service_module.Server(address, service_module.Sources(lambda: None, str, None, first.metrics))  # type: ignore[arg-type,return-value]
+        sources = service_module.Sources(lambda: None, str, None, first.metrics)  # type: ignore[arg-type,return-value]
+        second = service_module.Server(address, sources, ServiceTiming(retry_s=0.05))
         waiting = asyncio.create_task(second.run())
-        await asyncio.sleep(0.2)
+        await eventually(lambda: "gRPC is not served yet" in caplog.text, what="the port is in use")
         assert second.target == ""
     try:
         await eventually(lambda: second.target == address, what="the second server has the port")
@@ -329,7 +331,7 @@ async def test_busy_port_is_taken_when_free(api, monkeypatch):
 
 
 @needs("grpcurl")
-async def test_grpcurl_needs_no_proto_file(controller):
+async def test_grpcurl_needs_no_proto_file(controller) -> None:
     async def run(*words: str) -> str:
         command = [str(GRPCURL), "-plaintext", *words]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)

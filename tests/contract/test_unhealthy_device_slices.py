@@ -14,6 +14,7 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK
 from tests.support.waiting import always, eventually
 
 HOLD = {"unhealthy_device_hold_seconds": 0.3}
@@ -253,7 +254,7 @@ async def test_node_with_an_unhealthy_device_is_not_allocated(
 ) -> None:
     if not taints:
         api.dropped_fields["resourceslices"] = TAINTS
-    host = PluginHost(tmp_path_factory.mktemp("u"), api.url, instance_type="trn2u.48xlarge", node_id=0)
+    host = PluginHost(tmp_path_factory.mktemp("u"), api.url, instance_type="trn2u.48xlarge", timing=QUICK, node_id=0)
     async with host.running(**HOLD):
         await until(api, {"node-0": ("", [])})
         break_(host)

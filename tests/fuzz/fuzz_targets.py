@@ -23,6 +23,7 @@ from controller.observe import discovery
 from controller.plan import objects
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import plan
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims
 from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
@@ -39,8 +40,8 @@ from neuron_dra.kube import client
 from neuron_dra.kube import objects as kube_objects
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.publish import sysfs, sysfs_helper
-from tests.support.ultraservers import ultraserver
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)
@@ -377,6 +378,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 class _Server:
     """Serves one list and one watch from the input, then the real object."""
+
+    timing = DEFAULT_CLIENT_TIMING
 
     def __init__(self, source: Bytes) -> None:
         self._source = source

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ from neuron_dra.emulation.objects import DEVICE_CLASSES, allocated_claim, neuron
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
-from neuron_dra.node.publish import connected
 from tests.support.crash_points import Life, Lives, Point
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -40,11 +38,6 @@ CALL_S = 45.0  # the kubelet's own limit
 PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
 
 Sabotage = Callable[[], None]
-
-
-def check_sets_often() -> None:
-    """Try again soon if the plugin could not record that it publishes connected sets."""
-    connected.RECHECK_S = 0.2  # type: ignore[misc]
 
 
 class Scene:
@@ -62,10 +55,13 @@ class Scene:
         for each in DEVICE_CLASSES:
             api.create(each)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
-        self.api, self.lives, self._sabotage = api, lives, check_sets_often if sets else sabotage
+        self.api, self.lives, self._sabotage = api, lives, None if sets else sabotage
         self.sets = sets
-        self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
+        hardware: Any = {"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": "00000000deadbeef"}
+        self.host = PluginHost(root, api.url, reuses_hardware=True, **hardware)
         self.life: Life | None = None
+        self._looked_at = -1  # the revision of `_shown`, for a look at all devices takes as long as a plugin's start
+        self._shown: list[str] | None = None
         self.reserve(None)
         self.disk_says = ""  # the beginning of the messages of disk errors
         self.disk_errors: list[str] = []  # the errors that the kubelet got from the disk
@@ -129,16 +125,21 @@ class Scene:
     def _has_published(self, wanted: list[str]) -> bool:
         if self.life is not None and not self.life.alive:
             return True
+        if self._looked_at != self.api.store.revision:
+            self._looked_at = self.api.store.revision
+            self._shown = self._published_tags()
+        kept = self.tag_on_disk
+        return self._shown == wanted == ([kept.allocation_id] if kept else [])
+
+    def _published_tags(self) -> list[str] | None:
+        """Return the allocation ids of the published tags; None if the devices are not those of one generation."""
         items = self.api.objects("resourceslices")
         devices = [device for item in items for device in item["spec"].get("devices", ())]
+        generations = {item["spec"]["pool"]["generation"] for item in items}
+        if len(generations) != 1 or (len(items), len(devices)) != (WITH_SETS if self.sets else PLAIN):
+            return None
         tag = tag_on(devices)
-        kept = self.tag_on_disk
-        whole = len({item["spec"]["pool"]["generation"] for item in items}) == 1
-        return (
-            whole
-            and (len(items), len(devices)) == (WITH_SETS if self.sets else PLAIN)
-            and [t.allocation_id for t in (tag, kept) if t] == wanted * 2
-        )
+        return [tag.allocation_id] if tag else []
 
     @property
     def tag_on_disk(self) -> Tag | None:
@@ -268,11 +269,8 @@ class Flow:
 @contextlib.asynccontextmanager
 async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> AsyncIterator[Scene]:
     """Run the steps before the first point."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
+    with lives.folder() as root:
         async with EmbeddedApi(controllers=False) as api:
-            root = Path(folder, "node")  # the same in each process, because names of points contain it
-            root.mkdir()
             scene = Scene(api, root, lives, sabotage, sets=flow.sets)
             try:
                 if flow.fresh:

@@ -11,7 +11,7 @@ from tests.support.plugin_host import PluginHost, PluginProcess
 
 DRIVER = "neuron.aws.com"
 NAME = "node-a-neuron.aws.com-00"
-START_S = 30.0  # a process on a loaded machine
+START_S = 120.0  # a process on a loaded machine
 
 
 async def started(host: PluginHost, kubelet: ScriptedKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:

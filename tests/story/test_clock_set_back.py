@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 
 from controller_cluster import Cluster
-from test_rendezvous_service import SERVICE, addresses, rank0, short_waits  # noqa: F401
-from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+from test_rendezvous_service import SERVICE, TIMING, addresses, rank0
+from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.kube.client import KubeClient
@@ -43,7 +43,7 @@ async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa
 
 async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
     clock = Clock()
-    async with controlling(cluster, clock=clock):
+    async with controlling(cluster, clock=clock, timing=TIMING):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         cluster.pod_with_claim("job-0", rank0(cluster), workload)

@@ -11,43 +11,38 @@ from collections.abc import AsyncIterator
 
 import pytest
 from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
-from controller.apply import write_backoff as backoff_module
 from controller.apply.refused_pod_eviction import Refusals
 from controller.observe.model import RESERVED, Suspect
 from controller.program import NAME
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
-from tests.support.waiting import always, eventually
+from tests.support.controller_timings import BRIEF_LEASE, QUICK
+from tests.support.timings import quicker
+from tests.support.waiting import eventually
 
-LONGEST_S = backoff_module.LONGEST_S  # before `quick` changes it
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 
-@pytest.fixture
-def short_pauses(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Pauses between failed writes are a hundredth of the real ones."""
-    for name, seconds in (("FIRST_S", 0.002), ("FIRST_EVICTION_S", 0.05), ("LONGEST_S", 0.9)):
-        monkeypatch.setattr(backoff_module, name, seconds)
+SHORT_PAUSES = quicker(QUICK, writes={"first_s": 0.002, "first_eviction_s": 0.05, "longest_s": 0.9})
+"""Pauses between failed writes are a hundredth of the real ones."""
 
 
 def refused(resource: str, verb: str = "patch", status: int = 403, **more: str) -> Fault:
     return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)  # type: ignore[arg-type]
 
 
-async def test_forbidden_labels_delay_no_workload(
-    cluster: Cluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_forbidden_labels_delay_no_workload(cluster: Cluster) -> None:  # noqa: F811
     """13.10: each plan tried them again."""
-    monkeypatch.setattr(backoff_module, "LONGEST_S", LONGEST_S)
     faults = cluster.api.faults.add(refused("nodes"))
-    async with controlling(cluster) as controller:
+    timing = quicker(QUICK, writes={"first_s": 3600.0, "longest_s": 3600.0})
+    async with controlling(cluster, timing=timing) as controller:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         for number in range(16):
@@ -55,17 +50,14 @@ async def test_forbidden_labels_delay_no_workload(
             await eventually(lambda name=f"waits-{number}": cluster.state(name) == "Pending", 60, "another plan")
         plans = controller.metrics.registry.get_sample_value("neuron_ultraserver_plan_seconds_count")
     tried = [each.name for each in cluster.api.log if (each.verb, each.resource) == ("patch", "nodes")]
-    assert max(tried.count(name) for name in set(tried)) <= 12 < plans
+    assert max(tried.count(name) for name in set(tried)) == 1 < plans
     assert faults.hits == len(tried)
 
 
-async def test_finalizer_precedes_the_reservation(
-    cluster: Cluster,  # noqa: F811
-    short_pauses: None,
-) -> None:
+async def test_finalizer_precedes_the_reservation(cluster: Cluster) -> None:  # noqa: F811
     """13.3: the finalizer comes before the first allocation, not after it."""
     faults = cluster.api.faults.add(refused("neuronultraservers"))
-    async with controlling(cluster):
+    async with controlling(cluster, timing=SHORT_PAUSES):
         cluster.submit("job", count=1)
         await eventually(lambda: faults.hits >= 3, 60, "the finalizer is tried")
         assert cluster.allocations() == []
@@ -75,12 +67,9 @@ async def test_finalizer_precedes_the_reservation(
     assert reserved["metadata"]["finalizers"] == [RESERVED]
 
 
-async def test_unwritable_ultraserver_is_avoided(
-    cluster: Cluster,  # noqa: F811
-    short_pauses: None,
-) -> None:
+async def test_unwritable_ultraserver_is_avoided(cluster: Cluster) -> None:  # noqa: F811
     """13.10."""
-    async with controlling(cluster):
+    async with controlling(cluster, timing=SHORT_PAUSES):
         await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         cluster.api.faults.add(refused("neuronultraservers/status", name="us-u0", status=422))
         cluster.submit("job", count=1)
@@ -138,7 +127,8 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
             cluster.pod_with_claim(name, first[number], other)
             waits_since(cluster, name, seconds, started)
         await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 60, "the rejected pod is evicted")
-        await asyncio.sleep(0.5)
+        cluster.submit("next", count=1)
+        await eventually(lambda: cluster.state("next") == "Allocated", 60, "other passes")
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
         (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
         assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "refused")
@@ -155,7 +145,7 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
     suspect = Suspect("ml", "late", cluster.api.get("pods", "late", "ml")["metadata"]["uid"], "u0-0", "it is reserved")
     results: list[str] = []
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        refusals = Refusals(client, EventRecorder(client, "here"))
+        refusals = Refusals(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods)
         refusals.on_eviction = results.append
         looking = asyncio.create_task(refusals.look([suspect], datetime.datetime.now(datetime.UTC)))
         await eventually(lambda: read.hits, 60, "the pod is read")
@@ -169,12 +159,11 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
 async def test_missing_namespace_is_one_error_with_remedy(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
-    short_pauses: None,
 ) -> None:
     """13.13."""
     missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
     caplog.set_level(logging.INFO)
-    async with controlling(cluster):
+    async with controlling(cluster, timing=SHORT_PAUSES):
         await eventually(lambda: missing.hits >= 6, 60, "it tries again")
     logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
     assert logged == [
@@ -200,11 +189,11 @@ async def test_lease_without_namespace_is_one_error(
 
 async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # noqa: F811
     """13.13: after a change of the leader the sum over both replicas counted everything twice."""
-    async with controlling(cluster, "--leader-elect") as first:
+    async with controlling(cluster, "--leader-elect", timing=BRIEF_LEASE) as first:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         sample = first.metrics.registry.get_sample_value
-        assert sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8
+        await eventually(lambda: sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8, 60, "8 reserved nodes")
         cluster.api.faults.add(refused("leases", verb="update"))
         await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the leader has lost the lease")
         states = ("free", "reserved", "other")
@@ -215,25 +204,31 @@ async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # n
 
 async def test_leader_that_cannot_renew_says_so_without_a_change(cluster: Cluster) -> None:  # noqa: F811
     """18.4: nothing else changes, and the metric said that it leads."""
-    async with controlling(cluster, "--leader-elect") as controller:
+    async with controlling(cluster, "--leader-elect", timing=BRIEF_LEASE) as controller:
         sample = controller.metrics.registry.get_sample_value
         await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads")
         await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         fault = cluster.api.faults.add(refused("leases", verb="update"))
+        await eventually(lambda: fault.hits > 1, 60, "it cannot renew")
         await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the metric says so")
-        assert fault.hits > 1
         cluster.api.faults.clear()
         await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads again")
 
 
-async def test_write_that_is_tried_again_is_still_held(cluster: Cluster, short_pauses: None) -> None:  # noqa: F811
+async def test_write_that_is_tried_again_is_still_held(cluster: Cluster) -> None:  # noqa: F811
     """18.4: the metric was 0 during each try, so its alert did not fire."""
-    cluster.api.faults.add(refused("resourceclaimtemplates", "create"))
-    async with controlling(cluster) as controller:
+    rejected = cluster.api.faults.add(refused("resourceclaimtemplates", "create"))
+    async with controlling(cluster, timing=SHORT_PAUSES) as controller:
         sample = controller.metrics.registry.get_sample_value
         cluster.submit("job")
         await eventually(lambda: sample("neuron_ultraserver_held_writes") == 1, 60, "the write is held")
-        await always(lambda: sample("neuron_ultraserver_held_writes") == 1, 3, "it is held")
+        enough = rejected.hits + 3
+
+        def stays_held() -> bool:
+            assert sample("neuron_ultraserver_held_writes") == 1
+            return rejected.hits >= enough
+
+        await eventually(stays_held, 60, "it is tried again")
         cluster.api.faults.clear()
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         await eventually(lambda: sample("neuron_ultraserver_held_writes") == 0, 60, "nothing is held")
@@ -256,14 +251,13 @@ async def test_expired_events_are_dropped_from_memory(recorder: EventRecorder) -
 
 async def test_role_without_namespaces_only_loses_limits(
     cluster: Cluster,  # noqa: F811
-    short_pauses: None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """13.15: the role of AWS's operator, or of our own last release, when nothing but the image is updated."""
     for verb in ("list", "watch"):
         cluster.api.faults.add(refused("namespaces", verb))
     with caplog.at_level(logging.WARNING):
-        async with controlling(cluster):
+        async with controlling(cluster, timing=SHORT_PAUSES):
             cluster.submit("job")
             await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
     said = [each.getMessage() for each in caplog.records if "namespaces cannot be read" in each.getMessage()]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import os
 import re
 from collections import Counter
@@ -18,39 +17,28 @@ from typing import Any
 import pytest
 from controller_cluster import Cluster
 
-from controller import program
 from controller import settings as controller_settings
-from controller.apply import loop as reconcile_module
-from controller.apply import status_throttle
-from controller.apply import write_backoff as backoff_module
-from controller.program import Controller
+from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.support.controller_timings import QUICK
 from tests.support.faulty_files import Moment
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
 EVERY = 5  # without `LONG`
-DONE_S = 20.0
+DONE_S = 120.0  # also on a busy machine
 UNCERTAIN_S = 3.0
 QUIET_PAUSES, QUIET_S = 20, 0.02
 VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reconcile_module, "GATHER_S", 0.005)
-    monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
-    monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
-    # A write that adds only groups waits for MESSAGE_INTERVAL.
-    monkeypatch.setattr(status_throttle, "MESSAGE_INTERVAL", datetime.timedelta(0))
-    monkeypatch.setattr(program, "KubeClient", MortalClient)
+# A write that adds only groups waits for `message_s`.
+TIMING = quicker(QUICK, passes={"gather_s": 0.005}, writes={"first_eviction_s": 0.05, "message_s": 0.0})
 
 
 class Death:
@@ -154,7 +142,9 @@ async def controlling(cluster: Watched, death: Death) -> AsyncIterator[None]:
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address=0", "--metrics-bind-address=0"]
     loaded = controller_settings.load(parser.parse_args([*words, "--grpc-address=0"]), {}, "here")
     MortalClient.death = death
-    task = asyncio.create_task(Controller(loaded, KubeConfig(loaded.kube_api_server)).run())
+    kube = KubeConfig(loaded.kube_api_server)
+    client = MortalClient(kube, user_agent=NAME, timing=TIMING.client)
+    task = asyncio.create_task(Controller(loaded, kube, client=client, timing=TIMING).run())
     try:
         yield
         assert not task.done(), task.exception()

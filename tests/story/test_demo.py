@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 
 from neuron_dra.demo import cluster, main, processes
+from neuron_dra.demo.timing import DemoTiming
 from neuron_dra.demo.view import WIDTH, View, ranges
+
+PATIENT = DemoTiming(whole_s=1000.0, start_s=300.0, step_s=300.0)
+"""Limits that a busy machine keeps."""
 
 RANKS = {
     "the controller has found two": "........",
@@ -22,7 +26,8 @@ RANKS = {
 
 def test_demo_runs_to_the_lost_node() -> None:
     out = io.StringIO()
-    assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
+    view = View(Console(file=out, width=WIDTH, highlight=False))
+    assert main.run(keep=False, view=view, timing=PATIENT) == 0
     text = out.getvalue()
     lines = text.splitlines()
     assert len(lines) <= 90
@@ -63,4 +68,4 @@ async def test_failing_plugin_ends_the_demo_with_its_log(tmp_path: Path) -> None
     (tmp_path / "broken/p/neuron.aws.com").write_text("a file where the plugin needs a folder")
     with pytest.raises(processes.DemoError, match="the plugin of broken ended with code"):
         async with cluster.Cluster(nodes, tmp_path) as made:
-            await made.ready(20)
+            await made.ready(PATIENT.start_s)

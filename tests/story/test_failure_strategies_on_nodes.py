@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from controller import settings as controller_settings
-from controller.apply import write_backoff
 from controller.program import Controller
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
@@ -23,24 +23,15 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node.ultraserver import reservation_gate, tag_keeper, watch
+from tests.support.controller_passes import passes
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK_RESERVATIONS, quicker
 from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "PROBE_S", 0.2)
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
-    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(write_backoff, "FIRST_EVICTION_S", 0.2)
-    monkeypatch.setattr(write_backoff, "LONGEST_S", 1.0)
+CONTROLLER = quicker(DEFAULT_TIMING, writes={"first_eviction_s": 0.2, "longest_s": 1.0})
+TIMING = quicker(QUICK_RESERVATIONS, hardware={"period_s": 0.1})
 
 
 def _now() -> str:
@@ -59,6 +50,17 @@ class Cluster:
         self.claims: dict[str, tuple[str, ClaimRef]] = {}  # by pod: node and claim
         self.variables: dict[str, dict[str, str]] = {}  # by pod: the container as started
         self.controller: Controller | None = None
+        self.ahead = datetime.timedelta(0)
+
+    def clock(self) -> datetime.datetime:
+        """Return the time that the controller's clock shows."""
+        return datetime.datetime.now(datetime.UTC) + self.ahead
+
+    async def until_the_graces_end(self) -> None:
+        """Let the controller act on what has lasted longer than every grace."""
+        assert self.controller is not None
+        self.ahead += datetime.timedelta(seconds=10)
+        await passes(self.controller, self.api)
 
     async def start(self, node: str) -> None:
         """Start the plugin of a node."""
@@ -195,9 +197,8 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
             node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
             api.create(node)
             (short_path / name).mkdir()
-            hosts[name] = PluginHost(
-                short_path / name, api.url, node_name=name, instance_type=TYPE, node_id=number, server_id=HARDWARE_ID
-            )
+            hardware = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
+            hosts[name] = PluginHost(short_path / name, api.url, node_name=name, timing=TIMING, **hardware)
             stack.push_async_callback(hosts[name].close)
         made = Cluster(api, hosts)
         for name in NODES:
@@ -205,7 +206,8 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
         words = ["--kube-api-server", api.url, "--health-probe-bind-address=0", "--metrics-bind-address=0"]
         words += ["--fault-grace=1s", "--node-failure-grace=1s"]
         loaded = controller_settings.load(parser.parse_args(words), {}, "here")
-        controller = made.controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+        kube = KubeConfig(loaded.kube_api_server)
+        controller = made.controller = Controller(loaded, kube, clock=made.clock, timing=CONTROLLER)
 
         async def answers() -> None:
             while True:
@@ -272,7 +274,7 @@ async def test_noop_only_reports(cluster: Cluster) -> None:
     before = cluster.uids()
     cluster.hosts["n1"].hardware.set_modes("4")
     await eventually(lambda: "LinkDown" in cluster.event_reasons(), 60, "the fault has an Event")
-    await asyncio.sleep(1.5)  # longer than the grace after which the other strategies act
+    await cluster.until_the_graces_end()  # after which the other strategies act
     assert (cluster.uids(), cluster.phases()) == (before, {"n0": "Bound", "n1": "Bound"})
 
 
@@ -301,7 +303,7 @@ async def test_plugin_outage_keeps_the_allocation(cluster: Cluster) -> None:
         if item["spec"]["nodeName"] == "n1":
             cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does when it starts
     await eventually(lambda: "SliceMissing" in cluster.event_reasons(), 60, "it has an Event")
-    await asyncio.sleep(1.5)  # longer than every grace
+    await cluster.until_the_graces_end()
     assert cluster.uids() == before
     await cluster.start("n1")
     await eventually(lambda: cluster.phases() == {"n0": "Bound", "n1": "Bound"}, 60, "the tag is back")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -13,12 +13,14 @@ import pytest
 from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
+from controller.observe.model import Workload
 from controller.plan import allocation as serving
 from controller.plan import context, objects, outage, placement, planning, queue, recovery, restoration
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
 from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core.rendezvous import Rendezvous
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
@@ -137,7 +139,7 @@ def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
 
 def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
     """The controller loses the reservations of objects that are deleted by force."""
-    patch.setattr(restoration, "restore", lambda index, holdings, now: None)
+    patch.setattr(restoration, "restore", lambda index, holdings, quota, now: None)
 
 
 def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
@@ -145,6 +147,40 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     makes_no_reservation_again(patch)
     patch.setattr(planning, "_finalizers", lambda context, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
+
+
+def publishes_ranks_that_are_only_requested(patch: pytest.MonkeyPatch) -> None:
+    """As before the fix: a failed growth left groups with ranks that do not exist."""
+    right = Holdings.set_world_size
+
+    def requested(self: Holdings, workload: Workload, rendezvous: Rendezvous | None, groups: int) -> None:
+        right(self, workload, rendezvous, max(groups, workload.count))
+
+    patch.setattr(Holdings, "set_world_size", requested)
+
+
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+FINDS: dict[Sabotage, int] = {
+    never_steps_down: 11,
+    waits_for_the_impossible: 11,
+    keeps_what_does_not_fit: 2,
+    gives_one_template_name_to_two: 3,
+    drops_reservations_for_any_claim: 2,
+    ignores_outages: 14,
+    sees_no_lost_tags: 3,
+    leaves_refused_pods: 3,
+    makes_no_reservation_again: 2,
+    loses_reservations_with_objects: 8,
+}
+"""Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
+
+
+def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
+    """Return the first violation that a seed finds, "nothing" if none of them does."""
+    first = FINDS.get(sabotage, 1)
+    seeds = (first, *(seed for seed in range(1, MOST_SEEDS) if seed != first))
+    violations = (run(seed, actors=actors).violation for seed in seeds)
+    return next((text for text in violations if text), "nothing")
 
 
 @pytest.mark.timeout(600)
@@ -163,14 +199,13 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_fleet_with_actors_finds(
-    sabotage: Callable[[pytest.MonkeyPatch], None],
+    sabotage: Sabotage,
     actors: set[str],
     found: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sabotage(monkeypatch)
-    violations = (run(seed, actors=actors).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, actors)
     assert re.search(found, text), text
 
 
@@ -182,13 +217,10 @@ def test_fleet_with_actors_finds(
         (loses_reservations_with_objects, r"both have rank|of \d+ pods of"),
     ],
 )
-def test_fleet_finds_a_lost_reservation(
-    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_finds_a_lost_reservation(sabotage: Sabotage, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.3."""
     sabotage(monkeypatch)
-    violations = (run(seed, actors={"deletions"}).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, {"deletions"})
     assert re.search(found, text), text
 
 
@@ -201,15 +233,13 @@ def test_fleet_finds_a_lost_reservation(
         (never_evicts, "is not released"),
         (gives_no_reason, "without a reason"),
         (reserves_across_racks, "is no slot of 2 nodes"),
+        (publishes_ranks_that_are_only_requested, "and they publish"),
         (never_steps_down, "came back after it was gone|in two reservations|changed what it reserves|before"),
     ],
 )
-def test_fleet_finds(
-    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_finds(sabotage: Sabotage, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
-    violations = (run(seed, actors=()).violation for seed in range(1, MOST_SEEDS))
-    text = next((text for text in violations if text), "nothing")
+    text = first_violation(sabotage, ())
     assert re.search(found, text), text
 
 

@@ -15,32 +15,34 @@ import yaml
 from controller_cluster import Cluster
 
 from controller import settings as controller_settings
-from controller.apply import loop as reconcile_module
 from controller.apply import schema_check
 from controller.apply.requests import Applier
 from controller.observe.caches import Caches
 from controller.plan.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.program import NAME, Controller
+from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
-from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
-from tests.support.waiting import always, eventually
+from tests.support.controller_passes import passes
+from tests.support.controller_timings import QUICK
+from tests.support.timings import quicker
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFICIAL = ROOT / "tests/bed/manifests/official-crds.yaml"
 KINDS = ("neuronultraservers", "neuronultraserverworkloads")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
+PATIENT = quicker(QUICK, writes={"first_s": 3600.0, "longest_s": 3600.0})
+"""A controller that makes no rejected write twice."""
+SOON = quicker(QUICK, writes={"crd_s": 0.3})
+"""A controller that soon notices that a CRD was replaced."""
 
 
 @pytest.fixture
@@ -64,13 +66,13 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @contextlib.asynccontextmanager
-async def controlling(cluster: Cluster) -> AsyncIterator[Controller]:
+async def controlling(cluster: Cluster, timing: Timing = QUICK) -> AsyncIterator[Controller]:
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "0"]
     parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0"])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
     task = asyncio.create_task(controller.run())
     try:
         yield controller
@@ -175,7 +177,8 @@ async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog
             cluster.api.log.clear()
             cluster.submit("other")
             await eventually(lambda: cluster.state("other") == "Pending")
-            await always(lambda: len(writes(cluster)) == 1, 1.0, "one write, for the new workload")
+            await passes(controller, cluster.api)
+            assert len(writes(cluster)) == 1  # for the new workload
             assert metric("neuron_ultraserver_crd_outdated", {"crd": KINDS[1]}) == 1
     message = cluster.reason("job")[1]
     assert "CustomResourceDefinition neuronultraservers.neuron.aws.com is not of this release" in message
@@ -186,52 +189,52 @@ async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog
     assert len(logged) == len(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str) -> None:
-    """13.5. An enum without a phase is a 422."""
+@pytest.mark.parametrize(("kind", "tried"), [(KINDS[0], []), (KINDS[1], [f"{KINDS[1]}/status"])])
+async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str, tried: list[str]) -> None:
+    """13.5. An enum without a phase is a 422. Nothing is tried but the status that says why the workload waits."""
     cluster.api.faults.add(Fault(resource=f"{kind}/status", verb="patch", status=422, times=None))
     cluster.submit("job")
-    async with controlling(cluster):
+    async with controlling(cluster, PATIENT) as controller:
         await eventually(lambda: any("dryRun" in each.query for each in cluster.api.log), what="a trial")
-        await always(lambda: cluster.allocations() == [], 1.0, "no reservation")
-        assert len(writes(cluster)) <= 12
+        await passes(controller, cluster.api)
+        assert cluster.allocations() == []
+        rejected = [each.resource for each in writes(cluster) if each.status == 422]
+        assert rejected == tried
 
 
-async def test_upgraded_crd_lets_the_controller_continue(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_upgraded_crd_lets_the_controller_continue(cluster: Cluster) -> None:
     """13.5."""
-    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.api.dropped_fields["neuronultraservers"] = dropped_by_awss("neuronultraservers")
     cluster.submit("job")
-    async with controlling(cluster):
+    async with controlling(cluster, SOON):
         await eventually(lambda: cluster.state("job") == "Pending")
         await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
         del cluster.api.dropped_fields["neuronultraservers"]
         await eventually(lambda: cluster.state("job") == "Allocated")
 
 
-async def test_downgraded_crd_loses_no_reservation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_downgraded_crd_loses_no_reservation(cluster: Cluster) -> None:
     """13.5, 13.3. The ids come back from the nodes when the CRD is ours again."""
-    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.submit("job", count=1)
-    async with controlling(cluster):
+    async with controlling(cluster, SOON) as controller:
         await eventually(lambda: cluster.state("job") == "Allocated")
         before = cluster.allocations()
         cluster.api.dropped_fields.update({kind: dropped_by_awss(kind) for kind in KINDS})
         cluster.submit("other", count=1)
         await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
-        await always(lambda: len(cluster.tags()) == 4, 0.5, "the tags")
+        await passes(controller, cluster.api)
+        assert len(cluster.tags()) == 4
         cluster.api.dropped_fields.clear()
         await eventually(lambda: cluster.state("other") == "Allocated")
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
 
 
 async def test_crd_that_begins_to_reject_stops_the_controller(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
 ) -> None:
     """13.5: it was downgraded, and answers 422."""
-    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.submit("job", count=1)
-    async with controlling(cluster):
+    async with controlling(cluster, SOON):
         await eventually(lambda: cluster.state("job") == "Allocated")
         cluster.api.faults.add(Fault(resource="neuronultraservers/status", verb="patch", status=422, times=None))
         cluster.submit("other", count=1)
@@ -245,7 +248,8 @@ async def test_crd_that_begins_to_reject_stops_the_controller(
 async def test_dropped_field_stops_the_rest_of_the_plan(cluster: Cluster) -> None:
     """13.5."""
     async with cluster.api.client(NAME) as client:
-        applier = Applier(client, Caches(client, lambda: None, FleetIndex()), EventRecorder(client, "here"))
+        caches = Caches(client, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
+        applier = Applier(client, caches, EventRecorder(client, "here"), DEFAULT_TIMING)
         applier.schemas.check(NEURON_ULTRASERVERS, {"status": {"allocations": []}}, {"status": {}})
         now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
         for action in (
@@ -270,9 +274,9 @@ async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:
 
     now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
     async with cluster.api.client() as client:
-        trials = schema_check.Schemas(client)
+        trials = schema_check.Schemas(client, DEFAULT_TIMING.writes)
         names = [f"{NAMESPACE}/{each['metadata']['name']}" for each in cluster.api.objects("neuronultraservers")]
         await trials.try_all(names, ["ml/job"], now, 1)
-        await trials.try_all(unread(), ["ml/job"], now + 2 * schema_check.AGAIN, 1)
+        await trials.try_all(unread(), ["ml/job"], now + datetime.timedelta(seconds=2 * DEFAULT_TIMING.writes.crd_s), 1)
         with pytest.raises(AssertionError, match="the names were read"):
             await trials.try_all(unread(), ["ml/job"], now, 2)

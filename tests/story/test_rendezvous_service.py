@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import datetime
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply import rendezvous_service
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.observe.model import Meeting
+from controller.plan import rendezvous as plan
 from controller.program import NAME
+from controller.timing import RendezvousTiming
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.support.controller_timings import QUICK
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SERVICE = "job-rank0"
+SLICE = "job-rank0-ipv4"
 
 
-@pytest.fixture(autouse=True)
-def short_waits(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    waits = {"FIRST_S": 0.02, "LONGEST_S": 0.1, "AGAIN_S": 0.2, "FORBIDDEN_AGAIN_S": 0.2, "A_WORKLOAD_S": 0.0}
-    for name, seconds in waits.items():
-        monkeypatch.setattr(rendezvous_service, name, seconds)
+SHORT = RendezvousTiming(first_s=0.02, longest_s=0.1, verify_s=0.2, forbidden_s=0.2, workload_s=0.0)
+TIMING = quicker(QUICK, rendezvous=SHORT)
 
 
-def addresses(cluster: Cluster, name: str = SERVICE) -> list[str] | None:  # noqa: F811
-    """Return the addresses in the EndpointSlice of a Service; None without one."""
+def addresses(cluster: Cluster, name: str = SLICE) -> list[str] | None:  # noqa: F811
+    """Return the addresses in an EndpointSlice; None without one."""
     found = cluster.api.find("endpointslices", name, "ml")
     return None if found is None else [text for each in found["endpoints"] for text in each["addresses"]]
 
@@ -43,8 +46,23 @@ def start(cluster: Cluster, pod: str, node: str, workload: dict[str, Any], addre
     cluster.api.patch("pods", pod, {"status": {"podIP": address}}, "ml")
 
 
+def met(cluster: Cluster, address: str = "10.1.0.7") -> Meeting:  # noqa: F811
+    """Create a workload and its pod with rank 0."""
+    workload = cluster.submit("job")
+    start(cluster, "job-0", "u0-0", workload, address)
+    pod = cluster.api.get("pods", "job-0", "ml")["metadata"]
+    return Meeting("ml", "job", workload["metadata"]["uid"], "", (pod["name"], pod["uid"]))
+
+
 def rank0(cluster: Cluster) -> str:  # noqa: F811
     return str(next(each["rank0Node"] for each in cluster.allocations()))
+
+
+OLD = {"podIP": "10.1.0.1"}
+
+
+def slices(cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811
+    return cluster.api.objects("endpointslices")
 
 
 def events(cluster: Cluster, reason: str) -> list[str]:  # noqa: F811
@@ -65,9 +83,9 @@ def created(cluster: Cluster, kind: str) -> list[str]:  # noqa: F811
 
 async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a pod that starts, gets another address, and is replaced by one on the same node."""
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
         workload = cluster.submit("job")
-        await eventually(lambda: addresses(cluster) == [], 60, "the EndpointSlice exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
         service = cluster.api.get("services", SERVICE, "ml")
         assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True}
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -86,16 +104,55 @@ async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
         await eventually(lambda: addresses(cluster) is None, 60, "the EndpointSlice is gone")
 
 
+async def test_address_of_another_family_gets_a_slice_of_its_own(cluster: Cluster) -> None:  # noqa: F811
+    """addressType of an EndpointSlice cannot change; a job in an IPv6 pod network never found rank 0."""
+    async with controlling(cluster, timing=TIMING):
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        start(cluster, "job-0", rank0(cluster), workload, "fd00::7")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == ["fd00::7"], 60, "it has the pod's address")
+        assert addresses(cluster) is None
+        cluster.api.delete("resourceclaims", "job-0", "ml")
+        start(cluster, "job-1", rank0(cluster), workload, "10.1.0.9")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], 60, "it has the next pod's address")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == [], 60, "the former address is gone")
+    found = {each["metadata"]["name"]: each["addressType"] for each in cluster.api.objects("endpointslices")}
+    assert found == {"job-rank0-ipv4": "IPv4", "job-rank0-ipv6": "IPv6"}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.1.0.9", {"job-rank0": ["10.1.0.9"]}), ("fd00::7", {"job-rank0": [], "job-rank0-ipv6": ["fd00::7"]})],
+)
+async def test_slice_of_an_earlier_release_is_taken_over(
+    cluster: Cluster,  # noqa: F811
+    address: str,
+    expected: dict[str, list[str]],
+) -> None:
+    """It has no family in its name, and its addressType is IPv4."""
+    job = met(cluster, address)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
+        await services.look([replace(job, pod=None)], NOW)
+        service = cluster.api.get("services", SERVICE, "ml")
+        made = plan.endpoint_slice(service, {"metadata": {"namespace": "ml", "name": "p", "uid": "1"}, "status": OLD})
+        assert made is not None
+        cluster.api.create({**made, "metadata": {**made["metadata"], "name": SERVICE}})
+        await services.look([job], NOW + datetime.timedelta(seconds=1))
+    names = [each["metadata"]["name"] for each in slices(cluster)]
+    assert {name: addresses(cluster, name) for name in names} == expected
+
+
 async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa: F811
     """18.2: it reads the Service and its EndpointSlice, and does not write a correct address again."""
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         start(cluster, "job-0", rank0(cluster), workload, "10.1.0.7")
         await eventually(lambda: addresses(cluster) == ["10.1.0.7"], 60, "it has the pod's address")
     before = writes(cluster)
     seen = len(cluster.api.log)
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
 
         def read() -> bool:
             return sum(each.resource == "endpointslices" for each in cluster.api.log[seen:]) >= 2
@@ -110,7 +167,7 @@ async def test_users_service_is_never_changed(cluster: Cluster) -> None:  # noqa
     meta = {"name": SERVICE, "namespace": "ml", "labels": {"app.kubernetes.io/managed-by": NAME}}
     mine = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": {"app": "web"}}}
     stored = cluster.api.create(mine)
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
         await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the Service")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -119,17 +176,19 @@ async def test_users_service_is_never_changed(cluster: Cluster) -> None:  # noqa
         (text,) = events(cluster, "ServiceNameTaken")
         assert text.startswith("Service ml/job-rank0 exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does")
         cluster.api.delete("services", SERVICE, "ml")
-        await eventually(lambda: addresses(cluster) == [], 60, "the workload has its own Service")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the workload has its own Service")
 
 
 async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  # noqa: F811
     """18.2."""
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
-    stored = cluster.api.create({**kind, "metadata": {"name": SERVICE, "namespace": "ml"}, "endpoints": []})
-    async with controlling(cluster):
-        cluster.submit("job")
-        await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the EndpointSlice")
-        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+    stored = cluster.api.create({**kind, "metadata": {"name": SLICE, "namespace": "ml"}, "endpoints": []})
+    job = met(cluster)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        await RendezvousServices(client, EventRecorder(client, "here"), SHORT).look([job], NOW)
+    (text,) = events(cluster, "ServiceNameTaken")
+    assert text.startswith("EndpointSlice ml/job-rank0-ipv4 exists and is not this workload's")
+    assert cluster.api.get("endpointslices", SLICE, "ml") == stored
 
 
 async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> None:  # noqa: F811
@@ -139,9 +198,9 @@ async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> No
     meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [{**owner, "uid": old["uid"], "controller": True}]}
     stored = cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {}})
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
         again = await services.look([Meeting("ml", "job", "uid-new", "", None)], NOW)
-    assert again == NOW + datetime.timedelta(seconds=rendezvous_service.FIRST_S)
+    assert again == NOW + datetime.timedelta(seconds=SHORT.first_s)
     assert cluster.api.get("services", SERVICE, "ml") == stored
     assert (events(cluster, "ServiceNameTaken"), addresses(cluster)) == ([], None)
 
@@ -155,31 +214,31 @@ def owner(cluster: Cluster) -> dict[str, Any]:  # noqa: F811
 
 async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the garbage collector deletes it after the Service. No Event asks the user to delete it."""
-    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
+    meta = {"name": SLICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
-    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
         again = await services.look(job, NOW)
-        assert again == NOW + datetime.timedelta(seconds=rendezvous_service.FIRST_S)
-        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+        assert again == NOW + datetime.timedelta(seconds=SHORT.first_s)
+        assert cluster.api.get("endpointslices", SLICE, "ml") == stored
         assert events(cluster, "ServiceNameTaken") == []
         cluster.api.delete("services", "old", "ml")
         await eventually(lambda: addresses(cluster) is None, 60, "the old EndpointSlice is gone")
         await services.look(job, again)
-    [made] = cluster.api.get("endpointslices", SERVICE, "ml")["metadata"]["ownerReferences"]
+    [made] = cluster.api.get("endpointslices", SLICE, "ml")["metadata"]["ownerReferences"]
     assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
 
 
 async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the garbage collector deletes it only after that Service."""
-    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
+    meta = {"name": SLICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
-    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services, now = RendezvousServices(client, EventRecorder(client, "here")), NOW
+        services, now = RendezvousServices(client, EventRecorder(client, "here"), SHORT), NOW
         for _ in range(rendezvous_service.PATIENCE):
             assert events(cluster, "ServiceNameTaken") == []
             again = await services.look(job, now)
@@ -187,8 +246,8 @@ async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Clu
             assert again < now + datetime.timedelta(minutes=1)
             now = again
     (text,) = events(cluster, "ServiceNameTaken")
-    assert text == rendezvous_service.taken(job[0], "EndpointSlice")
-    assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+    assert text == rendezvous_service.taken("EndpointSlice", "ml", SLICE)
+    assert cluster.api.get("endpointslices", SLICE, "ml") == stored
 
 
 async def test_missing_rights_are_logged_once(
@@ -197,13 +256,13 @@ async def test_missing_rights_are_logged_once(
 ) -> None:
     """18.2: AWS's chart grants none. No container gets a name that leads nowhere, and allocation continues."""
     refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         await eventually(lambda: refused.hits >= 3, 60, "the Service is tried again")
         assert [each.get("rendezvous") for each in cluster.allocations()] == [None] * 2
         cluster.api.faults.clear()
-        await eventually(lambda: addresses(cluster) == [], 60, "the Service exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
         expected = [{"address": "job-rank0.ml.svc"}] * 2
         await eventually(lambda: [each.get("rendezvous") for each in cluster.allocations()] == expected, 60, "a name")
     lines = [each for each in caplog.records if each.message.startswith("workloads have no Service for rank 0")]
@@ -216,18 +275,18 @@ async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> Non
         Fault(Do.RESPOND, verb="create", resource="services", status=403, namespace="ml", times=None)
     )
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
         both = [Meeting(name, "job", f"uid-{name}", "", None) for name in ("ml", "default")]
         await services.look(both, NOW)
     assert not services.forbidden
-    assert created(cluster, "endpointslices") == ["default"]
+    assert sorted(created(cluster, "services")) == ["default", "ml"]
     (text,) = events(cluster, "ServiceRejected")
     assert text.startswith("the Service for rank 0 was rejected: ")
 
 
 async def test_invalid_annotation_is_an_event(cluster: Cluster) -> None:  # noqa: F811
     """18.2."""
-    async with controlling(cluster):
+    async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
         cluster.api.patch("neuronultraserverworkloads", "job", {"metadata": {"annotations": {ANNOTATION: "Pod"}}}, "ml")
         await eventually(lambda: events(cluster, "InvalidRendezvous"), 60, "an Event names the value")
@@ -236,17 +295,13 @@ async def test_invalid_annotation_is_an_event(cluster: Cluster) -> None:  # noqa
     ]
 
 
-async def test_address_after_a_reboot_is_read_several_times(
-    cluster: Cluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_address_after_a_reboot_is_read_several_times(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the Node is Ready before the kubelet has started the pod's sandbox again."""
-    monkeypatch.setattr(rendezvous_service, "FIRST_S", 1.0)
-    monkeypatch.setattr(rendezvous_service, "AGAIN_S", 300.0)
+    timing = quicker(SHORT, first_s=1.0, verify_s=300.0)
     down, up = (Meeting("ml", "job", "uid-1", "", None, node_ready=ready) for ready in (False, True))
     waits, now = [], NOW
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
         for meeting in (down, up, up, up, up, up, up, up):
             found = await services.look([meeting], now)
             assert found is not None
@@ -255,13 +310,12 @@ async def test_address_after_a_reboot_is_read_several_times(
     assert waits == [300, 1, 3, 9, 27, 81, 243, 300]
 
 
-async def test_large_fleet_is_read_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_large_fleet_is_read_in_parts(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a new leader does not read the pods of all workloads at once, and later fewer in a second."""
-    monkeypatch.setattr(rendezvous_service, "AGAIN_S", 60.0)
-    monkeypatch.setattr(rendezvous_service, "A_WORKLOAD_S", 5.0)
+    timing = quicker(SHORT, verify_s=60.0, workload_s=5.0)
     many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(40)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
         made = []
         for _ in range(3):
             assert await services.look(many, NOW) <= NOW or len(made) == 2
@@ -270,27 +324,27 @@ async def test_large_fleet_is_read_in_parts(cluster: Cluster, monkeypatch: pytes
         assert await services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)
 
 
-async def test_missing_address_is_read_again_soon(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_missing_address_is_read_again_soon(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the wait does not grow with the number of workloads whose address is known."""
-    monkeypatch.setattr(rendezvous_service, "A_WORKLOAD_S", 5.0)
+    timing = quicker(SHORT, workload_s=5.0)
     many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(12)]
     many.append(Meeting("ml", "late", "uid-late", "", ("late-0", "uid-pod")))
     now, waits = NOW, []
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
         for _ in range(8):
             due = await services.look(many, now)
             assert due is not None
             waits.append((due - now).total_seconds())
             now = due
-    assert max(waits) == rendezvous_service.LONGEST_S
+    assert max(waits) == timing.longest_s
 
 
 async def test_nothing_is_read_before_it_is_due(cluster: Cluster) -> None:  # noqa: F811
     """18.2: every plan of a large fleet comes by here."""
     both = [Meeting("ml", name, f"uid-{name}", "", None) for name in ("job", "other")]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"))
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
         due = await services.look(both, NOW)
         assert due is not None
         seen = len(cluster.api.log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +24,11 @@ from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.ultraserver import reservation_gate, tag_keeper
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.node.ultraserver import watch as ultraserver
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from tests.support.plugin_host import PluginHost
+from tests.support.plugin_host import PluginHost, published_again
+from tests.support.timings import QUICK_RESERVATIONS, quicker, with_timing
 from tests.support.waiting import always, eventually
 
 BLOCK, HARDWARE_ID = "cr-0123456789abcdef0", "00000000deadbeef"
@@ -37,12 +37,9 @@ SLOT = Allocation("ml", "llm", "uid-llm", "alloc-1", Phase.BOUND, NODES, 4, 1, 8
 OTHER = replace(SLOT, workload_name="rl", workload_uid="uid-rl", allocation_id="alloc-2", phase=Phase.PENDING)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
+@pytest.fixture
+def timing() -> Timing:
+    return QUICK_RESERVATIONS
 
 
 @pytest.fixture
@@ -54,11 +51,16 @@ async def api(api: EmbeddedApi) -> EmbeddedApi:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, number 1 of a Trn2 UltraServer."""
-    made = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+    made = trn2u(short_path, api, timing)
     yield made
     await made.close()
+
+
+def trn2u(folder: Path, api: EmbeddedApi, timing: Timing) -> PluginHost:
+    hardware = {"instance_type": "trn2u.48xlarge", "node_id": 1, "server_id": HARDWARE_ID}
+    return PluginHost(folder, api.url, timing=timing, **hardware)
 
 
 def namespaces(api: EmbeddedApi) -> None:
@@ -227,11 +229,9 @@ async def test_undecodable_claim_delays_a_tag(api: EmbeddedApi, host: PluginHost
         await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the wait for the claim")
 
 
-async def test_waiting_tag_lists_claims_once(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_timing(QUICK_RESERVATIONS, ultraserver={"recheck_s": 3600.0})
+async def test_waiting_tag_lists_claims_once(api: EmbeddedApi, host: PluginHost) -> None:
     """14.3: a hundred cluster-wide LISTs a minute."""
-    monkeypatch.setattr(tag_keeper, "RECHECK_S", 600.0)
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -239,9 +239,8 @@ async def test_waiting_tag_lists_claims_once(
         reserve(api, OTHER)
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
         before = len(api.requests("list", "resourceclaims"))
-        for _ in range(30):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.03)
+        for _ in range(5):
+            await published_again(plugin)
         assert len(api.requests("list", "resourceclaims")) == before
 
 
@@ -344,13 +343,15 @@ async def test_a_reboot_keeps_the_tag(api: EmbeddedApi, host: PluginHost) -> Non
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_tags_stay_during_an_api_outage(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_tags_stay_during_an_api_outage(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
         await api.refuse_connections()
-        plugin.dirty.notify()
-        await asyncio.sleep(0.3)
+        await eventually(lambda: "watch failed" in caplog.text, what="the outage is noticed")
+        await published_again(plugin)
         await api.resume()
         await eventually(lambda: api.watches.count("neuronultraservers") == 1, 60)
         assert tag(api) == Tag.of(SLOT)
@@ -368,10 +369,8 @@ async def test_reserving_a_node_does_not_wait_for_disk(api: EmbeddedApi, host: P
         await eventually(lambda: remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING)))
 
 
-async def test_damaged_checkpoint_keeps_the_tag(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.REPAIR_PERIOD_S", 0.1)
+@with_timing(QUICK_RESERVATIONS, prepare={"repair_s": 0.1})
+async def test_damaged_checkpoint_keeps_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -451,7 +450,7 @@ async def test_late_reply_about_old_object_is_ignored(api: EmbeddedApi) -> None:
 
 
 async def test_node_outside_ultraservers_watches_nothing(api: EmbeddedApi, short_path: Path) -> None:
-    host = PluginHost(short_path, api.url, instance_type="trn2.48xlarge")
+    host = PluginHost(short_path, api.url, instance_type="trn2.48xlarge", timing=QUICK_RESERVATIONS)
     reserve(api, SLOT)
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.result)
@@ -468,7 +467,7 @@ async def test_missing_crd_is_found_later(
     async with EmbeddedApi(controllers=False) as api:
         namespaces(api)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
-        host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+        host = trn2u(short_path, api, QUICK_RESERVATIONS)
         async with ScriptedKubelet(host.registry), host.running() as plugin:
             await eventually(lambda: not plugin.why_not_ready(), what="readiness without a CRD")
             await plugin.transactions.prepare(new_claim(api, "plain"))
@@ -477,27 +476,24 @@ async def test_missing_crd_is_found_later(
             await tagged(api, SLOT)
 
 
-async def test_operator_labels_trigger_a_lookup(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_operator_labels_trigger_a_lookup(short_path: Path) -> None:
     async with EmbeddedApi(controllers=False) as api:
         namespaces(api)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
-        host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+        host = trn2u(short_path, api, QUICK_RESERVATIONS)
+        host.timing = quicker(QUICK_RESERVATIONS, ultraserver={"probe_s": (3600.0, 3600.0)})
         async with host.running() as plugin:
-            await eventually(lambda: plugin.ultraserver.reading)
-            monkeypatch.setattr(ultraserver, "PROBE_S", 600.0)
-            looks = lambda: [entry for entry in api.log if "neuronultraservers" in entry.resource]  # noqa: E731
-            asked = len(looks())
-            await eventually(lambda: len(looks()) > asked, what="the last periodic check")
+            await eventually(lambda: not plugin.ultraserver.pending, what="the CRD is looked for")
             api.register_neuron_kinds()
             reserve(api, SLOT)
             api.patch("nodes", "node-a", {"metadata": {"labels": {"neuron.amazonaws.com/ultraserver-id": "us-1"}}})
             await tagged(api, SLOT)
 
 
-async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_timing(QUICK_RESERVATIONS, ultraserver={"missing_s": 0.4})
+async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3: after ten minutes, and not before the reservation's last claim is gone."""
-    assert tag_keeper.MISSING_S == 600
-    monkeypatch.setattr(tag_keeper, "MISSING_S", 0.4)
+    assert DEFAULT_TIMING.ultraserver.missing_s == 600
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -714,15 +710,13 @@ async def test_workload_claim_is_rejected_on_a_free_node(api: EmbeddedApi, host:
         assert "this node is not reserved for it" in await refusal(plugin, ours(api))
 
 
-async def test_early_claim_waits_for_its_reservation(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
+@with_timing(QUICK_RESERVATIONS, ultraserver={"rejection_wait_s": 3600.0})
+async def test_early_claim_waits_for_its_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         waiting = asyncio.create_task(plugin.transactions.prepare(ours(api)))
         reserve(api, replace(SLOT, phase=Phase.PENDING))
-        await asyncio.sleep(0.3)
+        await tagged(api, replace(SLOT, phase=Phase.PENDING))
         assert not waiting.done()
         reserve(api, SLOT)
         assert environment(await waiting)["NEURON_GLOBAL_TOPOID"] == "5"
@@ -739,19 +733,16 @@ async def test_object_is_read_again_before_a_rejection(api: EmbeddedApi, host: P
 
 
 async def test_rejection_precedes_the_kubelets_deadline(api: EmbeddedApi, host: PluginHost) -> None:
+    assert DEFAULT_TIMING.ultraserver.rejection_wait_s < 45
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
         api.faults.add(Fault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
-        started = time.monotonic()
         await refusal(plugin, new_claim(api, "plain"))
-        assert 0.4 <= time.monotonic() - started < 45  # the kubelet's deadline
 
 
-async def test_waiting_claim_does_not_delay_others(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
+@with_timing(QUICK_RESERVATIONS, ultraserver={"rejection_wait_s": 3600.0})
+async def test_waiting_claim_does_not_delay_others(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -802,10 +793,8 @@ async def test_reregistered_node_drops_the_reservation(api: EmbeddedApi, host: P
         await tagged(api, None)
 
 
-async def test_reserved_unhealthy_node_stays_published(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
+@with_timing(QUICK_RESERVATIONS, hardware={"period_s": 0.05})
+async def test_reserved_unhealthy_node_stays_published(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}
     reserve(api, SLOT)
 

@@ -14,13 +14,12 @@ import yaml
 from controller_cluster import Cluster
 
 from controller import settings as controller_settings
-from controller.apply import leader as leader_module
-from controller.apply import loop as reconcile_module
-from controller.apply import write_backoff as backoff_module
 from controller.apply.loop import wall_clock
 from controller.program import NAME, Controller
+from controller.timing import Timing
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import (
     Do,
     EmbeddedApi,
@@ -28,22 +27,13 @@ from neuron_dra.emulation.embedded_api import (
     Request,
 )
 from neuron_dra.emulation.objects import allocated_claim
-from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
+from tests.support.controller_passes import passes
+from tests.support.controller_timings import BRIEF_LEASE, QUICK
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 STATUS = "neuronultraserverworkloads/status"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.1)
-    monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
-    monkeypatch.setattr(leader_module, "LEASE_S", 1)
-    monkeypatch.setattr(leader_module, "RENEW_DEADLINE_S", 0.6)
-    monkeypatch.setattr(leader_module, "RETRY_S", 0.1)
 
 
 @pytest.fixture
@@ -90,7 +80,10 @@ def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
 
 @contextlib.asynccontextmanager
 async def controlling(
-    cluster: Cluster, *flags: str, clock: Callable[[], datetime.datetime] = wall_clock
+    cluster: Cluster,
+    *flags: str,
+    clock: Callable[[], datetime.datetime] = wall_clock,
+    timing: Timing = QUICK,
 ) -> AsyncIterator[Controller]:
     """Run a controller; stop it as SIGTERM does, and check its requests against the manifests' roles."""
     parser = Parser()
@@ -98,7 +91,7 @@ async def controlling(
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
     parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), clock=clock)
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), clock=clock, timing=timing)
     task = asyncio.create_task(controller.run())
     try:
         yield controller
@@ -109,7 +102,7 @@ async def controlling(
     assert beyond_the_rights(requests) == set()
 
 
-async def test_workload_is_allocated_and_released(cluster):
+async def test_workload_is_allocated_and_released(cluster) -> None:
     async with controlling(cluster):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -128,21 +121,27 @@ async def test_workload_is_allocated_and_released(cluster):
     assert {"WaitingForNodes", "Allocated"} <= set(reasons)
 
 
-async def test_a_steady_cluster_gets_no_writes(cluster):
-    async with controlling(cluster):
+async def test_a_steady_cluster_gets_no_writes(cluster) -> None:
+    async with controlling(cluster) as controller:
         cluster.submit("job", size=2, count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
-        await asyncio.sleep(0.3)
+        await passes(controller, cluster.api)
         cluster.api.log.clear()
-        node = cluster.api.get("nodes", "u0-0")
         cluster.api.patch("nodes", "u0-0", {"metadata": {"annotations": {"kubelet": "was here"}}})
-        await asyncio.sleep(0.5)
-        assert node["metadata"]["uid"]
-        assert [r for r in cluster.api.log if r.verb in ("create", "update", "patch", "delete")] == []
+        await passes(controller, cluster.api)
+        own = [each for each in cluster.api.log if each.user_agent == NAME]
+        assert [each for each in own if each.verb in ("create", "update", "patch", "delete")] == []
 
 
-async def test_gradual_closing_is_one_status_write(cluster):
-    async with controlling(cluster):
+def slice_of(cluster: Cluster, node: str) -> Obj:
+    """Return the ResourceSlice of a node."""
+    (found,) = [each for each in cluster.api.objects("resourceslices") if each["spec"]["nodeName"] == node]
+    return found
+
+
+async def test_gradual_closing_is_one_status_write(cluster) -> None:
+    timing = quicker(QUICK, writes={"message_s": 3600.0})
+    async with controlling(cluster, timing=timing) as controller:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         cluster.silent = {f"u{u}-{n}" for u in range(2) for n in range(4)}
@@ -150,14 +149,16 @@ async def test_gradual_closing_is_one_status_write(cluster):
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.reason("job")[0] == "Draining", what="nodes are waited for")
         for name in sorted(cluster.silent):
+            before = slice_of(cluster, name)
             cluster.silent = cluster.silent - {name}
-            await asyncio.sleep(0.15)
+            await eventually(lambda name=name, before=before: slice_of(cluster, name) != before, what=f"{name} drains")
+            await passes(controller, cluster.api)
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
         writes = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
         assert len(writes) <= 2, writes  # at its start, and while its reservations are Draining
 
 
-async def test_blocked_eviction_names_the_budget(cluster):
+async def test_blocked_eviction_names_the_budget(cluster) -> None:
     cluster.api.create(
         {
             "apiVersion": "policy/v1",
@@ -190,7 +191,7 @@ async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
-async def test_failed_writes_only_delay(cluster, verb, do):
+async def test_failed_writes_only_delay(cluster, verb, do) -> None:
     for nth in (1, 3, 6):
         cluster.api.faults.add(Fault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
     async with controlling(cluster):
@@ -202,7 +203,7 @@ async def test_failed_writes_only_delay(cluster, verb, do):
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
 
 
-async def test_foreign_claim_is_seen_before_binding(cluster):
+async def test_foreign_claim_is_seen_before_binding(cluster) -> None:
     watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     cluster.silent = {"u0-3"}
     async with controlling(cluster):
@@ -215,7 +216,7 @@ async def test_foreign_claim_is_seen_before_binding(cluster):
         assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
-async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
+async def test_namespace_limit_takes_effect_at_once(cluster: Cluster) -> None:
     """13.15. The Namespaces are watched, so the workload need not change."""
     cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "4"}}})
     async with controlling(cluster):
@@ -231,7 +232,7 @@ async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
         assert (len(cluster.allocations()), cluster.state("job")) == (2, "Allocated")
 
 
-async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: pytest.LogCaptureFixture):
+async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """13.2. The admission policy rejects new templates, but existing ones stay."""
 
     def listed() -> list[str]:
@@ -261,7 +262,7 @@ async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: p
     assert listed() == ["ml/hidden, ml/older"]
 
 
-async def test_second_replica_takes_over(cluster):
+async def test_second_replica_takes_over(cluster) -> None:
     cluster.silent = {"u1-3"}
     elect = ("--leader-elect", "--identity", "a")
     async with controlling(cluster, *elect) as first:
@@ -278,8 +279,9 @@ async def test_second_replica_takes_over(cluster):
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
 
 
-async def test_expired_lease_is_taken_over(cluster, monkeypatch):
-    monkeypatch.setattr(leader_module, "RETRY_S", 3600)
+async def test_expired_lease_is_taken_over(cluster) -> None:
+    """The next try is when the Lease expires, not later."""
+    timing = quicker(BRIEF_LEASE, lease={"retry_s": 3600.0})
     dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
     cluster.api.create(
         {
@@ -289,12 +291,12 @@ async def test_expired_lease_is_taken_over(cluster, monkeypatch):
             "spec": dead,
         }
     )
-    async with controlling(cluster, "--leader-elect") as follower:
+    async with controlling(cluster, "--leader-elect", timing=timing) as follower:
         await eventually(follower.leadership.holds, timeout_s=60, what="it leads")
 
 
-async def test_disconnected_leader_stops_in_time(cluster):
-    async with controlling(cluster, "--leader-elect", "--identity", "a") as first:
+async def test_disconnected_leader_stops_in_time(cluster) -> None:
+    async with controlling(cluster, "--leader-elect", "--identity", "a", timing=BRIEF_LEASE) as first:
         await eventually(first.leadership.holds, what="the first leads")
         before = first.leadership.term
         cluster.api.faults.add(Fault(resource="leases", status=503, times=None))
@@ -304,7 +306,7 @@ async def test_disconnected_leader_stops_in_time(cluster):
         assert first.leadership.term > before
 
 
-async def test_health_and_metrics_are_served(cluster):
+async def test_health_and_metrics_are_served(cluster) -> None:
     async with controlling(cluster) as controller:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")

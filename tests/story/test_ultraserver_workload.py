@@ -21,20 +21,12 @@ from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.ultraserver import reservation_gate, tag_keeper, watch
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK_RESERVATIONS
 from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "PROBE_S", 0.2)
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
 
 
 @pytest.fixture
@@ -62,7 +54,8 @@ async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plu
         for number, name in enumerate(NODES):
             root = folder / name
             root.mkdir()
-            host = PluginHost(root, api.url, node_name=name, instance_type=TYPE, node_id=number, server_id=HARDWARE_ID)
+            hardware = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
+            host = PluginHost(root, api.url, node_name=name, timing=QUICK_RESERVATIONS, **hardware)
             stack.push_async_callback(host.close)
             plugins[name] = await stack.enter_async_context(host.running())
         controller = Controller(loaded, KubeConfig(loaded.kube_api_server))

@@ -11,7 +11,7 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.support.plugin_host import PluginHost
 
-START_S = 30.0  # a process on a loaded machine, and a reading of the hardware
+START_S = 120.0  # a process on a loaded machine, and a reading of the hardware
 
 
 async def published(api: EmbeddedApi, sick: dict[str, Any]) -> None:

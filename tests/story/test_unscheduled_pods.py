@@ -7,22 +7,23 @@ from typing import Any
 
 import pytest
 from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply import pod_checks
-from controller.observe import caches
+from controller.observe.caches import CLAIMS_FOR_A_NODE
 from controller.observe.model import Starting
 from controller.program import NAME
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.events import EventRecorder
+from tests.support.controller_timings import QUICK
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 WORDS = "0/8 nodes are available: 3 Insufficient cpu."
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_checks, "FIRST_S", 0.1)
+SOON = quicker(QUICK, pods={"idle_s": 0.1})
 
 
 def without_services(there: Cluster) -> None:
@@ -47,13 +48,10 @@ def degraded(there: Cluster) -> tuple[str, str]:
     return found.get("reason", ""), found.get("message", "")
 
 
-async def test_unschedulable_pods_make_degraded(
-    cluster: Cluster,  # noqa: F811
-    soon: None,
-) -> None:
+async def test_unschedulable_pods_make_degraded(cluster: Cluster) -> None:  # noqa: F811
     """13.9: It was Allocated while other pods used the CPU of its nodes."""
     without_services(cluster)
-    async with controlling(cluster):
+    async with controlling(cluster, timing=SOON):
         workload = cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         unschedulable(cluster, "job-3")
@@ -68,13 +66,10 @@ async def test_unschedulable_pods_make_degraded(
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
 
-async def test_role_without_list_pods_skips_the_check(
-    cluster: Cluster,  # noqa: F811
-    soon: None,
-) -> None:
+async def test_role_without_list_pods_skips_the_check(cluster: Cluster) -> None:  # noqa: F811
     """13.9: the ClusterRole of an earlier release has no `list` on pods."""
     refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
-    async with controlling(cluster):
+    async with controlling(cluster, timing=SOON):
         cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         await eventually(lambda: refused.hits >= 1, 60, "it asked")
@@ -107,15 +102,24 @@ def foreign(there: Cluster, name: str, node: str) -> None:
     there.pod_with_claim(name, node, {"metadata": {"name": "nobodys", "uid": "of-nobody"}}, plain=True)
 
 
-@pytest.mark.parametrize(("claims", "lists"), [(0, {"pods"}), (1_000_000, {"resourceclaims"})])
+def many_claims(there: Cluster) -> None:
+    """Create so many claims that the pods of four nodes are read instead of them."""
+    devices = {"requests": [{"name": "one", "exactly": {"deviceClassName": "neuron.aws.com"}}]}
+    for number in range(4 * CLAIMS_FOR_A_NODE + 1):
+        meta = {"name": f"other-{number}", "namespace": "ml"}
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta}
+        there.api.create({**claim, "spec": {"devices": devices}})
+
+
+@pytest.mark.parametrize(("many", "lists"), [(True, {"pods"}), (False, {"resourceclaims"})])
 async def test_binding_check_sees_claims_before_the_watch(
     cluster: Cluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    claims: int,
+    many: bool,
     lists: set[str],
 ) -> None:
     """13.13: all claims of the cluster were listed each time; if there are many, the nodes' pods are read instead."""
-    monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", claims)
+    if many:
+        many_claims(cluster)
     foreign(cluster, "elsewhere", "u1-3")
     cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
@@ -129,12 +133,26 @@ async def test_binding_check_sees_claims_before_the_watch(
     assert {each.resource for each in asked} == lists
 
 
+async def test_binding_check_sees_a_claim_that_moved(cluster: Cluster) -> None:  # noqa: F811
+    """The watch still shows the claim on its former node."""
+    many_claims(cluster)
+    foreign(cluster, "moves", "u1-3")
+    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        cluster.api.delete("pods", "moves", "ml", grace_s=0)
+        cluster.api.delete("resourceclaims", "moves", "ml")
+        foreign(cluster, "moves", "u0-1")
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        assert cluster.allocations()[0]["allocatedNodes"] == [f"u1-{n}" for n in range(4)]
+
+
 async def test_binding_check_works_without_list_pods(
     cluster: Cluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """13.13: with the ClusterRole of an earlier release."""
-    monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", 0)
+    many_claims(cluster)
     foreign(cluster, "elsewhere", "u1-3")
     refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster):
@@ -155,7 +173,7 @@ async def test_recently_idle_node_is_not_reported(cluster: Cluster) -> None:  # 
         return Starting("ml", name, f"uid-{name}", "job", 1, ("u0-1",), None)
 
     async with cluster.api.client() as client:
-        looks = pod_checks.PodLooks(client, EventRecorder(client, "here"))
+        looks = pod_checks.PodLooks(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods)
         assert await looks.look([idle("first")], after(0)) == after(30)
         assert await looks.look([idle("first")], after(30)) == after(30)
         assert looks.unschedulable.keys() == {"uid-first"}

@@ -56,7 +56,7 @@ async def allocate_and_release(controller: Controller, cluster: Cluster) -> None
         await task
 
 
-async def test_controller_modules_call_downward_only():
+async def test_controller_modules_call_downward_only() -> None:
     """The calls for a workload, from the watches to the writes (15, acceptance 2)."""
     parser = Parser()
     controller_settings.add_arguments(parser)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
-import multiprocessing
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,27 +31,23 @@ import neuron_dra.api.config  # noqa: F401 - the first claim with configuration 
 from neuron_dra.kube import client as client_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.prepare import recovery
-from neuron_dra.node.publish import loop
-from neuron_dra.node.ultraserver import reservation_gate, tag_keeper
-from neuron_dra.node.ultraserver import watch as ultraserver
+from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.settings import PluginSettings
+from tests.support import forks
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 LIFE_TIMEOUT_S: Final = 20.0
-REACH_S: Final = 5.0  # from the end of a scene to the last operation that follows from it
+START_TIMEOUT_S: Final = 120.0  # a busy machine must not fail a test
 READS: Final = ("read ", "names ")
-QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
-    (loop, "GATHER_S", 0.02),
-    (loop, "RETRY_S", (0.02, 0.1)),
-    (recovery, "RETRY_S", (0.02, 0.1)),
-    (reservation_gate, "REFUSAL_WAIT_S", 0.4),
-    (reservation_gate, "REFRESH_S", 0.1),
-    (tag_keeper, "RECHECK_S", 0.1),
-    (ultraserver, "PROBE_S", 0.2),
+HURRIED: Final = quicker(
+    DEFAULT_TIMING,
+    # Also soon again if the plugin could not record that it publishes connected sets.
+    publish={"gather_s": 0.02, "retry_s": (0.02, 0.1), "sets_check_s": (0.2, DEFAULT_TIMING.publish.sets_check_s[1])},
+    prepare={"rebuild_retry_s": (0.02, 0.1)},
+    ultraserver={"rejection_wait_s": 0.4, "refresh_s": 0.1, "recheck_s": 0.1, "probe_s": (0.2, 3600.0)},
 )
-"""Shorter pauses of the plugin, so that tests are quick."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -181,9 +179,8 @@ class Orders:
 
 def _live(orders: Orders, pipe: Connection) -> None:
     """Run the plugin until killed. The main function of the process."""
+    gc.freeze()  # as the command does after its imports
     logging.disable()  # logs would only be about injected faults
-    for module, name, value in QUICK:
-        setattr(module, name, value)
     passed = Passed()
     if orders.counting:
         passed.begin(orders.target)
@@ -201,7 +198,8 @@ def _live(orders: Orders, pipe: Connection) -> None:
         die()  # the test's process has ended
 
     threading.Thread(target=listen, daemon=True).start()
-    plugin = Plugin(orders.settings, KubeConfig(orders.settings.kube_api_server), DeadlyFiles(passed))
+    kube = KubeConfig(orders.settings.kube_api_server)
+    plugin = Plugin(orders.settings, kube, DeadlyFiles(passed), timing=HURRIED)
     asyncio.run(plugin.run())
 
 
@@ -218,7 +216,7 @@ class Life:
     async def serving(self) -> None:
         """Wait until its DRA socket accepts connections. Raises TimeoutError, or AssertionError if the process ends."""
         path = str(self._orders.settings.dra_socket)
-        await eventually(lambda: not self.alive or _connects(path), LIFE_TIMEOUT_S, "the plugin to serve")
+        await eventually(lambda: not self.alive or _connects(path), START_TIMEOUT_S, "the plugin to serve")
         if not self.alive:
             raise AssertionError(f"the plugin ended with code {self._process.exitcode}")
 
@@ -271,9 +269,10 @@ class Lives:
     """Starts processes of the plugin, and ends those that still run."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
+        self._context = forks.context()
         self._running: list[Life] = []
+        self._made = contextlib.ExitStack()  # removes the folders
+        self._spare: list[Path] = []
 
     def __enter__(self) -> Lives:
         return self
@@ -281,6 +280,27 @@ class Lives:
     def __exit__(self, *_: object) -> None:
         for life in self._running:
             life.kill()
+        self._made.close()
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A node's folder, in memory if possible. The next block gets it again, with only its simulated hardware.
+
+        That has a thousand files, which would take more time than a plugin's start.
+        """
+        if not self._spare:
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            made = Path(self._made.enter_context(tempfile.TemporaryDirectory(prefix="nd", dir=memory)), "node")
+            made.mkdir()
+            self._spare.append(made)
+        path = self._spare.pop()
+        yield path
+        for entry in path.iterdir():
+            if entry.is_dir() and entry.name != "host":
+                shutil.rmtree(entry)
+            elif not entry.is_dir():
+                entry.unlink()
+        self._spare.append(path)
 
     def start(
         self,

@@ -25,11 +25,19 @@ from neuron_dra.emulation import simulated_node
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.files import Files
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.setting_table import settings_of
 from neuron_dra.settings import PluginSettings
 from tests.support.waiting import eventually
 
-STOP_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 120.0  # a busy machine must not fail a test
+
+
+async def published_again(plugin: Plugin) -> None:
+    """Wake the publishing loop, and return when it has published once more, whether or not it wrote anything."""
+    before = plugin.publish_state.at
+    plugin.dirty.notify()
+    await eventually(lambda: plugin.publish_state.at != before, what="another publish")
 
 
 class PluginProcess:
@@ -84,10 +92,18 @@ class PluginHost:
         *,
         node_name: str = "node-a",
         instance_type: str = "trn2.48xlarge",
+        timing: Timing = DEFAULT_TIMING,
+        reuses_hardware: bool = False,
         **hardware: Any,
     ) -> None:
+        """With `reuses_hardware`, a complete simulated node below `root` is used again, with another boot id."""
+        self.timing = timing  # of plugins in this process
         self.root, self.api_url, self.node_name = root, api_url, node_name
-        self.hardware = simulated_node.write(root / "host", instance_type, **hardware)
+        if reuses_hardware and (root / "host" / simulated_node.WRITTEN).is_file():
+            self.hardware = simulated_node.SimulatedNode.found(root / "host")
+            self.hardware.set_boot_id()
+        else:
+            self.hardware = simulated_node.write(root / "host", instance_type, **hardware)
         self.registry, self.plugins = root / "registry", root / "plugins"
         self.device_plugins, self.cdi = root / "device-plugins", root / "cdi"
         self.pod_resources = root / "pod-resources.sock"
@@ -146,7 +162,7 @@ class PluginHost:
     async def running(self, pod_uid: str = "", *, files: Files | None = None, **more: Any) -> AsyncIterator[Plugin]:
         """Run a plugin in this process; what ends it early is raised here."""
         settings = self.settings(pod_uid, **more)
-        plugin = Plugin(settings, KubeConfig(settings.kube_api_server), files)
+        plugin = Plugin(settings, KubeConfig(settings.kube_api_server), files, timing=self.timing)
         task = asyncio.create_task(plugin.run(), name="plugin")
         try:
             await eventually(lambda: task.done() or settings.registration_socket.exists(), what="the plugin's start")

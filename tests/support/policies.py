@@ -93,10 +93,10 @@ def _applied(spec: Obj, inputs: dict[str, Any]) -> Obj:
     for mutation in spec.get("mutations", ()):
         inputs["object"] = item
         item = copy.deepcopy(item)
-        for patch in evaluate(mutation["jsonPatch"]["expression"], inputs | _variables(spec, inputs)):
+        for patch in evaluate(mutation["jsonPatch"]["expression"], inputs | variables(spec, inputs)):
             _patch(item, patch)
     for check in spec.get("validations", ()):
-        scope = inputs | _variables(spec, inputs)
+        scope = inputs | variables(spec, inputs)
         if not evaluate(check["expression"], scope):
             raise Denied(
                 evaluate(check["messageExpression"], scope) if "messageExpression" in check else check["message"]
@@ -104,7 +104,8 @@ def _applied(spec: Obj, inputs: dict[str, Any]) -> Obj:
     return item
 
 
-def _variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
+def variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
+    """Return the input `variables` of a policy."""
     found: Obj = {}
     for variable in spec.get("variables", ()):
         found[variable["name"]] = evaluate(variable["expression"], {**inputs, "variables": found})

@@ -8,7 +8,7 @@ from ultraserver_world import World
 
 from controller.plan.actions import Evict
 from controller.plan.planning import Limits
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 
@@ -34,6 +34,14 @@ def start_pods(world: World) -> None:
             for name in entry["allocatedNodes"]:
                 if name not in busy:
                     world.claim(f"claim-{name}", [name], workload_uid=uid, pod=f"pod-{name}")
+
+
+def as_aws_made_them(world: World) -> None:
+    """Remove the workload's UID from all claims: templates of AWS's operator name the workload only."""
+    for item in world.all("ResourceClaim"):
+        for entry in item["status"]["allocation"]["devices"]["config"]:
+            entry["opaque"]["parameters"].pop("workloadUid", None)
+        world.put(item)
 
 
 def allocations(world: World) -> list[dict]:

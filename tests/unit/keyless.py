@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import small_release  # noqa: F401 - sets the import path
 
-from bed import network  # isort: skip
-from bed.layout import Layout  # isort: skip
+from hack.bed import network
+from hack.bed.layout import Layout
 
 READY_S = 60
 ISSUER, FULCIO, REKOR, TIMESTAMPS = (f"http://127.0.0.1:{port}" for port in (8001, 8002, 8003, 8004))

@@ -16,11 +16,10 @@ import keyless
 import yaml
 from small_release import ROOT
 
+from hack.bed import build, layout
+from hack.bed import network as namespace
 from tests.support import image_registry
 from tests.support.skipping import impossible
-
-from bed import build, layout  # isort: skip
-from bed import network as namespace  # isort: skip
 
 ADDRESS = "127.0.0.1:5000"
 REPOSITORY, TAG = "Owner/neuron-dra", "v1.2.3"

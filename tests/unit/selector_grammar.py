@@ -1,6 +1,6 @@
 """Random selectors: a grammar of templates, mostly of the right types, some wrong on purpose.
 
-`{int}` in a template stands for an expression of that type. Known differences (ADR 10) are left out.
+Known differences (ADR 10) are left out.
 """
 
 from __future__ import annotations
@@ -86,31 +86,35 @@ order: < | <= | > | >=
 """
 
 
-def _rules() -> dict[str, list[str]]:
-    rules: dict[str, list[str]] = {}
-    kind = ""
-    for line in _GRAMMAR.strip().splitlines():
-        if not line.startswith(" "):
-            kind, _, line = line.partition(": ")
-        rules.setdefault(kind, []).extend(line.strip().split(" | "))
-    return rules
-
-
-_RULES = _rules()
 _PLACE = re.compile(r"\{(\w+)\}")
-_SWAPPED = ("bool", "int", "string", "double", "ints", "quantity", "version")
+_TYPES = ("bool", "int", "string", "double", "ints", "quantity", "version")
 
 
-def selector(seed: int) -> str:
-    """Return the expression of this seed."""
-    chance = random.Random(seed)
-    return _expression(chance, "bool", chance.randint(1, 5))
+class Grammar:
+    """Templates by type: `{int}` in one stands for an expression of that type."""
+
+    def __init__(self, text: str, *, of_wrong_type: float = 0.0) -> None:
+        """`of_wrong_type` is the share of expressions that get a type drawn by lot."""
+        self._of_wrong_type = of_wrong_type
+        self._rules: dict[str, list[str]] = {}
+        kind = ""
+        for line in text.strip().splitlines():
+            if not line.startswith(" "):
+                kind, _, line = line.partition(": ")
+            self._rules.setdefault(kind, []).extend(line.strip().split(" | "))
+
+    def selector(self, seed: int) -> str:
+        """Return the expression of this seed."""
+        chance = random.Random(seed)
+        return self._expression(chance, "bool", chance.randint(1, 5))
+
+    def _expression(self, chance: random.Random, kind: str, depth: int) -> str:
+        if self._of_wrong_type and kind in _TYPES and chance.random() < self._of_wrong_type:
+            kind = chance.choice(_TYPES)
+        rules = self._rules[kind]
+        if depth <= 0:
+            rules = [rule for rule in rules if not set(_PLACE.findall(rule)) & {*_TYPES, "any", "optional"}] or rules
+        return _PLACE.sub(lambda place: self._expression(chance, place[1], depth - 1), chance.choice(rules))
 
 
-def _expression(chance: random.Random, kind: str, depth: int) -> str:
-    if kind in _SWAPPED and chance.random() < 0.02:
-        kind = chance.choice(_SWAPPED)
-    rules = _RULES[kind]
-    if depth <= 0:
-        rules = [rule for rule in rules if not set(_PLACE.findall(rule)) & {*_SWAPPED, "any", "optional"}] or rules
-    return _PLACE.sub(lambda place: _expression(chance, place[1], depth - 1), chance.choice(rules))
+selector = Grammar(_GRAMMAR, of_wrong_type=0.02).selector

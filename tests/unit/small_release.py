@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "hack"), str(ROOT / "hack" / "testbed")]
+from hack.bed import oci
 
-from bed import oci  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARY = f"usr/local/lib/{PYTHON}"
@@ -140,8 +140,8 @@ class Published:
 
 def published(folder: Path) -> Published:
     """Write a release of version 1.2.3 into `build/release` of a folder."""
-    import release
-    import release_base
+    from hack.release import base as release_base
+    from hack.release import build as release
 
     what = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
     found = release_base.bases(base_archive(folder / "base.tar"), tuple(MACHINES))

@@ -54,7 +54,7 @@ LOST: dict[str, tuple[Any, float]] = {
 
 
 @pytest.mark.parametrize("reason", LOST)
-def test_migrate_affected_leaves_unusable_nodes(reason):
+def test_migrate_affected_leaves_unusable_nodes(reason) -> None:
     """13.9."""
     change, seconds = LOST[reason]
     world = running("MigrateAffected")
@@ -69,7 +69,7 @@ def test_migrate_affected_leaves_unusable_nodes(reason):
 
 @pytest.mark.parametrize("reason", LOST)
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll"])
-def test_the_other_strategies_only_report_it(reason, strategy):
+def test_the_other_strategies_only_report_it(reason, strategy) -> None:
     """13.9: a rollback of the driver drops all tags, and RestartAll would evict all pods."""
     change, seconds = LOST[reason]
     world = running(strategy)
@@ -81,7 +81,7 @@ def test_the_other_strategies_only_report_it(reason, strategy):
     assert "acts at" not in degraded(world)[1]
 
 
-def test_short_missing_tag_is_not_reported():
+def test_short_missing_tag_is_not_reported() -> None:
     """13.9."""
     world = running("MigrateAffected")
     lose_tag(world, "u1-2")
@@ -94,7 +94,7 @@ def test_short_missing_tag_is_not_reported():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_cordoned_node_is_only_reported(strategy):
+def test_cordoned_node_is_only_reported(strategy) -> None:
     """13.9."""
     world = running(strategy)
     cordon(world, "u1-2")
@@ -104,7 +104,7 @@ def test_cordoned_node_is_only_reported(strategy):
 
 
 @pytest.mark.parametrize("how", ["cordon", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
-def test_on_cordon_migrate_moves_after_the_grace(how):
+def test_on_cordon_migrate_moves_after_the_grace(how) -> None:
     """13.9."""
     world = running("MigrateAffected")
     item = world.workload("job")
@@ -122,7 +122,7 @@ def test_on_cordon_migrate_moves_after_the_grace(how):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_tainted_node_is_only_reported(strategy, effect):
+def test_tainted_node_is_only_reported(strategy, effect) -> None:
     """13.9."""
     world = running(strategy)
     taint(world, "u1-2", "example.com/maintenance", effect)
@@ -134,14 +134,14 @@ def test_tainted_node_is_only_reported(strategy, effect):
 @pytest.mark.parametrize(
     ("key", "effect"), [("aws.amazon.com/neuron", "PreferNoSchedule"), ("node.kubernetes.io/not-ready", "NoSchedule")]
 )
-def test_harmless_taints_are_ignored(key, effect):
+def test_harmless_taints_are_ignored(key, effect) -> None:
     world = running("NoOp")
     taint(world, "u1-2", key, effect)
     world.settle(LIMITS)
     assert degraded(world) == ("", "")
 
 
-def test_taint_common_to_a_group_is_ignored():
+def test_taint_common_to_a_group_is_ignored() -> None:
     """13.9: nodes with accelerators are tainted from the start, and their pods tolerate it."""
     world = running("MigrateAffected")
     for name in (*U0, *U1, *U2):
@@ -150,7 +150,7 @@ def test_taint_common_to_a_group_is_ignored():
     assert degraded(world) == ("", "")
 
 
-def test_group_moves_to_nodes_the_template_fits():
+def test_group_moves_to_nodes_the_template_fits() -> None:
     """13.9: not to nodes with the resourceType of the changed node."""
     world = running("MigrateAffected", servers=4)
     for name in U1:

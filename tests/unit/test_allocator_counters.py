@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hack.oracle.connected_slices import partitions_of, slices_of
 from neuron_dra.core import slices
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects
@@ -16,7 +17,6 @@ from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
-from tests.support.connected_slices import partitions_of, slices_of
 
 SIZED = "has(device.attributes['neuron.aws.com'].{0}) && device.attributes['neuron.aws.com'].{0} == {1}"
 CLASSES = {

@@ -24,13 +24,13 @@ from test_selectors import (
     MEANINGS,
 )
 
+from hack.oracle import allocator_walk
+from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.semantics import NEW, OLD, Semantics
-from tests.support import allocator_walk
-from tests.support.oracle import CannotBuild, Oracle, build
 
 pytestmark = pytest.mark.long
 

@@ -9,24 +9,21 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
+from hack.bed import processes
 
-from bed import processes
-
-HACK = Path(__file__).resolve().parents[2] / "hack"
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import bench_api
-from bed import layout, processes, state
+from hack.bench import api as bench_api
+from hack.bed import layout, processes, state
 
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[1])
 where = layout.Layout(folder.name, False, folder, folder)
 with bench_api.nothing_left(where):
     processes.Processes(where, state.load(where)).start("sleeper", ["sleep", "1000"])
     print("started", flush=True)
-    if sys.argv[3] == "an error":
+    if sys.argv[2] == "an error":
         raise RuntimeError("the benchmark failed")
     asyncio.run(asyncio.sleep(1000))
 """
@@ -37,8 +34,8 @@ def test_nothing_of_a_benchmark_is_left(how: str, code: int, tmp_path: Path) -> 
     """(16, acceptance 3): a benchmark that failed, or was ended, left etcd and the API server behind."""
     folder = tmp_path / "neuron-dra-bench-of-a-test"
     folder.mkdir()
-    command = [sys.executable, "-c", PROGRAM, str(HACK), str(folder), how]
-    benchmark = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", PROGRAM, str(folder), how]
+    benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert benchmark.stdout is not None
     try:
         assert benchmark.stdout.readline() == "started\n"

@@ -41,7 +41,7 @@ def by_name(name: str) -> catalogue.InstanceType:
         ("trn3pd98.3xlarge", 1, 8, 144, 2, (1, 2), "none", "standard"),
     ],
 )
-def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform):
+def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform) -> None:
     known = by_name(name)
     assert (known.device_count, known.cores_per_device, known.memory_bytes_per_device) == (
         devices,
@@ -53,7 +53,7 @@ def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_def
 
 
 @pytest.mark.parametrize("known", ALL, ids=lambda known: known.name)
-def test_a_type_does_not_contradict_itself(known):
+def test_a_type_does_not_contradict_itself(known) -> None:
     everyone = set(range(known.device_count))
     assert not known.lnc_allowed or known.lnc_default in known.lnc_allowed
     assert known.efa is None or len(known.efa) == known.device_count
@@ -66,14 +66,14 @@ def test_a_type_does_not_contradict_itself(known):
         assert all(one in known.links[other] for other in neighbours), "a link has two ends"
 
 
-def test_names_are_unique():
+def test_names_are_unique() -> None:
     assert len({known.name for known in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize(
     "name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3p.48xlarge"]
 )
-def test_torus_links_rows_and_columns(name):
+def test_torus_links_rows_and_columns(name) -> None:
     for device, neighbours in enumerate(by_name(name).links):
         row, column = divmod(device, 4)
         expected = {((row + step) % 4) * 4 + column for step in (1, -1)}
@@ -81,7 +81,7 @@ def test_torus_links_rows_and_columns(name):
         assert set(neighbours) == expected
 
 
-def test_links_stand_in_the_kernel_drivers_order():
+def test_links_stand_in_the_kernel_drivers_order() -> None:
     assert by_name("trn1.32xlarge").links[0] == (12, 3, 4, 1)
     assert by_name("trn2.48xlarge").links[0] == (12, 1, 3, 4)
     assert by_name("trn3.48xlarge").links[0] == (12, 1, 3, 4), "printed, although the fabric is a switch"
@@ -90,7 +90,7 @@ def test_links_stand_in_the_kernel_drivers_order():
     assert by_name("inf1.6xlarge").links == ((1,), (2, 0), (3, 1), (2,)), "as neuron-ls shows it"
 
 
-def test_only_documented_links_are_expected():
+def test_only_documented_links_are_expected() -> None:
     assert not by_name("inf1.6xlarge").links_promised
     assert not by_name("trn3.48xlarge").links_promised
     assert by_name("inf2.24xlarge").links_promised
@@ -106,17 +106,17 @@ def test_only_documented_links_are_expected():
         ("trn3e-dev0.24xlarge2", Platform.MAX, 4),
     ],
 )
-def test_type_is_matched_by_prefix(name, platform, devices):
+def test_type_is_matched_by_prefix(name, platform, devices) -> None:
     known = by_name(name)
     assert (known.name, known.platform, known.device_count) == (name, platform, devices)
 
 
-def test_type_matched_by_prefix_has_no_efa_map():
+def test_type_matched_by_prefix_has_no_efa_map() -> None:
     assert by_name("trn2u.48xlarge").efa is not None
     assert by_name("trn2u.48xlarge-preview").efa is None, "a guessed group id would pair the wrong devices"
 
 
-def test_sagemakers_names_are_ec2s():
+def test_sagemakers_names_are_ec2s() -> None:
     known = by_name("ml.trn1.32xlarge")
     assert known.name == "ml.trn1.32xlarge"
     assert known.efa == by_name("trn1.32xlarge").efa
@@ -124,7 +124,7 @@ def test_sagemakers_names_are_ec2s():
 
 
 @pytest.mark.parametrize("name", ["", "ml.", "m5.large", "trn2", "trn2.48", "TRN2.48XLARGE", "Standard PC (Q35)"])
-def test_unknown_name_is_none(name):
+def test_unknown_name_is_none(name) -> None:
     assert catalogue.lookup(name) is None
 
 
@@ -132,14 +132,14 @@ def test_unknown_name_is_none(name):
     ("family", "name"),
     [("trn1", "trn1.32xlarge"), ("trn2u", "trn2u.48xlarge"), ("inf2", "inf2.48xlarge"), ("trn3e", "trn3e.24xlarge")],
 )
-def test_a_family_stands_for_its_largest_type(family, name):
+def test_a_family_stands_for_its_largest_type(family, name) -> None:
     assert by_name(name) == catalogue.largest(family)
 
 
-def test_no_family_stands_for_nothing():
+def test_no_family_stands_for_nothing() -> None:
     assert catalogue.largest("m5") is None
 
 
-def test_a_mistyped_name_gets_a_suggestion():
+def test_a_mistyped_name_gets_a_suggestion() -> None:
     assert "did you mean trn2.48xlarge" in catalogue.nearest("trn2.84xlarge")
     assert catalogue.nearest("zzz") == ""

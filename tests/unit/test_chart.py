@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from hack.generate import render
 from neuron_dra import __version__, settings
 from neuron_dra.core import catalogue, connected, devices, partitions
 from neuron_dra.emulation import mode as emulation
@@ -25,16 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"
 CHART = ROOT / "deploy/helm/neuron-dra"
 needs_helm = needs("helm")
-
-
-def script(name: str) -> ModuleType:
-    """Import a program of hack/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"hack/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def objects() -> dict[tuple[str, str], dict[str, Any]]:
@@ -352,14 +341,13 @@ def test_image_context_has_wheels_and_lock_only() -> None:
 
 def template(*arguments: str) -> list[dict[str, Any]]:
     assert HELM is not None
-    rendered = script("render").template(HELM, "--set", "draDriver.image.repository=r", *arguments)
+    rendered = render.template(HELM, "--set", "draDriver.image.repository=r", *arguments)
     return [d for d in yaml.safe_load_all(rendered) if d]
 
 
 @needs_helm
 def test_the_manifests_are_the_charts_rendering() -> None:
     assert HELM is not None
-    render = script("render")
     assert render.present() == render.render(HELM)
 
 
@@ -373,7 +361,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 def test_chart_without_image_names_the_value() -> None:
     assert HELM is not None
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        script("render").template(HELM)
+        render.template(HELM)
     assert "set draDriver.image.repository to where you pushed the image" in caught.value.stderr
 
 

@@ -5,7 +5,6 @@ tests/bed/test_configuration_on_a_real_server.py has the same rows for a real AP
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -19,6 +18,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hack.generate import render
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
@@ -149,11 +149,6 @@ def test_a_value_selects_warning_or_rejection() -> None:
 
 def test_the_table_in_the_chart_is_the_decoders() -> None:
     """(18.3) One table of rules, that of api/config.py."""
-    spec = importlib.util.spec_from_file_location("render_configuration", ROOT / "hack/render.py")
-    assert spec is not None
-    assert spec.loader is not None
-    render = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(render)
     assert render.CONFIGURATION.read_text() == render.configuration(), "run `make manifests`"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hack.generate import golden
 from neuron_dra.core import backoff, slices
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ RELEASES = sorted((ROOT / "tests/golden/released").glob("*.json"))
 def promised() -> dict[str, Any]:
     """Return the devices of each kind of node, and their attributes with their types."""
     found = {}
-    for name, text in runpy.run_path(str(ROOT / "hack/golden.py"))["wanted"]():
+    for name, text in golden.wanted():
         if not name.endswith(".yaml"):
             continue
         loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -43,19 +43,19 @@ def pod(objects: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
 
 
 @needs_helm
-def test_controller_is_disabled_by_default():
+def test_controller_is_disabled_by_default() -> None:
     assert rendered() == {}
 
 
 @needs_helm
-def test_two_replicas_with_election_and_budget(objects):
+def test_two_replicas_with_election_and_budget(objects) -> None:
     assert objects["Deployment", "neuron-ultraserver-controller"]["spec"]["replicas"] == 2
     assert objects["PodDisruptionBudget", "neuron-ultraserver-controller"]["spec"]["maxUnavailable"] == 1
     assert "--leader-elect" in pod(objects)["containers"][0]["args"]
 
 
 @needs_helm
-def test_arguments_are_valid_for_the_controller(objects):
+def test_arguments_are_valid_for_the_controller(objects) -> None:
     container = pod(objects)["containers"][0]
     parser = Parser()
     settings.add_arguments(parser)
@@ -67,7 +67,7 @@ def test_arguments_are_valid_for_the_controller(objects):
 
 
 @needs_helm
-def test_large_numbers_of_values_files_are_whole(tmp_path):
+def test_large_numbers_of_values_files_are_whole(tmp_path) -> None:
     """Helm reads them as floats, and writes 1000000 as 1e+06."""
     file = tmp_path / "values.yaml"
     file.write_text("ultraserverOperator: {enabled: true, outageNodes: 1000000}")
@@ -81,7 +81,7 @@ def test_large_numbers_of_values_files_are_whole(tmp_path):
 
 
 @needs_helm
-def test_controller_runs_unprivileged(objects):
+def test_controller_runs_unprivileged(objects) -> None:
     spec = pod(objects)
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, 65532)
     assert spec["containers"][0]["securityContext"] == {
@@ -92,28 +92,28 @@ def test_controller_runs_unprivileged(objects):
 
 
 @needs_helm
-def test_drivers_image_is_the_default(objects):
+def test_drivers_image_is_the_default(objects) -> None:
     assert pod(objects)["containers"][0]["image"].startswith("example/driver:")
     other = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=example/controller")
     assert pod(other)["containers"][0]["image"].startswith("example/controller:")
 
 
 @needs_helm
-def test_two_replicas_need_an_election():
+def test_two_replicas_need_an_election() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         rendered("ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false")
     assert "replicas" in refusal.value.stderr
 
 
 @needs_helm
-def test_mismatching_namespace_is_rejected():
+def test_mismatching_namespace_is_rejected() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         rendered("ultraserverOperator.enabled=true", "draDriver.namespaceOverride=elsewhere")
     assert "needs draDriver.namespaceOverride=neuron-dra-driver, not elsewhere" in refusal.value.stderr
 
 
 @needs_helm
-def test_pod_monitor_selects_pods_and_port(objects):
+def test_pod_monitor_selects_pods_and_port(objects) -> None:
     monitored = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.podMonitor.enabled=true")
     spec = monitored["PodMonitor", "neuron-ultraserver-controller"]["spec"]
     labels = objects["Deployment", "neuron-ultraserver-controller"]["spec"]["template"]["metadata"]["labels"]
@@ -123,7 +123,7 @@ def test_pod_monitor_selects_pods_and_port(objects):
 
 
 @needs_helm
-def test_without_election_strategy_is_recreate(objects):
+def test_without_election_strategy_is_recreate(objects) -> None:
     """13.13. Two that write at once would undo each other's plans."""
     alone = rendered(
         "ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false", "ultraserverOperator.replicas=1"
@@ -152,7 +152,7 @@ def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
         ("false", [], []),
     ],
 )
-def test_aggregation_value_accepts_old_booleans(value, edit, view):
+def test_aggregation_value_accepts_old_booleans(value, edit, view) -> None:
     """13.15. The older values true and false keep their meaning."""
     objects = whole(f"ultraserverOperator.aggregateRoles={value}")
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
@@ -165,7 +165,7 @@ def test_aggregation_value_accepts_old_booleans(value, edit, view):
 
 
 @needs_helm
-def test_break_glass_users_are_in_the_policies():
+def test_break_glass_users_are_in_the_policies() -> None:
     """13.2, 13.15. Except for Pods, whose claim the scheduler could not create, and for the controller's own writes."""
     glass = "ultraserverOperator.admissionPolicies.breakGlass"
     objects = whole(f"{glass}.users={{eks:one,two}}", f"{glass}.groups={{sre}}")
@@ -175,11 +175,17 @@ def test_break_glass_users_are_in_the_policies():
         if kind == "ValidatingAdmissionPolicy" and '["eks:one","two"]' in (text := json.dumps(item).replace("\\", ""))
         if 'exists(g, g in ["sre"])' in text
     }
-    assert named == {"reserved-templates", "reserved-claims", "ultraserver-status", "namespace-limits"}
+    assert named == {
+        "reserved-templates",
+        "reserved-claims",
+        "ultraserver-status",
+        "workload-status",
+        "namespace-limits",
+    }
 
 
 @needs_helm
-def test_policies_name_the_controllers_account():
+def test_policies_name_the_controllers_account() -> None:
     objects = whole("ultraserverOperator.serviceAccount.name=someone")
     user = "'system:serviceaccount:neuron-dra-driver:someone'"
     named = {
@@ -190,6 +196,7 @@ def test_policies_name_the_controllers_account():
     assert named == {
         "reserved-templates",
         "ultraserver-status",
+        "workload-status",
         "controller-nodes",
         "controller-services",
         "controller-endpointslices",
@@ -197,7 +204,7 @@ def test_policies_name_the_controllers_account():
 
 
 @needs_helm
-def test_the_policies_can_be_left_out():
+def test_the_policies_can_be_left_out() -> None:
     kept = {name for kind, name in whole("ultraserverOperator.admissionPolicies.enabled=false") if kind.startswith("V")}
     own = {"neuron-dra-driver-own-resourceslices", "neuron-dra-driver-configuration"}
     assert kept == {*own, "neuron-dra-driver-capacity-block-label"}
@@ -205,14 +212,14 @@ def test_the_policies_can_be_left_out():
 
 @needs_helm
 @pytest.mark.parametrize("value", ["-1", "many", "1.5"])
-def test_invalid_namespace_limit_is_rejected(value):
+def test_invalid_namespace_limit_is_rejected(value) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         whole(f"ultraserverOperator.maxReservedNodes={value}")
     assert "maxReservedNodes" in refusal.value.stderr
 
 
 @needs_helm
-def test_label_policy_users_are_a_value():
+def test_label_policy_users_are_a_value() -> None:
     def policies(*values):
         command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]
         command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
@@ -228,7 +235,7 @@ def test_label_policy_users_are_a_value():
 
 
 @needs_helm
-def test_crds_are_templates_kept_on_uninstall():
+def test_crds_are_templates_kept_on_uninstall() -> None:
     """13.5. Helm never upgrades a chart's folder crds, and GitOps tools apply templates."""
     assert HELM is not None
 
@@ -248,7 +255,7 @@ def test_crds_are_templates_kept_on_uninstall():
     assert custom_resources() == []
 
 
-def test_chart_has_copies_of_the_crds():
+def test_chart_has_copies_of_the_crds() -> None:
     """13.5. Archives lose symbolic links."""
     assert {path.name: path.read_text() for path in (CHART / "files/crds").glob("*.yaml")} == {
         path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
@@ -256,7 +263,7 @@ def test_chart_has_copies_of_the_crds():
     assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
 
 
-def test_schema_has_every_controller_value():
+def test_schema_has_every_controller_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["ultraserverOperator"].keys() == schema["properties"]["ultraserverOperator"]["properties"].keys()

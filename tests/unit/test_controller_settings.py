@@ -24,29 +24,29 @@ def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettin
     return settings.load(parser.parse_args(go_style(words)), environ or {}, "this-host")
 
 
-def test_accepts_the_official_operators_flags():
+def test_accepts_the_official_operators_flags() -> None:
     found = load("--leader-elect", "--health-probe-bind-address=:8081", "--metrics-bind-address=:8080", "-v=4")
     assert (found.leader_elect, found.v) == (True, 4)
     assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8081", ":8080")
 
 
-def test_identity_comes_from_the_pod():
+def test_identity_comes_from_the_pod() -> None:
     found = load(environ={"POD_NAME": "controller-0", "POD_NAMESPACE": "elsewhere"})
     assert (found.identity, found.leader_election_namespace) == ("controller-0", "elsewhere")
     assert (load().identity, load().leader_election_namespace) == ("this-host", "neuron-dra-driver")
 
 
-def test_address_0_disables_the_endpoint():
+def test_address_0_disables_the_endpoint() -> None:
     assert load("--metrics-bind-address=0", "--health-probe-bind-address=").metrics_bind_address == ""
 
 
-def test_grpc_listens_on_localhost_by_default():
+def test_grpc_listens_on_localhost_by_default() -> None:
     assert load().grpc_address == "127.0.0.1:8082"
     assert load("--grpc-address=").grpc_address == ""
     assert load("--grpc-address=unix:/run/us.sock").grpc_address == "unix:/run/us.sock"
 
 
-def test_durations_have_units():
+def test_durations_have_units() -> None:
     found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=5s").limits
     assert found.tag_timeout == datetime.timedelta(seconds=90)
     assert found.starvation_threshold == datetime.timedelta(hours=1)
@@ -54,7 +54,7 @@ def test_durations_have_units():
     assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
-def test_default_limits_of_a_plan():
+def test_default_limits_of_a_plan() -> None:
     """13.1, 13.4, 13.15."""
     assert load().limits == Limits()
     minute = datetime.timedelta(minutes=1)
@@ -63,7 +63,7 @@ def test_default_limits_of_a_plan():
     assert Limits().max_reserved_nodes is None
 
 
-def test_outage_and_restart_limit_are_numbers():
+def test_outage_and_restart_limit_are_numbers() -> None:
     """13.4."""
     found = load("--outage-nodes=5", "--outage-percent=100", "--restart-limit=0").limits
     assert (found.outage_nodes, found.outage_percent, found.restart_limit) == (5, 100, 0)
@@ -78,7 +78,7 @@ def test_outage_and_restart_limit_are_numbers():
         (("--max-reserved-nodes=64",), 64),
     ],
 )
-def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | None):
+def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | None) -> None:
     """13.15."""
     assert load(*words).limits.max_reserved_nodes == most
 
@@ -98,26 +98,26 @@ def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | N
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )
-def test_invalid_values_are_named(word, message):
+def test_invalid_values_are_named(word, message) -> None:
     with pytest.raises(SettingsError, match=message):
         load(word)
 
 
-def test_unknown_flag_suggests_the_nearest(capsys):
+def test_unknown_flag_suggests_the_nearest(capsys) -> None:
     with pytest.raises(SystemExit) as end:
         operator_main(["--leader-electt"])
     assert end.value.code == 2
     assert "did you mean --leader-elect?" in capsys.readouterr().err
 
 
-def test_missing_cluster_error_names_the_setting(capsys, monkeypatch):
+def test_missing_cluster_error_names_the_setting(capsys, monkeypatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert operator_main(["--metrics-bind-address=0"]) == 2
     assert "set --kubeconfig" in capsys.readouterr().err
 
 
-def test_sigterm_ends_the_program_with_code_0():
+def test_sigterm_ends_the_program_with_code_0() -> None:
     words = [sys.executable, "-c", "import sys; from controller.main import main; sys.exit(main())", "run"]
     flags = ["--kube-api-server=http://127.0.0.1:1", "--metrics-bind-address=0", "--health-probe-bind-address=0"]
     with subprocess.Popen([*words, *flags], stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:

@@ -39,7 +39,7 @@ def schema_of(kind: str) -> Schema:
     return next(child for name, child in all_fields() if name == kind)
 
 
-def test_one_file_per_kind():
+def test_one_file_per_kind() -> None:
     assert [(path.name, load(path)["spec"]["names"]["shortNames"]) for path in CRDS] == [
         ("neuron.aws.com_neuronultraservers.yaml", ["nus"]),
         ("neuron.aws.com_neuronultraserverworkloads.yaml", ["nusw"]),
@@ -47,7 +47,7 @@ def test_one_file_per_kind():
 
 
 @pytest.mark.parametrize("path", CRDS, ids=lambda path: path.stem)
-def test_v1_is_v1beta1_under_another_name(path):
+def test_v1_is_v1beta1_under_another_name(path) -> None:
     old, new = load(path)["spec"]["versions"]
     assert (old.pop("name"), old.pop("storage"), old.pop("served")) == ("v1beta1", True, True)
     assert (new.pop("name"), new.pop("storage"), new.pop("served")) == ("v1", False, True)
@@ -55,7 +55,7 @@ def test_v1_is_v1beta1_under_another_name(path):
     assert old["subresources"] == {"status": {}}
 
 
-def test_every_string_and_every_list_is_bounded():
+def test_every_string_and_every_list_is_bounded() -> None:
     unbounded = [
         name
         for name, field in all_fields()
@@ -65,7 +65,7 @@ def test_every_string_and_every_list_is_bounded():
     assert unbounded == []
 
 
-def test_rule_messages_name_the_remedy():
+def test_rule_messages_name_the_remedy() -> None:
     silent = [
         (name, rule["rule"])
         for name, field in all_fields()
@@ -75,7 +75,7 @@ def test_rule_messages_name_the_remedy():
     assert silent == []
 
 
-def test_documented_fields_have_documented_defaults():
+def test_documented_fields_have_documented_defaults() -> None:
     spec = schema_of("NeuronUltraServerWorkload.spec")
     assert sorted(spec["required"]) == ["instanceType", "serverCount", "topologySize"]
     policy, config = spec["properties"]["allocationPolicy"], spec["properties"]["config"]
@@ -93,7 +93,7 @@ def test_documented_fields_have_documented_defaults():
     ]
 
 
-def test_printer_columns():
+def test_printer_columns() -> None:
     shown = {
         load(path)["spec"]["names"]["kind"]: [
             column["name"]

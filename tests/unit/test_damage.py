@@ -21,10 +21,11 @@ from controller.observe.caches import Caches
 from controller.plan import planning
 from controller.plan.actions import Action, Plan
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import DEFAULT_TIMING
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from tests.support.ultraservers import ultraserver
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()
@@ -147,7 +148,7 @@ def before() -> World:
 async def test_damage_costs_no_other_workload(before: World, known: bool) -> None:
     uids = {name: before.workload(name)["metadata"]["uid"] for name in ("one", "two", "wide")}
     shelf = Shelf(before.objects)
-    sound = Caches(shelf, lambda: None, FleetIndex())
+    sound = Caches(shelf, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     await sound.relist()
     expected = {name: about(await planned(sound, before), uid) for name, uid in uids.items()}
     assert [(found[0][0], found[1]) for found in expected.values()] == [
@@ -159,7 +160,7 @@ async def test_damage_costs_no_other_workload(before: World, known: bool) -> Non
     for key, path, value in cases():
         item = before.objects[key]
         shelf = Shelf(before.objects)
-        caches = Caches(shelf, lambda: None, FleetIndex())
+        caches = Caches(shelf, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
         what = f"{key} {'.'.join(map(str, path))} = {'absent' if value is ABSENT else repr(value)[:40]}"
         try:
             if known:

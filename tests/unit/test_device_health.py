@@ -336,7 +336,7 @@ def test_every_reason_must_be_tolerated() -> None:
     ("effect", "says"),
     [
         ("NoSchedule", "New claims do not get it; running pods keep it"),
-        ("NoExecute", "pods that have it are evicted"),
+        ("NoExecute", "pods whose claims have it are evicted"),
         ("None", "It is only reported, because of --unhealthy-device-effect"),
     ],
 )
@@ -355,7 +355,7 @@ def test_event_is_stable_while_errors_grow() -> None:
     )
 
 
-def test_healthy_device_has_no_event():
+def test_healthy_device_has_no_event() -> None:
     assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, known=True)}).message == ""
 
 

@@ -40,7 +40,7 @@ def values(device: devices.Device) -> dict[str, object]:
     return {name: attribute.value for name, attribute in device.attributes.items()}
 
 
-def test_trn2_device_has_all_attributes():
+def test_trn2_device_has_all_attributes() -> None:
     device = published(node_of(labels=LAYERS))[6]
     assert device == devices.Device(
         "neuron-device-6",
@@ -67,7 +67,7 @@ def test_trn2_device_has_all_attributes():
     )
 
 
-def test_small_node_has_no_coordinates_or_groups():
+def test_small_node_has_no_coordinates_or_groups() -> None:
     (device,) = published(node_of("trn1.2xlarge", LAYERS))
     assert list(values(device)) == [
         "deviceId",
@@ -84,17 +84,17 @@ def test_small_node_has_no_coordinates_or_groups():
 @pytest.mark.parametrize(
     "name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]
 )
-def test_only_plain_torus_nodes_have_coordinates(name):
+def test_only_plain_torus_nodes_have_coordinates(name) -> None:
     for device in published(node_of(name), "devices"):
         assert not [attribute for attribute in device.attributes if attribute.startswith("topology")]
 
 
-def test_x_is_the_row_and_y_the_column():
+def test_x_is_the_row_and_y_the_column() -> None:
     rows = [(values(d)["topology_x"], values(d)["topology_y"]) for d in published(node_of("trn1.32xlarge"))]
     assert rows == [(row, column) for row in range(4) for column in range(4)]
 
 
-def test_ultraserver_node_is_one_device_by_default():
+def test_ultraserver_node_is_one_device_by_default() -> None:
     (device,) = published(node_of("trn2u.48xlarge", replace(LAYERS, capacity_block_id="cr-1"), COMPLETE_TRN2))
     assert (device.name, device.device_ids) == ("neuron-node-0", tuple(range(16)))
     assert device.capacity == {"neuronCores": "128", "memory": "1536Gi"}
@@ -120,50 +120,50 @@ def test_ultraserver_node_is_one_device_by_default():
     }
 
 
-def test_trn3_ultraserver_id_is_its_reservation():
+def test_trn3_ultraserver_id_is_its_reservation() -> None:
     described = values(published(node_of("trn3.48xlarge", ultraserver=COMPLETE_TRN3))[0])
     assert described["ultraserverId"] == described["reservationId"] == "00000000000000ab"
     assert described["ultraserverNodeId"] == 3
     assert not {"serverId2", "serverId4", "nodeId2", "nodeId4", "capacityBlockId"} & set(described)
 
 
-def test_ultraserver_node_can_publish_its_devices():
+def test_ultraserver_node_can_publish_its_devices() -> None:
     kept = published(node_of("trn2u.48xlarge", ultraserver=COMPLETE_TRN2), "devices")
     assert [device.name for device in kept] == [f"neuron-device-{n}" for n in range(16)]
     assert all(values(device)["serverId4"] == "5a7b1c2d3e4f6070" for device in kept)
     assert values(kept[0])["resource.aws.com/devicegroup4_id"] == "13713e551cd37c19"
 
 
-def test_other_nodes_always_publish_devices():
+def test_other_nodes_always_publish_devices() -> None:
     assert published(node_of(), "node") == published(node_of(), "devices")
 
 
 @pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
-def test_unknown_values_are_absent(unread):
+def test_unknown_values_are_absent(unread) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
     assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
 
 @pytest.mark.parametrize("unread", Unread)
-def test_ultraserver_without_source_has_no_id(unread: Unread):
+def test_ultraserver_without_source_has_no_id(unread: Unread) -> None:
     facts = UltraServerFacts(server_id_4=unread, reservation_id=unread)
     assert devices.ultraserver_id(node_of("trn2u.48xlarge", ultraserver=facts)) is None
 
 
-def test_only_ultraserver_nodes_have_an_id():
+def test_only_ultraserver_nodes_have_an_id() -> None:
     for name in ("trn2.48xlarge", "inf2.48xlarge"):
         assert devices.ultraserver_id(node_of(name, ultraserver=COMPLETE_TRN2)) is None
     unknown = NodeFacts("trn9.96xlarge", "2.30.2.0", (), COMPLETE_TRN2)
     assert devices.ultraserver_id(topology.build(unknown, NO_LABELS)) is None
 
 
-def test_the_capacity_block_needs_no_driver():
+def test_the_capacity_block_needs_no_driver() -> None:
     labels = NodeLabels(capacity_block_id="cr-1")
     described = values(published(node_of("trn2u.48xlarge", labels, BUSY))[0])
     assert described["ultraserverId"] == described["capacityBlockId"] == "cr-1"
 
 
-def test_plain_node_has_no_capacity_block():
+def test_plain_node_has_no_capacity_block() -> None:
     labels = NodeLabels(capacity_block_id="cr-1")
     assert "capacityBlockId" not in values(published(node_of("trn2.48xlarge", labels))[0])
 
@@ -178,19 +178,19 @@ def test_plain_node_has_no_capacity_block():
         ((4,), "1", False, False),
     ],
 )
-def test_modes_decide_the_link_attributes(modes, sizes, vertical, horizontal):
+def test_modes_decide_the_link_attributes(modes, sizes, vertical, horizontal) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=UltraServerFacts(modes)))[0])
     assert described["ultraserverModes"] == sizes
     assert (described["linkVertical"], described["linkHorizontal"]) == (vertical, horizontal)
 
 
-def test_device_without_file_is_not_published():
+def test_device_without_file_is_not_published() -> None:
     node = node_of()
     gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
     assert [device.device_ids[0] for device in published(gone)] == [n for n in range(16) if n != 3]
 
 
-def test_node_device_has_the_present_devices():
+def test_node_device_has_the_present_devices() -> None:
     node = node_of("trn2u.48xlarge")
     gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
     (device,) = published(gone)
@@ -199,20 +199,20 @@ def test_node_device_has_the_present_devices():
     assert published(replace(node, devices=())) == ()
 
 
-def test_unknown_type_is_published_with_known_facts():
+def test_unknown_type_is_published_with_known_facts() -> None:
     read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, 16, (), (243, 0), True),))
     (device,) = published(topology.build(read, NO_LABELS))
     assert device.capacity == {"neuronCores": "16"}
     assert set(device.attributes) == {"deviceId", "instanceType", "draDriverVersion", "resourceType"}
 
 
-def test_unknown_cores_are_no_capacity_of_nought():
+def test_unknown_cores_are_no_capacity_of_nought() -> None:
     read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, node_present=True),))
     (device,) = published(topology.build(read, NO_LABELS))
     assert device.capacity == {}
 
 
-def test_extra_device_has_no_coordinates():
+def test_extra_device_has_no_coordinates() -> None:
     read = NodeFacts("trn2.48xlarge", None, tuple(DeviceFacts(i, 8, (), (243, i), True) for i in range(17)))
     device = published(topology.build(read, NO_LABELS))[16]
     assert not [name for name in device.attributes if name.startswith(("topology", "resource.aws.com/"))]
@@ -220,13 +220,13 @@ def test_extra_device_has_no_coordinates():
 
 @pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
-def test_devices_are_published_in_id_order(order):
+def test_devices_are_published_in_id_order(order) -> None:
     read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)
     kept = published(topology.build(NodeFacts("trn2.48xlarge", None, read), NO_LABELS))
     assert [device.device_ids for device in kept] == [(n,) for n in range(16)]
 
 
-def test_every_attribute_is_documented_with_its_type():
+def test_every_attribute_is_documented_with_its_type() -> None:
     documented = {each.name: each.kind for each in devices.ATTRIBUTES}
     seen: dict[str, str] = {}
     for known in catalogue.all_types():
@@ -239,7 +239,7 @@ def test_every_attribute_is_documented_with_its_type():
     assert seen == documented
 
 
-def test_the_wire_form_has_sorted_names_and_typed_values():
+def test_the_wire_form_has_sorted_names_and_typed_values() -> None:
     device = devices.Device("d", (0,), {"b": Attribute("bool", True), "a": Attribute("int", 0)}, {"memory": "1Gi"})
     wire = device.to_wire()
     assert wire == {
@@ -251,7 +251,7 @@ def test_the_wire_form_has_sorted_names_and_typed_values():
     assert devices.Device("d", (0,)).to_wire() == {"name": "d"}
 
 
-def test_memory_is_a_canonical_quantity():
+def test_memory_is_a_canonical_quantity() -> None:
     node = node_of("trn2u.48xlarge")
     bigger = replace(node, devices=tuple(replace(d, memory_bytes=64 * 1024**3) for d in node.devices))
     assert published(bigger)[0].capacity["memory"] == "1Ti"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ultraserver_world import World
 
+from hack.bench.ultraservers import facts, node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts, Unread
-from tests.support.ultraservers import facts, node_and_slice, ultraserver
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
 
@@ -21,7 +21,7 @@ def ready(item) -> tuple[str, str]:
     return condition["reason"], condition["message"]
 
 
-def test_capacity_block_of_four_is_an_ultraserver():
+def test_capacity_block_of_four_is_an_ultraserver() -> None:
     world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
     (item,) = world.all("NeuronUltraServer")
     assert (item["metadata"]["name"], item["spec"]["instanceType"]) == ("us-cr-1", "trn2u.48xlarge")
@@ -32,13 +32,13 @@ def test_capacity_block_of_four_is_an_ultraserver():
     assert (status["nodeCount"], status["freeNodeCount"]) == (4, 4)
 
 
-def test_plain_nodes_get_no_ultraserver_label():
+def test_plain_nodes_get_no_ultraserver_label() -> None:
     world = settled(*node_and_slice("plain", "trn1.32xlarge", None, UltraServerFacts()))
     assert world.all("NeuronUltraServer") == []
     assert not [name for name in world.get("Node", "plain")["metadata"]["labels"] if name.startswith(PREFIX)]
 
 
-def test_nodes_get_the_labels_of_the_device_plugin():
+def test_nodes_get_the_labels_of_the_device_plugin() -> None:
     world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
     labels = {
         n: {
@@ -59,7 +59,7 @@ def test_nodes_get_the_labels_of_the_device_plugin():
     assert labels[0]["server-id-2"] == labels[1]["server-id-2"] != labels[2]["server-id-2"] == labels[3]["server-id-2"]
 
 
-def test_trn3_pair_has_its_own_label():
+def test_trn3_pair_has_its_own_label() -> None:
     world = settled(*ultraserver("cr-1", "trn3.48xlarge"))
     labels = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}server-id-2"] for n in range(4)]
     assert labels[0] == labels[1] != labels[2] == labels[3]
@@ -67,7 +67,7 @@ def test_trn3_pair_has_its_own_label():
     assert numbers == ["0", "1", "0", "1"]
 
 
-def test_duplicate_node_ids_are_reported():
+def test_duplicate_node_ids_are_reported() -> None:
     objects = ultraserver("cr-1")
     objects[-2:] = node_and_slice("cr-1-3", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 2, "00000000000000aa"))
     for item in objects[1::2]:  # all of one partition
@@ -83,7 +83,7 @@ def test_duplicate_node_ids_are_reported():
     assert (world.reserved("one"), world.reserved("two")) == ({0: ("cr-1-0",), 1: ("cr-1-1",)}, {})
 
 
-def test_changed_node_id_is_followed():
+def test_changed_node_id_is_followed() -> None:
     world = settled(*ultraserver("cr-1")[:-4])
     _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 3, "00000000000000aa"))
     world.put(slice_)
@@ -92,7 +92,7 @@ def test_changed_node_id_is_followed():
     assert [(e["nodeName"], e["nodeId"]) for e in item["spec"]["topology"]] == [("cr-1-0", 0), ("cr-1-1", 3)]
 
 
-def test_busy_node_does_not_inherit_an_id():
+def test_busy_node_does_not_inherit_an_id() -> None:
     world = settled(*ultraserver("cr-1"))
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     node, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
@@ -103,7 +103,7 @@ def test_busy_node_does_not_inherit_an_id():
     assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 2, 3]
 
 
-def test_busy_node_joins_later():
+def test_busy_node_joins_later() -> None:
     objects = ultraserver("cr-1")
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     world = settled(*objects[:2], *node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy), *objects[4:])
@@ -114,7 +114,7 @@ def test_busy_node_joins_later():
     assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 1, 2, 3]
 
 
-def test_slice_without_node_is_ignored():
+def test_slice_without_node_is_ignored() -> None:
     world = settled(*ultraserver("cr-1"), *ultraserver("cr-2"))
     world.remove("Node", "cr-1-3")
     world.submit("job")
@@ -122,7 +122,7 @@ def test_slice_without_node_is_ignored():
     assert world.reserved("job") == {0: tuple(f"cr-2-{n}" for n in range(4))}
 
 
-def test_missing_slice_does_not_delay_other_labels():
+def test_missing_slice_does_not_delay_other_labels() -> None:
     objects = ultraserver("cr-1")
     objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
     world = settled(*objects)
@@ -130,7 +130,7 @@ def test_missing_slice_does_not_delay_other_labels():
     assert modes == [None, "1_2_4", "1_2_4", "1_2_4"]
 
 
-def test_node_with_missing_slice_is_not_reserved():
+def test_node_with_missing_slice_is_not_reserved() -> None:
     objects = ultraserver("cr-1")
     objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
     world = settled(*objects)
@@ -139,7 +139,7 @@ def test_node_with_missing_slice_is_not_reserved():
     assert (world.state("job")[0], world.reserved("job")) == ("Pending", {})
 
 
-def test_link_changes_are_in_the_status():
+def test_link_changes_are_in_the_status() -> None:
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -152,7 +152,7 @@ def test_link_changes_are_in_the_status():
     assert len(item["status"]["allocations"]) == 1
 
 
-def test_node_problems_are_the_ultraservers_reason():
+def test_node_problems_are_the_ultraservers_reason() -> None:
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-2")
     node["status"]["conditions"][0]["status"] = "Unknown"
@@ -169,7 +169,7 @@ def test_node_problems_are_the_ultraservers_reason():
     assert (reason, "cr-1-2" in message) == ("LinkDown", True)
 
 
-def test_quarantined_nodes_are_reported():
+def test_quarantined_nodes_are_reported() -> None:
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -185,7 +185,7 @@ def test_quarantined_nodes_are_reported():
     assert "stay closed after ml/job until cr-1-3 is Ready again" in message
 
 
-def test_labels_follow_the_hardware():
+def test_labels_follow_the_hardware() -> None:
     world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
     alone = UltraServerFacts(modes=(4,), node_id_4=Unread.UNKNOWN)
     _, slice_ = node_and_slice("cr-1-3", "trn2u.48xlarge", None, alone)
@@ -195,7 +195,7 @@ def test_labels_follow_the_hardware():
     assert [name for name in labels if name.startswith(PREFIX)] == []
 
 
-def test_block_across_two_servers_is_degraded():
+def test_block_across_two_servers_is_degraded() -> None:
     objects = ultraserver("cr-1", "trn2u.48xlarge")
     wrong = facts("trn2u.48xlarge", 3, "00000000000000aa")
     objects[-2:] = node_and_slice("cr-1-3", "trn2u.48xlarge", "cr-1", wrong)
@@ -210,7 +210,7 @@ def test_block_across_two_servers_is_degraded():
     assert world.state("job")[0] == "Pending"
 
 
-def test_label_that_contradicts_driver_is_reported():
+def test_label_that_contradicts_driver_is_reported() -> None:
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-0")
     node["metadata"]["labels"]["topology.k8s.aws/capacity-block-id"] = "cr-9"
@@ -222,13 +222,13 @@ def test_label_that_contradicts_driver_is_reported():
     )
 
 
-def test_ultraserver_with_missing_node_is_degraded():
+def test_ultraserver_with_missing_node_is_degraded() -> None:
     world = settled(*ultraserver("cr-1")[:-2])
     (item,) = world.all("NeuronUltraServer")
     assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes exist"))
 
 
-def test_missing_reserved_node_is_named():
+def test_missing_reserved_node_is_named() -> None:
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -238,7 +238,7 @@ def test_missing_reserved_node_is_named():
     assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes exist; gone: cr-1-3")
 
 
-def test_deleted_node_leaves_and_returns():
+def test_deleted_node_leaves_and_returns() -> None:
     objects = ultraserver("cr-1")
     world = settled(*objects)
     world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
@@ -251,7 +251,7 @@ def test_deleted_node_leaves_and_returns():
     assert world.all("NeuronUltraServer")[0]["status"]["state"] == "Ready"
 
 
-def test_a_wiped_slice_keeps_the_node_a_member():
+def test_a_wiped_slice_keeps_the_node_a_member() -> None:
     world = settled(*ultraserver("cr-1"))
     world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
     world.settle()
@@ -263,7 +263,7 @@ def test_a_wiped_slice_keeps_the_node_a_member():
     assert world.state("job")[0] == "Pending"
 
 
-def test_slices_of_a_replaced_node_are_ignored():
+def test_slices_of_a_replaced_node_are_ignored() -> None:
     objects = ultraserver("cr-1")
     world = settled(*objects)
     node = world.get("Node", "cr-1-3")
@@ -277,7 +277,7 @@ def test_slices_of_a_replaced_node_are_ignored():
     ]
 
 
-def test_last_node_deletes_the_object():
+def test_last_node_deletes_the_object() -> None:
     world = settled(*ultraserver("cr-1"))
     for n in range(4):
         world.remove("ResourceSlice", f"cr-1-{n}-neuron.aws.com-00")
@@ -286,7 +286,7 @@ def test_last_node_deletes_the_object():
     assert world.all("NeuronUltraServer") == []
 
 
-def test_busy_node_keeps_its_id_without_slot():
+def test_busy_node_keeps_its_id_without_slot() -> None:
     world = settled(*ultraserver("cr-1"))
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
@@ -300,7 +300,7 @@ def test_busy_node_keeps_its_id_without_slot():
     assert world.reserved("pair") == {0: ("cr-1-2", "cr-1-3")}
 
 
-def test_down_link_is_named_with_its_nodes():
+def test_down_link_is_named_with_its_nodes() -> None:
     objects = ultraserver("cr-1")
     for n in (0, 1):
         broken = UltraServerFacts(modes=(4,), node_id=n, reservation_id="00000000000000aa")

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import connected, devices, divided, limits, names, partitions, slices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.divided import WITHDRAW_S, Division, Leaving, Outcome
+from neuron_dra.core.divided import Division, Leaving, Outcome
 from neuron_dra.core.facts import NodeLabels, UltraServerFacts
-from neuron_dra.core.publication import Situation
+from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, Situation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.emulation.objects import device_class, healthy_node
 
 RING = healthy_node("inf2.48xlarge")
 SET = "neuron-set-3-0"
+WITHDRAW_S = DEFAULT_LEAVING_TIMING.withdraw_s
 LATER = WITHDRAW_S + 1
 
 

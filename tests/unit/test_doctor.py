@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from hack.generate import crd_fields as crd_fields_program
 from neuron_dra.core.wire import Obj
 from neuron_dra.doctor import crd_fields, installed, lines, nodes
 from neuron_dra.doctor.lines import Line, State
@@ -261,12 +261,7 @@ def test_lines_survive_the_wire() -> None:
 
 def test_fields_of_the_crds_are_up_to_date() -> None:
     """`make manifests` writes them."""
-    spec = importlib.util.spec_from_file_location("crd_fields_script", ROOT / "hack/crd_fields.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert (ROOT / "neuron_dra/data" / crd_fields.FILE).read_text() == script.text()
+    assert (ROOT / "neuron_dra/data" / crd_fields.FILE).read_text() == crd_fields_program.text()
 
 
 def test_policies_are_those_of_the_manifests() -> None:

@@ -11,6 +11,7 @@ from failing_world import (
     U1,
     U2,
     allocations,
+    as_aws_made_them,
     attribute,
     break_links,
     degraded,
@@ -27,12 +28,12 @@ from failing_world import (
 from ultraserver_world import World
 
 from controller.plan.actions import CreateTemplate, DeleteTemplate
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 
 
-def test_node_back_within_grace_changes_nothing():
+def test_node_back_within_grace_changes_nothing() -> None:
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(59)
@@ -47,14 +48,14 @@ def test_node_back_within_grace_changes_nothing():
     assert (held(world), degraded(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], ("", ""), [])
 
 
-def test_plan_has_the_end_of_a_grace_period():
+def test_plan_has_the_end_of_a_grace_period() -> None:
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.settle(LIMITS)
     assert world.plan(LIMITS).recheck == world.now + datetime.timedelta(seconds=60)
 
 
-def test_flapping_link_restarts_its_grace():
+def test_flapping_link_restarts_its_grace() -> None:
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -72,7 +73,7 @@ def test_flapping_link_restarts_its_grace():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_link_fault_time_is_in_the_allocation():
+def test_link_fault_time_is_in_the_allocation() -> None:
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -82,7 +83,7 @@ def test_link_fault_time_is_in_the_allocation():
 
 
 @pytest.mark.parametrize("unknown", ["busy", "no slice"])
-def test_unknown_state_neither_adds_nor_ends_a_fault(unknown):
+def test_unknown_state_neither_adds_nor_ends_a_fault(unknown) -> None:
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -99,7 +100,7 @@ def test_unknown_state_neither_adds_nor_ends_a_fault(unknown):
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_missing_slice_on_ready_node_never_evicts(strategy):
+def test_missing_slice_on_ready_node_never_evicts(strategy) -> None:
     world = running(strategy)
     world.remove("ResourceSlice", "u1-2-neuron.aws.com-00")
     world.later(7200)
@@ -111,7 +112,7 @@ def test_missing_slice_on_ready_node_never_evicts(strategy):
     )
 
 
-def test_node_without_devices_is_reported():
+def test_node_without_devices_is_reported() -> None:
     world = running("MigrateAffected")
     item = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")
     world.put({**item, "spec": {**item["spec"], "devices": []}})
@@ -120,7 +121,7 @@ def test_node_without_devices_is_reported():
     assert (held(world), degraded(world)[0]) == ([(0, "Bound", *U0), (1, "Bound", *U1)], "SliceMissing")
 
 
-def test_unneeded_link_is_not_a_fault():
+def test_unneeded_link_is_not_a_fault() -> None:
     world = running("MigrateAffected", size=2, count=1)
     nodes = allocations(world)[0]["allocatedNodes"]
     attribute(world, nodes[0], "ultraserverModes", {"string": "1_2"})
@@ -131,7 +132,7 @@ def test_unneeded_link_is_not_a_fault():
 
 
 @pytest.mark.parametrize(("size", "moved"), [(1, False), (2, True), (4, True)])
-def test_node_links_matter_to_multi_node_slots(size, moved):
+def test_node_links_matter_to_multi_node_slots(size, moved) -> None:
     world = running("MigrateAffected", size=size, count=1)
     before = held(world)
     attribute(world, before[0][2], "unhealthy", {"string": "link_interserver"})
@@ -142,7 +143,7 @@ def test_node_links_matter_to_multi_node_slots(size, moved):
     assert (held(world) != before) == moved
 
 
-def test_unhealthy_device_moves_a_single_node():
+def test_unhealthy_device_moves_a_single_node() -> None:
     world = running("MigrateAffected", size=1, count=1)
     attribute(world, "u0-0", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     world.settle(LIMITS)
@@ -156,7 +157,7 @@ def test_unhealthy_device_moves_a_single_node():
 
 
 @pytest.mark.parametrize("fault", ["gone", "not ready", "link"])
-def test_noop_only_reports(fault):
+def test_noop_only_reports(fault) -> None:
     world = running("NoOp")
     if fault == "gone":
         remove_node(world, "u1-2")
@@ -172,7 +173,7 @@ def test_noop_only_reports(fault):
     assert "failureStrategy NoOp only reports it" in degraded(world)[1]
 
 
-def test_faults_are_listed_worst_first():
+def test_faults_are_listed_worst_first() -> None:
     world = running("NoOp")
     break_links(world, "u1-2")
     attribute(world, "u0-1", "unhealthy", {"string": "hbm_ecc"})
@@ -188,7 +189,7 @@ def test_faults_are_listed_worst_first():
 
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "ReplaceAffected"])
-def test_broken_slot_moves_and_keeps_its_index(strategy):
+def test_broken_slot_moves_and_keeps_its_index(strategy) -> None:
     world = running(strategy)
     stays = [entry for entry in allocations(world) if entry["ultraserverIndex"] == 0]
     break_links(world, "u1-2")
@@ -202,7 +203,7 @@ def test_broken_slot_moves_and_keeps_its_index(strategy):
     assert (world.state("job"), degraded(world)) == (("Allocated", "Allocated"), ("", ""))
 
 
-def test_migration_steps_are_in_order():
+def test_migration_steps_are_in_order() -> None:
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -220,7 +221,7 @@ def test_migration_steps_are_in_order():
     ]
 
 
-def test_replaced_template_does_not_stop_a_migration():
+def test_replaced_template_does_not_stop_a_migration() -> None:
     """13.7: with its only group Draining, the workload became Failed and gave up the group that replaces it."""
     world = running("MigrateAffected", count=1)
     break_links(world, "u0-2")
@@ -233,7 +234,7 @@ def test_replaced_template_does_not_stop_a_migration():
     assert world.state("job") == ("Allocating", "TemplateNameTaken")
 
 
-def test_new_slot_is_bound_after_old_one_closed():
+def test_new_slot_is_bound_after_old_one_closed() -> None:
     world = running("MigrateAffected")
     for name in U1:
         world.remove("ResourceClaim", f"claim-{name}", "ml")
@@ -252,7 +253,7 @@ def test_new_slot_is_bound_after_old_one_closed():
     ]
 
 
-def test_eviction_waits_for_all_new_nodes():
+def test_eviction_waits_for_all_new_nodes() -> None:
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
     break_links(world, "u1-2")
@@ -268,7 +269,7 @@ def test_eviction_waits_for_all_new_nodes():
     )
 
 
-def test_ended_fault_cancels_the_migration():
+def test_ended_fault_cancels_the_migration() -> None:
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
     break_links(world, "u1-2")
@@ -282,7 +283,7 @@ def test_ended_fault_cancels_the_migration():
     assert (world.state("job"), evicted(world)) == (("Allocated", "Allocated"), [])
 
 
-def test_migration_without_spare_waits_and_reports():
+def test_migration_without_spare_waits_and_reports() -> None:
     world = running("MigrateAffected", servers=2)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -298,7 +299,7 @@ def test_migration_without_spare_waits_and_reports():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_waiting_migration_has_no_later_time():
+def test_waiting_migration_has_no_later_time() -> None:
     world = running("MigrateAffected", servers=1, count=1)
     break_links(world, "u0-0")
     world.settle(LIMITS)
@@ -311,7 +312,7 @@ def test_waiting_migration_has_no_later_time():
     )
 
 
-def test_two_broken_slots_move_together():
+def test_two_broken_slots_move_together() -> None:
     world = running("MigrateAffected", servers=3)
     break_links(world, "u0-1")
     break_links(world, "u1-2")
@@ -322,7 +323,7 @@ def test_two_broken_slots_move_together():
     assert "short of 4 nodes" in world.message("job")
 
 
-def test_dead_node_blocks_binding_until_given_up():
+def test_dead_node_blocks_binding_until_given_up() -> None:
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(60)
@@ -338,7 +339,20 @@ def test_dead_node_blocks_binding_until_given_up():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_out_of_service_taint_ends_a_migration():
+@pytest.mark.parametrize("strategy", ["RestartAll", "MigrateAffected"])
+def test_pods_of_aws_templates_are_awaited_on_dead_nodes(strategy) -> None:
+    """The nodes of a group may come back with their pods running, so it stays Bound while all of them are dead."""
+    world = running(strategy, count=1)
+    as_aws_made_them(world)
+    not_ready(world, *U0)
+    world.later(60)
+    world.settle(LIMITS)
+    assert held(world)[0] == (0, "Bound", *U0)
+    said = world.message("job") + degraded(world)[1]
+    assert "waiting for pods and claims on the nodes: ml/pod-u0-0" in said
+
+
+def test_out_of_service_taint_ends_a_migration() -> None:
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(60)
@@ -351,7 +365,7 @@ def test_out_of_service_taint_ends_a_migration():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_dead_node_without_pods_does_not_block():
+def test_dead_node_without_pods_does_not_block() -> None:
     world = running("MigrateAffected")
     world.remove("ResourceClaim", "claim-u1-2", "ml")
     not_ready(world, "u1-2")
@@ -364,7 +378,7 @@ def test_dead_node_without_pods_does_not_block():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_replaced_instance_is_another_node():
+def test_replaced_instance_is_another_node() -> None:
     world = running("MigrateAffected")
     remove_node(world, "u1-2")
     old = world.get("ResourceSlice", "u1-1-neuron.aws.com-00")
@@ -387,7 +401,7 @@ def test_replaced_instance_is_another_node():
     assert "workloadId" not in tags
 
 
-def test_growth_keeps_a_moving_group():
+def test_growth_keeps_a_moving_group() -> None:
     """13.7: growth that does not fit takes nothing from a workload whose only group is moving."""
     world = running("MigrateAffected", count=1)
     item = world.workload("job")
@@ -400,7 +414,7 @@ def test_growth_keeps_a_moving_group():
     assert world.state("job")[0] == "PartiallyAllocated"
 
 
-def test_replaced_instance_is_reserved_in_place():
+def test_replaced_instance_is_reserved_in_place() -> None:
     world = running("MigrateAffected", servers=2)
     before = allocations(world)
     remove_node(world, "u1-2")
@@ -420,7 +434,7 @@ def test_replaced_instance_is_reserved_in_place():
     assert (world.state("job"), after[1]["nodeUids"][2]) == (("Allocated", "Allocated"), "new-node")
 
 
-def test_in_place_waits_for_the_new_instance():
+def test_in_place_waits_for_the_new_instance() -> None:
     world = running("MigrateAffected", servers=2)
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -434,7 +448,7 @@ def test_in_place_waits_for_the_new_instance():
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
 
 
-def test_in_place_waits_for_foreign_claims():
+def test_in_place_waits_for_foreign_claims() -> None:
     world = running("MigrateAffected", servers=2)
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -447,7 +461,7 @@ def test_in_place_waits_for_foreign_claims():
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
 
 
-def test_strategy_acts_on_first_lasting_fault():
+def test_strategy_acts_on_first_lasting_fault() -> None:
     world = running("MigrateAffected", count=1)
     break_links(world, "u0-0")
     world.settle(LIMITS)
@@ -461,7 +475,7 @@ def test_strategy_acts_on_first_lasting_fault():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_workload_moves_to_similar_nodes():
+def test_workload_moves_to_similar_nodes() -> None:
     world = World(ultraserver("u0", whole_nodes=False))
     world.settle(LIMITS)
     world.submit("job", allocationPolicy={"failureStrategy": "MigrateAffected"})
@@ -475,7 +489,7 @@ def test_workload_moves_to_similar_nodes():
     assert held(world) == [(0, "Bound", *U2)]
 
 
-def test_workload_moves_near_its_other_nodes():
+def test_workload_moves_near_its_other_nodes() -> None:
     here, there = ("nn-1", "nn-2", "nn-here"), ("nn-1", "nn-2", "nn-there")
     world = World([*ultraserver("u0", layers=here), *ultraserver("u1", layers=there)])
     world.settle(LIMITS)
@@ -490,7 +504,7 @@ def test_workload_moves_near_its_other_nodes():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
 
-def test_restart_ignores_dead_nodes_without_pods():
+def test_restart_ignores_dead_nodes_without_pods() -> None:
     world = running("RestartAll", servers=2, count=1)
     not_ready(world, "u0-1")
     world.remove("ResourceClaim", "claim-u0-1", "ml")
@@ -499,7 +513,7 @@ def test_restart_ignores_dead_nodes_without_pods():
     assert held(world) == [(0, "Draining", *U0), (0, "Bound", *U1)]
 
 
-def test_restart_reports_its_reason_until_the_end():
+def test_restart_reports_its_reason_until_the_end() -> None:
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -517,7 +531,7 @@ def test_restart_reports_its_reason_until_the_end():
     assert "u1-2" in said[0][2]
 
 
-def test_template_is_recreated_while_waiting():
+def test_template_is_recreated_while_waiting() -> None:
     world = running("MigrateAffected", servers=2)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -530,7 +544,7 @@ def test_template_is_recreated_while_waiting():
     assert world.state("job")[1] == "NoSpareGroup"
 
 
-def test_broken_pending_slot_is_replaced():
+def test_broken_pending_slot_is_replaced() -> None:
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-1"}
@@ -543,7 +557,7 @@ def test_broken_pending_slot_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_replaced_node_gets_no_old_reservation():
+def test_replaced_node_gets_no_old_reservation() -> None:
     world = running("NoOp")
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -555,7 +569,7 @@ def test_replaced_node_gets_no_old_reservation():
     assert (degraded(world)[0], "workloadId" in tags) == ("NodeReplaced", False)
 
 
-def test_moved_group_0_updates_rank_0_everywhere():
+def test_moved_group_0_updates_rank_0_everywhere() -> None:
     world = running("MigrateAffected")
     break_links(world, "u0-1")
     world.settle(LIMITS)
@@ -570,7 +584,7 @@ def test_moved_group_0_updates_rank_0_everywhere():
     assert any("running pods of other groups keep NEURON_DRA_RANK0_NODE=u0-0" in text for text in said)
 
 
-def test_single_group_move_sends_no_rank_0_notice():
+def test_single_group_move_sends_no_rank_0_notice() -> None:
     world = running("MigrateAffected", servers=2, count=1)
     world.silent = {"u1-3"}
     break_links(world, "u0-1")
@@ -583,7 +597,7 @@ def test_single_group_move_sends_no_rank_0_notice():
     )
 
 
-def test_foreign_claim_redirects_the_migration():
+def test_foreign_claim_redirects_the_migration() -> None:
     world = running("MigrateAffected", servers=4)
     world.silent = {"u2-0"}
     break_links(world, "u1-2")
@@ -609,7 +623,7 @@ def blocked_migration() -> World:
     return world
 
 
-def test_blocked_eviction_delays_binding():
+def test_blocked_eviction_delays_binding() -> None:
     world = blocked_migration()
     assert world.state("job") == ("PartiallyAllocated", "EvictionBlocked")
     assert "the disruption budget trainers needs 4 healthy pods" in world.message("job")
@@ -619,7 +633,7 @@ def test_blocked_eviction_delays_binding():
     assert held(world)[1:] == [(1, "Bound", *U2)]
 
 
-def test_dead_pending_node_message_has_remedy():
+def test_dead_pending_node_message_has_remedy() -> None:
     world = blocked_migration()
     assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
     not_ready(world, "u2-1")
@@ -638,7 +652,7 @@ def test_dead_pending_node_message_has_remedy():
 # -- RestartAll --------------------------------------------------------------------------------------------------------
 
 
-def test_restart_all_reserves_away_from_faults():
+def test_restart_all_reserves_away_from_faults() -> None:
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -657,7 +671,7 @@ def test_restart_all_reserves_away_from_faults():
     assert len(world.all("ResourceClaimTemplate")) == 1
 
 
-def test_restart_without_template_releases_slots():
+def test_restart_without_template_releases_slots() -> None:
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -669,7 +683,7 @@ def test_restart_without_template_releases_slots():
     assert {phase for _, phase, *_ in held(world)} == {"Draining"}
 
 
-def test_restart_without_slots_deletes_the_template():
+def test_restart_without_slots_deletes_the_template() -> None:
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -688,7 +702,7 @@ def test_restart_without_slots_deletes_the_template():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_restart_all_waits_for_pods_of_dead_nodes():
+def test_restart_all_waits_for_pods_of_dead_nodes() -> None:
     world = running("RestartAll")
     not_ready(world, "u1-2")
     world.later(60)
@@ -700,7 +714,7 @@ def test_restart_all_waits_for_pods_of_dead_nodes():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_restart_all_keeps_its_place_in_the_queue():
+def test_restart_all_keeps_its_place_in_the_queue() -> None:
     world = running("RestartAll", servers=2)
     world.later(1)
     world.submit("younger", size=4)
@@ -714,7 +728,7 @@ def test_restart_all_keeps_its_place_in_the_queue():
     assert {tuple(entry["allocatedNodes"]) for entry in allocations(world)} == {U0, U2}
 
 
-def test_lasting_fault_restarts_once():
+def test_lasting_fault_restarts_once() -> None:
     world = running("RestartAll")
     attribute(world, "u1-2", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     for _ in range(5):
@@ -732,7 +746,7 @@ def test_lasting_fault_restarts_once():
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "RestartAll"])
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_next_controller_continues_after_any_write(strategy, writes):
+def test_next_controller_continues_after_any_write(strategy, writes) -> None:
     world = running(strategy)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -750,7 +764,7 @@ def test_next_controller_continues_after_any_write(strategy, writes):
 # -- growth ------------------------------------------------------------------------------------------------------------
 
 
-def test_slot_without_answer_is_released():
+def test_slot_without_answer_is_released() -> None:
     world = running("NoOp", servers=2, count=1)
     world.silent = {"u1-3"}
     item = world.workload("job")
@@ -771,7 +785,7 @@ def test_slot_without_answer_is_released():
     assert held(world) == [(0, "Bound", *U0)]
 
 
-def test_dead_pending_node_is_replaced():
+def test_dead_pending_node_is_replaced() -> None:
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-3"}
@@ -785,7 +799,7 @@ def test_dead_pending_node_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_node_dying_after_its_tag_is_replaced():
+def test_node_dying_after_its_tag_is_replaced() -> None:
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-3"}
@@ -803,7 +817,7 @@ def test_node_dying_after_its_tag_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_fault_is_reported_while_growing():
+def test_fault_is_reported_while_growing() -> None:
     world = running("NoOp", servers=1, count=1)
     item = world.workload("job")
     item["spec"]["serverCount"] = 2
@@ -813,7 +827,7 @@ def test_fault_is_reported_while_growing():
     assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "ExceedsFleet"), "LinkDown")
 
 
-def test_foreign_claim_on_bound_node_is_reported():
+def test_foreign_claim_on_bound_node_is_reported() -> None:
     world = running("MigrateAffected")
     world.claim("foreign", ["u0-0"], pod="intruder")
     world.settle(LIMITS)
@@ -824,7 +838,7 @@ def test_foreign_claim_on_bound_node_is_reported():
     assert evicted(world) == []
 
 
-def test_wait_for_dead_node_message_has_remedy():
+def test_wait_for_dead_node_message_has_remedy() -> None:
     world = running("MigrateAffected")
     dead = world.reserved("job")[1][0]
     not_ready(world, dead)

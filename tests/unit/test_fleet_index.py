@@ -14,7 +14,7 @@ from controller.observe.discovery import discover
 from controller.observe.model import Snapshot
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 BLOCKS = ("u0", "u1", "u2")
 NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]

@@ -9,7 +9,7 @@ from controller.observe.model import Workload
 from controller.plan import placement
 from controller.plan.context import DEFAULT_LIMITS, PlanningContext
 from controller.plan.fleet_index import FleetIndex
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 TYPE = "trn3.48xlarge"
 

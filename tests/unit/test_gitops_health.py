@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
+from hack.bed import build, layout
 
-from bed import build, layout  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # their code is built first
 KEY = "resource.customizations.health.neuron.aws.com_NeuronUltraServerWorkload"

@@ -39,7 +39,7 @@ def ids_of(name: str) -> dict[int, dict[int, str]]:
         ("ml.trn1.32xlarge", TRN1),
     ],
 )
-def test_group_ids_are_those_seen_on_real_nodes(name, vectors):
+def test_group_ids_are_those_seen_on_real_nodes(name, vectors) -> None:
     ids = ids_of(name)
     for size, expected in vectors.items():
         assert [ids[device][size] for device in range(16)] == [expected[device // size] for device in range(16)]
@@ -55,18 +55,18 @@ def test_group_ids_are_those_seen_on_real_nodes(name, vectors):
         ("trn3-dev0.48xlarge", {0: "0000:a9:00.0", 5: "0000:d4:00.0", 15: "0000:8d:00.0"}),
     ],
 )
-def test_group_of_one_is_its_efa_function(name, functions):
+def test_group_of_one_is_its_efa_function(name, functions) -> None:
     ids = ids_of(name)
     assert {device: ids[device][1] for device in functions} == functions
 
 
 @pytest.mark.parametrize("name", ["trn1.2xlarge", "inf2.48xlarge", "trn2.3xlarge", "trn2n.48xlarge", "trn3sn.48xlarge"])
-def test_type_without_efa_map_has_no_group_ids(name):
+def test_type_without_efa_map_has_no_group_ids(name) -> None:
     assert ids_of(name) == {}
 
 
 @pytest.mark.parametrize("known", WITH_EFA, ids=lambda known: known.name)
-def test_groups_partition_the_devices_and_nest(known):
+def test_groups_partition_the_devices_and_nest(known) -> None:
     ids = groups.group_ids(known)
     assert sorted(ids) == list(range(known.device_count))
     for size in groups.SIZES[1:]:
@@ -80,11 +80,11 @@ def test_groups_partition_the_devices_and_nest(known):
 
 
 @given(st.lists(st.sampled_from(["0000:c9:00.0", "0000:b4:00.0", "0000:10:1a.0", "0000:f6:00.0"]), min_size=1))
-def test_group_id_ignores_order_and_duplicates(functions):
+def test_group_id_ignores_order_and_duplicates(functions) -> None:
     value = groups.group_id(functions)
     assert re.fullmatch("[0-9a-f]{16}", value)
     assert value == groups.group_id(reversed(functions)) == groups.group_id([*functions, *functions])
 
 
-def test_other_devices_have_another_group_id():
+def test_other_devices_have_another_group_id() -> None:
     assert groups.group_id(["0000:c9:00.0"]) != groups.group_id(["0000:c9:00.1"])

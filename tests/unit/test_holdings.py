@@ -210,7 +210,7 @@ def test_growing_workload_keeps_its_published_size() -> None:
         logical_neuron_core=2, template_name="llm", status={},
     )  # fmt: skip
     found = holdings(*held)
-    found.set_world_size(wanted, grown=False)
+    found.set_world_size(wanted, None, 2)
     assert [each.allocation.world_size for each in found.of("uid-llm")] == [4, 4]
-    found.set_world_size(wanted, grown=True)
+    found.set_world_size(wanted, None, 3)
     assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found.of("uid-llm")] == [(6, "n0")] * 2

@@ -11,7 +11,7 @@ from controller.observe.model import UltraServer, Workload
 from controller.plan.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 IDENTITY = ("namespace", "name", "uid", "version", "status", "problem", "created", "groups")
 BAD = (None, "x", -7, ())

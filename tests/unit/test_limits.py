@@ -49,7 +49,7 @@ def refused(attribute: Attribute, name: str = "a") -> str:
         (Attribute("bool", 1), "neither true nor false"),
     ],
 )
-def test_invalid_value_omits_the_attribute(attribute, why):
+def test_invalid_value_omits_the_attribute(attribute, why) -> None:
     assert why in refused(attribute)
 
 
@@ -58,12 +58,12 @@ def test_invalid_value_omits_the_attribute(attribute, why):
     "name",
     ["numa-1", "1a", "", "a" * 33, "A.example/x", "a/b/c", "/a", "a/", "exa_mple/x", "-a/x", f"{'a' * 64}/x", "naïve"],
 )
-def test_a_bad_name_costs_the_attribute(name):
+def test_a_bad_name_costs_the_attribute(name) -> None:
     assert f"attribute {name} is left out" in refused(Attribute("int", 1), name)
 
 
 @pytest.mark.parametrize("name", ["a" * 32, "_x", "topology_x", "resource.aws.com/devicegroup1_id", f"{'a' * 63}/x"])
-def test_valid_name_is_kept(name):
+def test_valid_name_is_kept(name) -> None:
     device = Device("neuron-device-0", (0,), {name: Attribute("int", 1)})
     assert limits.check_devices([device]) == ((device,), [])
 
@@ -78,14 +78,14 @@ def test_valid_name_is_kept(name):
         Attribute("bool", False),
     ],
 )
-def test_value_at_the_limit_is_kept(attribute):
+def test_value_at_the_limit_is_kept(attribute) -> None:
     device = one(a=attribute)
     assert limits.check_devices([device]) == ((device,), [])
 
 
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("name", ["Neuron-0", "neuron_0", "neuron.0", "", "-a", "a" * 64])
-def test_invalid_device_is_omitted(name):
+def test_invalid_device_is_omitted(name) -> None:
     good = Device("neuron-device-1", (1,))
     kept, problems = limits.check_devices([Device(name, (0,)), good])
     assert kept == (good,)
@@ -93,14 +93,14 @@ def test_invalid_device_is_omitted(name):
 
 
 @pytest.mark.contract("S19")
-def test_duplicate_device_name_is_omitted():
+def test_duplicate_device_name_is_omitted() -> None:
     first = one(a=Attribute("int", 1))
     kept, problems = limits.check_devices([first, one(a=Attribute("int", 2))])
     assert kept == (first,)
     assert "occurs twice" in problems[0]
 
 
-def test_attribute_limit_reserves_room():
+def test_attribute_limit_reserves_room() -> None:
     many = {f"a{n}": Attribute("int", n) for n in range(40)}
     (kept,), problems = limits.check_devices([Device("neuron-device-0", (0,), many, {"memory": "96Gi"})])
     assert len(kept.attributes) == 32 - 1 - len(TAGS) - len(MARKS)
@@ -110,14 +110,14 @@ def test_attribute_limit_reserves_room():
     ]
 
 
-def test_invalid_capacity_is_omitted():
+def test_invalid_capacity_is_omitted() -> None:
     device = Device("neuron-device-0", (0,), {}, {"memory": "96 GiB", "neuronCores": "8"})
     (kept,), problems = limits.check_devices([device])
     assert kept.capacity == {"neuronCores": "8"}
     assert "not a quantity" in problems[0]
 
 
-def test_reserved_room_fits_all_tags_and_taints():
+def test_reserved_room_fits_all_tags_and_taints() -> None:
     assert (len(TAGS), len(MARKS)) == (limits.WORKLOAD_TAGS, limits.HEALTH_MARKS)
 
 
@@ -153,7 +153,7 @@ strange = st.builds(
 
 @pytest.mark.contract("S15")
 @given(st.lists(strange, max_size=5))
-def test_accepted_devices_obey_api_limits(candidates):
+def test_accepted_devices_obey_api_limits(candidates) -> None:
     kept, problems = limits.check_devices(candidates)
     assert len({device.name for device in kept}) == len(kept)
     assert problems or list(kept) == candidates
@@ -175,7 +175,7 @@ def test_accepted_devices_obey_api_limits(candidates):
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("mode", ["node", "devices"])
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_every_type_with_all_tags_obeys_limits(known, mode):
+def test_every_type_with_all_tags_obeys_limits(known, mode) -> None:
     labels = facts.NodeLabels(known.name, ("n" * 64, "n" * 64, "n" * 64), "c" * 64)
     node = topology.build(
         facts.NodeFacts(
@@ -200,5 +200,5 @@ def test_every_type_with_all_tags_obeys_limits(known, mode):
     assert slice_rules.check(as_slice(wire), None) == []
 
 
-def test_own_version_is_a_semantic_version():
+def test_own_version_is_a_semantic_version() -> None:
     semver.parse(neuron_dra.__version__)

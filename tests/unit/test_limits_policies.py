@@ -6,7 +6,6 @@ tests/bed/test_limits_on_a_real_server.py has the same table for a real API serv
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import subprocess
 from functools import cache
@@ -18,12 +17,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from neuron_dra.core import catalogue, sizes
-from neuron_dra.core.wire import Obj
-from neuron_dra.migrate import rewrite
-from neuron_dra.migrate.problems import CannotMigrate
-from tests.support.built_tools import HELM, needs
-from tests.support.limit_rows import (
+from hack.generate import render
+from hack.oracle.limit_rows import (
     CORE,
     DENIED,
     LABEL,
@@ -38,6 +33,11 @@ from tests.support.limit_rows import (
     sets,
     workload,
 )
+from neuron_dra.core import catalogue, sizes
+from neuron_dra.core.wire import Obj
+from neuron_dra.migrate import rewrite
+from neuron_dra.migrate.problems import CannotMigrate
+from tests.support.built_tools import HELM, needs
 from tests.support.policies import Denied, admit, pod_specs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,11 +207,6 @@ def test_the_values_of_the_extension_s_own_commands_are_accepted() -> None:
 
 
 def test_the_sizes_in_the_chart_are_those_of_the_catalogue() -> None:
-    spec = importlib.util.spec_from_file_location("render", ROOT / "hack/render.py")
-    assert spec is not None
-    assert spec.loader is not None
-    render = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(render)
     assert render.SIZES.read_text() == render.served(), "run `make manifests`"
 
 

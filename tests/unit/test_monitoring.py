@@ -22,11 +22,11 @@ from ultraserver_world import World
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
 from controller.plan.fleet_index import FleetIndex
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.metrics import Metrics as PluginMetrics
 from neuron_dra.node.prepare import kubelet
 from tests.support.built_tools import HELM, needs
-from tests.support.ultraservers import ultraserver
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ultraserver_world import World
 
 from controller.plan.planning import Limits
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 ANNOTATION = "neuron.aws.com/max-reserved-nodes"
 LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=datetime.timedelta(seconds=30))
@@ -53,7 +53,7 @@ def has(world: World, namespace: str) -> int:
     return sum(slots.values())
 
 
-def test_workload_over_the_limit_waits():
+def test_workload_over_the_limit_waits() -> None:
     world = fleet("8")
     world.submit("first")
     world.settle()
@@ -68,7 +68,7 @@ def test_workload_over_the_limit_waits():
     )
 
 
-def test_concurrent_workloads_respect_the_limit():
+def test_concurrent_workloads_respect_the_limit() -> None:
     world = fleet("4")
     world.submit("first")
     world.submit("second")
@@ -77,7 +77,7 @@ def test_concurrent_workloads_respect_the_limit():
     assert has(world, "ml") == 4
 
 
-def test_growth_over_the_limit_waits():
+def test_growth_over_the_limit_waits() -> None:
     world = fleet("8")
     world.submit("job", count=2)
     world.settle()
@@ -90,7 +90,7 @@ def test_growth_over_the_limit_waits():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_workload_over_limit_blocks_no_other():
+def test_workload_over_limit_blocks_no_other() -> None:
     """However long it waits, no nodes are kept for it."""
     world = fleet("4", count=2)
     world.submit("giant", count=2)
@@ -101,7 +101,7 @@ def test_workload_over_limit_blocks_no_other():
     assert (world.state("giant"), state_in(world, "other", "other")) == (("Pending", "NamespaceLimit"), "Allocated")
 
 
-def test_lowered_limit_keeps_reservations():
+def test_lowered_limit_keeps_reservations() -> None:
     world = fleet("12")
     world.submit("job", count=2)
     world.settle()
@@ -113,7 +113,7 @@ def test_lowered_limit_keeps_reservations():
     assert (world.state("job"), has(world, "ml")) == (("PartiallyAllocated", "NamespaceLimit"), 8)
 
 
-def test_lowered_limit_keeps_pending_reservations():
+def test_lowered_limit_keeps_pending_reservations() -> None:
     world = fleet("8")
     world.silent = {"u0-1"}
     world.submit("job", count=2)
@@ -128,7 +128,7 @@ def test_lowered_limit_keeps_pending_reservations():
 
 
 @pytest.mark.parametrize("text", ["8", "0"])
-def test_moving_group_counts_once(text: str):
+def test_moving_group_counts_once(text: str) -> None:
     world = fleet("8")
     world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.settle(LIMITS)
@@ -144,7 +144,7 @@ def test_moving_group_counts_once(text: str):
     assert {nodes[0][:2] for nodes in world.reserved("job").values()} == {"u1", "u2"}
 
 
-def test_moving_group_leaves_the_rest_of_the_limit():
+def test_moving_group_leaves_the_rest_of_the_limit() -> None:
     world = fleet("12", count=5)
     world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.settle(LIMITS)
@@ -161,7 +161,7 @@ def test_moving_group_leaves_the_rest_of_the_limit():
     assert has(world, "ml") == 12
 
 
-def test_draining_nodes_count_for_the_limit():
+def test_draining_nodes_count_for_the_limit() -> None:
     world = fleet("4")
     world.submit("old")
     world.settle()
@@ -191,7 +191,7 @@ def test_draining_nodes_count_for_the_limit():
         ("0", None, "Pending"),
     ],
 )
-def test_annotation_overrides_the_default_limit(text: str | None, default: int | None, state: str):
+def test_annotation_overrides_the_default_limit(text: str | None, default: int | None, state: str) -> None:
     world = fleet(text)
     world.submit("job", count=2)
     world.settle(Limits(max_reserved_nodes=default))
@@ -200,7 +200,7 @@ def test_annotation_overrides_the_default_limit(text: str | None, default: int |
 
 
 @pytest.mark.parametrize("text", ["ten", "-1", "8.0", "1e3", "9999999", "None"])
-def test_invalid_limit_blocks_with_remedy(text: str):
+def test_invalid_limit_blocks_with_remedy(text: str) -> None:
     world = fleet(text)
     world.submit("job")
     world.settle()
@@ -211,7 +211,7 @@ def test_invalid_limit_blocks_with_remedy(text: str):
     )
 
 
-def test_unseen_namespace_gets_no_reservation():
+def test_unseen_namespace_gets_no_reservation() -> None:
     """The watch of workloads may be ahead of that of Namespaces; the limit would be exceeded."""
     world = fleet("8")
     world.submit("job", namespace="new")

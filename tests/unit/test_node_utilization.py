@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from hack.oracle.connected_slices import partitions_of
 from neuron_dra.core.catalogue import all_types
 from neuron_dra.core.partitions import Partitioned
-from tests.support.connected_slices import partitions_of
 
 
 def utilization(node: Partitioned, names: Iterable[str]) -> float:

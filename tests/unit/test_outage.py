@@ -40,7 +40,7 @@ def condition(world: World, kind: str) -> dict:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_evicts_no_pod(strategy):
+def test_outage_evicts_no_pod(strategy) -> None:
     """13.4: kubelets that all stop for six minutes made RestartAll evict every pod as soon as they were back."""
     world = running(strategy)
     before = held(world)
@@ -61,7 +61,7 @@ def test_outage_evicts_no_pod(strategy):
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_below_the_share_a_failure_is_one(strategy):
+def test_below_the_share_a_failure_is_one(strategy) -> None:
     """13.4: 4 of 8 nodes are 50 percent."""
     world = running(strategy, servers=2, count=1)
     not_ready(world, "u0-0", "u0-1", "u0-2")
@@ -71,7 +71,7 @@ def test_below_the_share_a_failure_is_one(strategy):
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_end_restarts_grace_periods(strategy):
+def test_outage_end_restarts_grace_periods(strategy) -> None:
     """13.4."""
     world = running(strategy)
     not_ready(world, *U0, *U1)
@@ -98,7 +98,7 @@ def test_outage_end_restarts_grace_periods(strategy):
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_end_restarts_grace_period_of_published_faults(strategy):
+def test_outage_end_restarts_grace_period_of_published_faults(strategy) -> None:
     """13.4."""
     world = running(strategy)
     break_links(world, "u1-0")
@@ -118,7 +118,7 @@ def test_outage_end_restarts_grace_period_of_published_faults(strategy):
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_nothing_begins_in_an_outage(strategy):
+def test_nothing_begins_in_an_outage(strategy) -> None:
     """13.4: not even in the first plan of a controller that was away for longer than the grace period."""
     world = running(strategy, count=1)
     before = held(world)
@@ -130,7 +130,7 @@ def test_nothing_begins_in_an_outage(strategy):
     assert (held(world), evicted(world), len(world.all("ResourceClaimTemplate"))) == (before, [], 1)
 
 
-def test_outage_pauses_a_migration():
+def test_outage_pauses_a_migration() -> None:
     """13.4: the pods of the old group are not evicted during an outage."""
     world = running("MigrateAffected")
     world.budget = {f"pod-claim-{name}": "not now" for name in U1}
@@ -153,7 +153,7 @@ def test_outage_pauses_a_migration():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_deleted_workload_is_released_in_an_outage():
+def test_deleted_workload_is_released_in_an_outage() -> None:
     """13.4: a user's deletion is not a failure."""
     world = running("MigrateAffected")
     not_ready(world, *U0, *U1[:3])
@@ -163,7 +163,7 @@ def test_deleted_workload_is_released_in_an_outage():
     assert evicted(world) == ["pod-u1-3"]
 
 
-def test_nodes_without_tags_count_for_an_outage():
+def test_nodes_without_tags_count_for_an_outage() -> None:
     """13.4: a rollback of the driver on all nodes drops all tags."""
     world = running("MigrateAffected")
     world.silent = {*U0, *U1}
@@ -180,7 +180,7 @@ def test_nodes_without_tags_count_for_an_outage():
 
 
 @pytest.mark.parametrize(("away", "is_outage"), [(54, False), (55, False), (56, True)])
-def test_the_share_is_more_than_55_percent(away, is_outage):
+def test_the_share_is_more_than_55_percent(away, is_outage) -> None:
     """13.4."""
     nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(100)}
     counted = outage.count(nodes, (), nodes, {})
@@ -189,7 +189,7 @@ def test_the_share_is_more_than_55_percent(away, is_outage):
 
 
 @pytest.mark.parametrize(("away", "is_outage"), [(2, False), (3, True)])
-def test_two_nodes_are_no_outage(away, is_outage):
+def test_two_nodes_are_no_outage(away, is_outage) -> None:
     """13.4."""
     nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(3)}
     counted = outage.count(nodes, (), nodes, {})
@@ -197,14 +197,14 @@ def test_two_nodes_are_no_outage(away, is_outage):
     assert (found is not None) == is_outage
 
 
-def test_given_up_nodes_are_no_outage():
+def test_given_up_nodes_are_no_outage() -> None:
     """13.4."""
     off = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", False, True, None, out_of_service=True) for i in range(5)}
     nodes = {**off, "n5": ClusterNode("n5", "uid5", "", True, True, None)}
     assert outage.count(nodes, (), nodes, {}) == outage.Count(1, ())
 
 
-def test_the_share_and_the_number_are_settings():
+def test_the_share_and_the_number_are_settings() -> None:
     """13.4."""
     strict = Limits(
         node_failure_grace=datetime.timedelta(seconds=60),
@@ -223,7 +223,7 @@ def test_the_share_and_the_number_are_settings():
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_dead_group_drains_when_eviction_can_follow(strategy):
+def test_dead_group_drains_when_eviction_can_follow(strategy) -> None:
     """13.4: a rack that loses its switch returns with its pods, which were evicted if the group had been closed."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -239,7 +239,7 @@ def test_dead_group_drains_when_eviction_can_follow(strategy):
     assert "restarts" not in world.workload("job")["status"]
 
 
-def test_migration_names_the_pods_it_waits_for():
+def test_migration_names_the_pods_it_waits_for() -> None:
     """13.4."""
     world = running("MigrateAffected", servers=3, count=1)
     not_ready(world, *U0)
@@ -251,7 +251,7 @@ def test_migration_names_the_pods_it_waits_for():
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_group_with_given_up_nodes_drains(strategy):
+def test_group_with_given_up_nodes_drains(strategy) -> None:
     """13.4."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -266,7 +266,7 @@ def test_group_with_given_up_nodes_drains(strategy):
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_early_restart_is_cancelled_on_recovery():
+def test_early_restart_is_cancelled_on_recovery() -> None:
     """13.4: the controller dies after recording the restart, and the next one finds all nodes healthy."""
     world = running("RestartAll")
     not_ready(world, "u1-2")
@@ -281,7 +281,7 @@ def test_early_restart_is_cancelled_on_recovery():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_draining_restart_continues_on_recovery():
+def test_draining_restart_continues_on_recovery() -> None:
     """13.4: Draining never becomes Bound again."""
     world = running("RestartAll")
     world.budget = {f"pod-claim-{name}": "not now" for name in (*U0, *U1)}
@@ -301,7 +301,7 @@ def test_draining_restart_continues_on_recovery():
 
 
 @pytest.mark.parametrize("after", [Phase.BOUND, Phase.PENDING])
-def test_draining_group_never_opens_again(after):
+def test_draining_group_never_opens_again(after) -> None:
     """13.4."""
     with pytest.raises(ValueError, match=f"cannot go from Draining to {after.value}"):
         states.check_step(Phase.DRAINING, after)

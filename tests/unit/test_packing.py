@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hack.oracle import packing_walk as packing
+from hack.oracle.connected_slices import partitions_of, slices_of
 from neuron_dra.core import slices
 from neuron_dra.emulation import objects
 from neuron_dra.simulate import allocator, model
@@ -11,8 +13,6 @@ from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
-from tests.support import packing
-from tests.support.connected_slices import partitions_of, slices_of
 
 TYPES = ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge")
 STEPS = 6000

@@ -13,8 +13,8 @@ from controller.observe import decode
 from controller.observe.discovery import Group
 from controller.plan import placement
 from controller.plan.planning import plan
+from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts
-from tests.support.ultraservers import node_and_slice, ultraserver
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
 
@@ -25,7 +25,7 @@ def fleet(*numbers: int) -> World:
     return world
 
 
-def test_a_pair_is_two_nodes_of_one_rack():
+def test_a_pair_is_two_nodes_of_one_rack() -> None:
     world = fleet(0)
     world.claim("x", ["u0-1"])
     world.submit("pair", size=2)
@@ -33,7 +33,7 @@ def test_a_pair_is_two_nodes_of_one_rack():
     assert world.reserved("pair") == {0: ("u0-2", "u0-3")}
 
 
-def test_pair_across_racks_is_valid():
+def test_pair_across_racks_is_valid() -> None:
     objects = []
     for n in (0, 1):
         found = UltraServerFacts(modes=(2, 4), node_id_2=n, node_id_4=n, server_id_2="aa", server_id_4="aa")
@@ -44,7 +44,7 @@ def test_pair_across_racks_is_valid():
     assert world.reserved("pair") == {0: ("h-0", "h-1")}
 
 
-def test_partly_used_ultraserver_is_filled_first():
+def test_partly_used_ultraserver_is_filled_first() -> None:
     world = fleet(0, 1)
     world.submit("a", size=2)
     world.settle()
@@ -55,7 +55,7 @@ def test_partly_used_ultraserver_is_filled_first():
     assert world.reserved("one") == {0: ("u0-2",)}
 
 
-def test_single_node_uses_broken_pairs_first():
+def test_single_node_uses_broken_pairs_first() -> None:
     world = fleet(0)
     world.claim("x", ["u0-3"])
     world.submit("one", size=1)
@@ -63,7 +63,7 @@ def test_single_node_uses_broken_pairs_first():
     assert world.reserved("one") == {0: ("u0-2",)}
 
 
-def test_slots_are_close_in_the_network():
+def test_slots_are_close_in_the_network() -> None:
     world = fleet(0, 1, 2, 3)
     world.claim("x", ["u0-0"])
     world.submit("job", size=4, count=2)
@@ -71,7 +71,7 @@ def test_slots_are_close_in_the_network():
     assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u2", "us-u3"]
 
 
-def test_workload_is_spread_if_no_layer_fits():
+def test_workload_is_spread_if_no_layer_fits() -> None:
     world = fleet(0, 1, 2, 3)
     world.claim("x", ["u0-0"])
     world.submit("job", size=4, count=3)
@@ -79,7 +79,7 @@ def test_workload_is_spread_if_no_layer_fits():
     assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u1", "us-u2", "us-u3"]
 
 
-def test_workload_gets_similar_nodes():
+def test_workload_gets_similar_nodes() -> None:
     world = World([*ultraserver("whole"), *ultraserver("parts", whole_nodes=False)])
     world.settle()
     world.submit("job", size=4, count=2)
@@ -157,7 +157,7 @@ def check(world: World) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random):
+def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random) -> None:
     numbers, steps = history
     world = World([item for n in numbers for item in FLEET[n]])
     for number, step in enumerate(steps):
@@ -185,7 +185,7 @@ def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random):
         )
 
 
-def test_newest_pool_generation_is_merged():
+def test_newest_pool_generation_is_merged() -> None:
     items = [item for item in ultraserver("u", whole_nodes=False) if item["kind"] == "ResourceSlice"]
     first = items[0]
     assert len(decode.snapshot([first]).published) == 1
@@ -196,7 +196,7 @@ def test_newest_pool_generation_is_merged():
     assert [each.complete for each in decode.snapshot([half, newer]).published] == [True]
 
 
-def test_invalid_node_ids_and_modes_are_unknown():
+def test_invalid_node_ids_and_modes_are_unknown() -> None:
     [first, *_] = [item for item in ultraserver("u") if item["kind"] == "ResourceSlice"]
     device = first["spec"]["devices"][0]
     odd = {"ultraserverNodeId": {"int": 2**40}, "ultraserverModes": {"string": "1_2_\u00b2_0_100000000"}}
@@ -205,7 +205,7 @@ def test_invalid_node_ids_and_modes_are_unknown():
     assert (published.node_id, published.sizes) == (None, (1, 2))
 
 
-def test_huge_stored_numbers_are_cheap():
+def test_huge_stored_numbers_are_cheap() -> None:
     [first, *_] = decode.snapshot(ultraserver("u")).published
     node = replace(first, node_id=2**40, sizes=(1,))
     group = Group("u", "u", node.instance_type, ({},), {2**40: node}, (1,), ())
@@ -213,5 +213,5 @@ def test_huge_stored_numbers_are_cheap():
     assert (slot.nodes, slot.first_id) == ((node.name,), 2**40)
 
 
-def test_nothing_to_do_is_an_empty_plan():
+def test_nothing_to_do_is_an_empty_plan() -> None:
     assert plan(decode.snapshot([]), START).actions == ()

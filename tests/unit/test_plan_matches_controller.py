@@ -17,9 +17,9 @@ from controller.plan import planning
 from controller.plan.actions import CreateUltraServer
 from controller.plan.planning import DEFAULT_LIMITS
 from controller.query import queries
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
-from tests.support.ultraservers import ultraserver
 
 FLEETS = int(os.environ.get("NEURON_DRA_PLAN_FLEETS", "150"))
 AT_ONCE = 50

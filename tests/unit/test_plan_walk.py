@@ -9,7 +9,7 @@ from tests.support.walk import Return, Walk
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_recovery_calls_downward_only(strategy):
+def test_recovery_calls_downward_only(strategy) -> None:
     """A node fails and is given up, with each strategy (15, acceptance 2)."""
     world = running(strategy)
     with Walk(["controller"]) as walk:
@@ -22,7 +22,7 @@ def test_recovery_calls_downward_only(strategy):
     assert dict(walk.returns) == {}
 
 
-def test_a_callback_is_a_return():
+def test_a_callback_is_a_return() -> None:
     """The recorder reports a call back up."""
     here = globals()["__name__"]
     with Walk([here, "json"]) as walk:

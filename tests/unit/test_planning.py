@@ -10,10 +10,10 @@ from ultraserver_world import World
 
 from controller.observe import decode
 from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
-from controller.plan.planning import Limits, plan
+from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
-from tests.support.ultraservers import ultraserver
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
 ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]
@@ -43,7 +43,7 @@ def tags(world: World) -> dict[str, str]:
     return found
 
 
-def test_default_limits_are_documented():
+def test_default_limits_are_documented() -> None:
     assert Limits() == Limits(
         tag_timeout=datetime.timedelta(seconds=60),
         starvation_threshold=datetime.timedelta(seconds=600),
@@ -58,7 +58,7 @@ def test_default_limits_are_documented():
 # -- allocation --------------------------------------------------------------------------------------------------------
 
 
-def test_two_ultraservers_allocate_eight_nodes():
+def test_two_ultraservers_allocate_eight_nodes() -> None:
     world = fleet(2)
     world.submit("job", size=4, count=2)
     world.settle()
@@ -73,7 +73,7 @@ def test_two_ultraservers_allocate_eight_nodes():
     assert set(tags(world).values()) == {"job"}
 
 
-def test_template_waits_for_all_tags():
+def test_template_waits_for_all_tags() -> None:
     world = fleet(2)
     world.silent = {"u1-2"}
     world.submit("job", size=4, count=2)
@@ -86,7 +86,7 @@ def test_template_waits_for_all_tags():
     assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
 
 
-def test_allocating_until_all_nodes_show_bound():
+def test_allocating_until_all_nodes_show_bound() -> None:
     world = fleet(1)
     world.submit("job")
     world.step()
@@ -100,7 +100,7 @@ def test_allocating_until_all_nodes_show_bound():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_late_node_is_named_after_the_grace():
+def test_late_node_is_named_after_the_grace() -> None:
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -112,7 +112,7 @@ def test_late_node_is_named_after_the_grace():
     assert world.message("job") == "waiting for 1 node to show the reservation on their devices: u0-2"
 
 
-def test_late_nodes_are_counted():
+def test_late_nodes_are_counted() -> None:
     world = fleet(1)
     world.silent = {"u0-1", "u0-2"}
     world.submit("job")
@@ -126,14 +126,14 @@ def test_late_nodes_are_counted():
     ("size", "count", "what"),
     [(1, 1, "1 node in 1 UltraServer"), (1, 2, "2 nodes in 1 UltraServer"), (4, 2, "8 nodes in 2 UltraServers")],
 )
-def test_allocated_message_explains_the_template(size, count, what):
+def test_allocated_message_explains_the_template(size, count, what) -> None:
     world = fleet(2)
     world.submit("job", size=size, count=count)
     world.settle()
     assert world.message("job") == f"{what} reserved; pods get them with resourceClaimTemplateName: job"
 
 
-def test_untagging_node_is_replaced():
+def test_untagging_node_is_replaced() -> None:
     world = fleet(2)
     world.silent = {"u0-0"}
     world.submit("job", size=2)
@@ -157,7 +157,7 @@ def test_untagging_node_is_replaced():
     assert world.reserved("job") == {0: ("u0-2", "u0-3")}
 
 
-def test_old_tag_does_not_answer_new_reservation():
+def test_old_tag_does_not_answer_new_reservation() -> None:
     world = fleet(1)
     world.silent = {"u0-0"}
     world.submit("job")
@@ -175,7 +175,7 @@ def test_old_tag_does_not_answer_new_reservation():
     assert phases(world) == {"Pending"}
 
 
-def test_template_selects_the_workloads_nodes():
+def test_template_selects_the_workloads_nodes() -> None:
     world = fleet(1)
     world.submit("job", config={"logicalNeuronCore": 1}, resourceClaimTemplate={"name": "job-rct"})
     world.settle()
@@ -204,7 +204,7 @@ def test_template_selects_the_workloads_nodes():
     ]
 
 
-def test_template_requests_all_devices_of_a_node():
+def test_template_requests_all_devices_of_a_node() -> None:
     world = fleet(1, whole_nodes=False)
     world.submit("job")
     world.settle()
@@ -213,7 +213,7 @@ def test_template_requests_all_devices_of_a_node():
     assert "resourceType == 'neuron_device'" in exactly["selectors"][0]["cel"]["expression"]
 
 
-def test_template_falls_back_to_the_plain_class():
+def test_template_falls_back_to_the_plain_class() -> None:
     world = fleet(1)
     world.put({"kind": "DeviceClass", "metadata": {"name": "neuron.aws.com"}})
     world.submit("job")
@@ -222,7 +222,7 @@ def test_template_falls_back_to_the_plain_class():
     assert exactly["deviceClassName"] == "neuron.aws.com"
 
 
-def test_foreign_template_fails_the_workload():
+def test_foreign_template_fails_the_workload() -> None:
     world = fleet(1)
     other = {"kind": "ResourceClaimTemplate", "metadata": {"name": "job", "namespace": "ml"}, "spec": {}}
     before = world.put(other)
@@ -235,7 +235,7 @@ def test_foreign_template_fails_the_workload():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_late_foreign_template_ends_reservation():
+def test_late_foreign_template_ends_reservation() -> None:
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -247,7 +247,7 @@ def test_late_foreign_template_ends_reservation():
     assert (world.state("job"), phases(world)) == (("Failed", "TemplateNameTaken"), set())
 
 
-def test_deleted_template_is_recreated():
+def test_deleted_template_is_recreated() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -256,7 +256,7 @@ def test_deleted_template_is_recreated():
     assert world.plan().actions == ()
 
 
-def test_used_node_is_not_reserved():
+def test_used_node_is_not_reserved() -> None:
     world = fleet(2)
     world.claim("foreign", ["u0-1"])
     world.submit("job")
@@ -264,7 +264,7 @@ def test_used_node_is_not_reserved():
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
 
 
-def test_early_foreign_claim_moves_the_reservation():
+def test_early_foreign_claim_moves_the_reservation() -> None:
     world = fleet(2)
     world.silent = {"u0-1"}
     world.submit("job")
@@ -277,7 +277,7 @@ def test_early_foreign_claim_moves_the_reservation():
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
 
 
-def test_bypassing_claim_delays_no_reservation():
+def test_bypassing_claim_delays_no_reservation() -> None:
     """13.2. Without an admission policy: its pod cannot start, so no reservation is moved for it."""
     world = fleet(2)
     world.silent = {"u0-1"}
@@ -309,7 +309,7 @@ def test_bypassing_claim_delays_no_reservation():
         ([], {"request": "r"}, False),
     ],
 )
-def test_bypassing_claim_is_known_by_its_class(requests, result, reserved):
+def test_bypassing_claim_is_known_by_its_class(requests, result, reserved) -> None:
     """13.2. None: it has no Neuron device, or only with admin access."""
     result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
     status = {"allocation": {"devices": {"results": [result]}}}
@@ -318,7 +318,7 @@ def test_bypassing_claim_is_known_by_its_class(requests, result, reserved):
     assert (found and found.reserved_class) is reserved
 
 
-def test_reservation_needs_few_writes():
+def test_reservation_needs_few_writes() -> None:
     world = fleet(2)
     world.submit("job", count=2)
     world.log.clear()
@@ -328,7 +328,7 @@ def test_reservation_needs_few_writes():
     )
 
 
-def test_slots_have_total_size_and_rank_0():
+def test_slots_have_total_size_and_rank_0() -> None:
     world = fleet(2)
     world.submit("job", size=2, count=3)
     world.settle()
@@ -340,7 +340,7 @@ def test_slots_have_total_size_and_rank_0():
 # -- waiting workloads -------------------------------------------------------------------------------------------------
 
 
-def test_competing_workloads_get_all_or_nothing():
+def test_competing_workloads_get_all_or_nothing() -> None:
     world = fleet(4)
     world.submit("first", count=3)
     world.later(1)
@@ -356,7 +356,7 @@ def test_competing_workloads_get_all_or_nothing():
     assert world.state("second") == ("Allocated", "Allocated")
 
 
-def test_cordoned_node_is_not_reserved():
+def test_cordoned_node_is_not_reserved() -> None:
     world = fleet(2)
     world.get("Node", "u0-1")["spec"]["unschedulable"] = True
     world.submit("job", count=2)
@@ -377,7 +377,7 @@ def test_cordoned_node_is_not_reserved():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_cordoning_a_reserved_node_changes_nothing():
+def test_cordoning_a_reserved_node_changes_nothing() -> None:
     world = fleet(2)
     world.submit("job", count=1, allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.settle()
@@ -387,7 +387,7 @@ def test_cordoning_a_reserved_node_changes_nothing():
     assert (world.reserved("job"), world.state("job")) == (held, ("Allocated", "Allocated"))
 
 
-def test_fragmented_capacity_is_reported():
+def test_fragmented_capacity_is_reported() -> None:
     world = fleet(2)
     for n in range(4):
         world.submit(f"pair-{n}", size=2)
@@ -407,7 +407,7 @@ def test_fragmented_capacity_is_reported():
     assert "split over 2 UltraServers or without the links: us-u0 has 2, us-u1 has 2" in world.message("big")
 
 
-def test_missing_instance_type_is_reported():
+def test_missing_instance_type_is_reported() -> None:
     world = fleet(1)
     world.submit("job", instanceType="trn2u.48xlarge")
     world.settle()
@@ -415,7 +415,7 @@ def test_missing_instance_type_is_reported():
     assert "UltraServers here are of type trn3.48xlarge" in world.message("job")
 
 
-def test_small_workloads_pass_a_big_one_for_a_time():
+def test_small_workloads_pass_a_big_one_for_a_time() -> None:
     limits = Limits(starvation_threshold=datetime.timedelta(seconds=60))
     world = fleet(1)
     world.submit("holder", size=1)
@@ -435,7 +435,7 @@ def test_small_workloads_pass_a_big_one_for_a_time():
     )
 
 
-def test_plan_has_the_next_deadline():
+def test_plan_has_the_next_deadline() -> None:
     world = fleet(1)
     world.silent = {"u0-0"}
     world.submit("job")
@@ -453,7 +453,7 @@ def test_plan_has_the_next_deadline():
 @pytest.mark.parametrize(
     ("fault", "reason"), [("gone", "NodeGone"), ("not ready", "NodeNotReady"), ("no slice", "SliceMissing")]
 )
-def test_noop_fault_is_only_reported(fault, reason):
+def test_noop_fault_is_only_reported(fault, reason) -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -475,7 +475,7 @@ def test_noop_fault_is_only_reported(fault, reason):
     assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
 
 
-def test_unwritable_status_does_not_hold_up_the_topology():
+def test_unwritable_status_does_not_hold_up_the_topology() -> None:
     """13.10: while a policy rejected the status, the nodes of the UltraServer were never corrected."""
     world = fleet(1)
     world.submit("job")
@@ -498,7 +498,7 @@ def test_unwritable_status_does_not_hold_up_the_topology():
     assert kinds(written(rejected)) == ["WriteUltraServerStatus"]
 
 
-def test_incomplete_reservation_is_released_together():
+def test_incomplete_reservation_is_released_together() -> None:
     world = fleet(2)
     world.silent = {"u1-3"}
     world.submit("job", count=2)
@@ -521,7 +521,7 @@ def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:
 
 
 @pytest.mark.parametrize("allocation_id", ["0000000000000000", "zzzzzzzzzzzzzzzz"])
-def test_duplicate_index_keeps_the_bound_slot(allocation_id):
+def test_duplicate_index_keeps_the_bound_slot(allocation_id) -> None:
     world = fleet(2)
     world.submit("job")
     world.settle()
@@ -538,7 +538,7 @@ def test_duplicate_index_keeps_the_bound_slot(allocation_id):
     assert not world.get("NeuronUltraServer", "us-u1", NAMESPACE)["status"].get("allocations")
 
 
-def test_duplicate_pending_index_keeps_one():
+def test_duplicate_pending_index_keeps_one() -> None:
     world = fleet(2)
     world.silent = {"u0-0", "u1-0"}
     world.submit("job")
@@ -556,7 +556,7 @@ def test_duplicate_pending_index_keeps_one():
 # -- release -----------------------------------------------------------------------------------------------------------
 
 
-def test_release_steps_are_in_order():
+def test_release_steps_are_in_order() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -578,7 +578,7 @@ def test_release_steps_are_in_order():
     assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
 
 
-def test_deleted_pending_workload_frees_its_nodes():
+def test_deleted_pending_workload_frees_its_nodes() -> None:
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -590,7 +590,7 @@ def test_deleted_pending_workload_frees_its_nodes():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_writes_name_their_workload():
+def test_writes_name_their_workload() -> None:
     world = fleet(2)
     world.log.clear()
     world.submit("job")
@@ -609,7 +609,7 @@ def test_writes_name_their_workload():
     }
 
 
-def test_deletion_ignores_nodes_without_answer():
+def test_deletion_ignores_nodes_without_answer() -> None:
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -623,7 +623,7 @@ def test_deletion_ignores_nodes_without_answer():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_deletion_waits_for_the_template():
+def test_deletion_waits_for_the_template() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -638,7 +638,7 @@ def test_deletion_waits_for_the_template():
     assert (world.all("NeuronUltraServerWorkload"), world.all("ResourceClaimTemplate")) == ([], [])
 
 
-def test_release_evicts_only_own_pods():
+def test_release_evicts_only_own_pods() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -653,7 +653,7 @@ def test_release_evicts_only_own_pods():
     assert world.reserved("next") == {0: ("u0-2", "u0-3")}
 
 
-def test_unused_claim_keeps_its_node_reserved():
+def test_unused_claim_keeps_its_node_reserved() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -671,7 +671,7 @@ def test_unused_claim_keeps_its_node_reserved():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_blocked_eviction_is_reported():
+def test_blocked_eviction_is_reported() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -686,7 +686,7 @@ def test_blocked_eviction_is_reported():
     assert why in ready["message"]
 
 
-def test_dead_node_is_quarantined_alone():
+def test_dead_node_is_quarantined_alone() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -712,7 +712,7 @@ def test_dead_node_is_quarantined_alone():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_reservations_without_workload_are_released():
+def test_reservations_without_workload_are_released() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -721,7 +721,7 @@ def test_reservations_without_workload_are_released():
     assert (phases(world), tags(world)) == (set(), {})
 
 
-def test_pods_without_workload_are_evicted_first():
+def test_pods_without_workload_are_evicted_first() -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -736,7 +736,7 @@ def test_pods_without_workload_are_evicted_first():
     assert (phases(world), world.all("ResourceClaim")) == (set(), [])
 
 
-def test_unanswered_nodes_without_workload_are_freed():
+def test_unanswered_nodes_without_workload_are_freed() -> None:
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -750,7 +750,7 @@ def test_unanswered_nodes_without_workload_are_freed():
     assert phases(world) == set()
 
 
-def test_shrinking_releases_the_highest_index():
+def test_shrinking_releases_the_highest_index() -> None:
     world = fleet(2)
     world.submit("job", count=2)
     world.settle()
@@ -762,7 +762,7 @@ def test_shrinking_releases_the_highest_index():
     assert world.reserved("job") == {0: before[0]}
 
 
-def test_rank_is_reused_after_its_pods_are_gone():
+def test_rank_is_reused_after_its_pods_are_gone() -> None:
     world = fleet(3)
     world.submit("job", count=2)
     world.settle()
@@ -785,7 +785,7 @@ def test_rank_is_reused_after_its_pods_are_gone():
     assert not [claim for claim in world.all("ResourceClaim") if claim["metadata"]["name"] == "worker"]
 
 
-def test_growth_keeps_ranks_and_is_all_or_nothing():
+def test_growth_keeps_ranks_and_is_all_or_nothing() -> None:
     world = fleet(2)
     world.submit("job", size=4)
     world.settle()
@@ -804,7 +804,30 @@ def test_growth_keeps_ranks_and_is_all_or_nothing():
     assert [kind for kind in kinds(world.log) if "Template" in kind] == ["CreateTemplate"]
 
 
-def test_reason_of_a_stopped_controller_is_written_once():
+def world_sizes(world: World) -> dict[int, int]:
+    """Return the number of nodes that each group publishes, by index, without groups that are released."""
+    entries = [e for u in world.all("NeuronUltraServer") for e in u.get("status", {}).get("allocations", [])]
+    return {e["ultraserverIndex"]: e["worldSize"] for e in entries if e["phase"] != "Draining"}
+
+
+def test_failed_growth_publishes_no_ranks_that_do_not_exist() -> None:
+    """A pod that starts again would wait for them."""
+    world = fleet(2)
+    world.submit("job", size=4)
+    world.settle()
+    nodes = {item["metadata"]["name"] for item in world.all("Node")}
+    world.silent = nodes - {*world.reserved("job")[0]}
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    world.step()
+    assert world_sizes(world) == {0: 8, 1: 8}
+    world.later(DEFAULT_LIMITS.tag_timeout.total_seconds() + 1)
+    world.step()
+    assert world_sizes(world) == {0: 4}
+
+
+def test_reason_of_a_stopped_controller_is_written_once() -> None:
     """13.5."""
     world = World(ultraserver("u0"))
     world.settle()

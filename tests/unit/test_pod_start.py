@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U1, degraded, held, not_ready, running, start_pods
+from failing_world import LIMITS, U1, as_aws_made_them, degraded, held, not_ready, running, start_pods
 from ultraserver_world import World
 
 from controller.observe.model import Starting
@@ -45,7 +45,7 @@ def without_pods(world: World, *nodes: str) -> World:
     return world
 
 
-def test_pods_are_checked_only_if_a_node_is_idle():
+def test_pods_are_checked_only_if_a_node_is_idle() -> None:
     """13.9: rare, because a running job needs no check."""
     world = running("NoOp", count=1)
     assert starting(world) == []
@@ -53,7 +53,13 @@ def test_pods_are_checked_only_if_a_node_is_idle():
     assert (found.name, found.template, found.idle, found.pod) == ("job", "job", ("u0-2",), None)
 
 
-def test_pods_are_not_checked_in_other_phases():
+def test_pod_of_an_aws_template_is_read() -> None:
+    world = running("NoOp")
+    as_aws_made_them(world)
+    assert [each.pod for each in starting(world)] == ["pod-u0-0"]
+
+
+def test_pods_are_not_checked_in_other_phases() -> None:
     """13.9."""
     world = without_pods(running("NoOp", count=1), "u0-2")
     world.submit("waits", count=9)
@@ -66,14 +72,14 @@ def test_pods_are_not_checked_in_other_phases():
     assert starting(again) == []
 
 
-def test_unready_node_is_not_idle():
+def test_unready_node_is_not_idle() -> None:
     """13.9."""
     world = without_pods(running("NoOp", count=1), "u0-2")
     not_ready(world, "u0-2")
     assert starting(world) == []
 
 
-def test_unschedulable_pods_only_make_degraded():
+def test_unschedulable_pods_only_make_degraded() -> None:
     """13.9: Allocated did not cover EFA interfaces, CPU and memory, which other pods had used up."""
     for strategy in ("NoOp", "RestartAll", "MigrateAffected"):
         world = without_pods(running(strategy), "u1-2", "u1-3")
@@ -89,7 +95,7 @@ def test_unschedulable_pods_only_make_degraded():
         assert degraded(world) == ("", "")
 
 
-def test_node_faults_come_first():
+def test_node_faults_come_first() -> None:
     """13.9."""
     world = without_pods(running("NoOp"), "u1-3")
     not_ready(world, "u1-2")
@@ -99,7 +105,7 @@ def test_node_faults_come_first():
     assert (verdict.degraded[0], SAID in verdict.degraded[1]) == ("NodeNotReady", True)
 
 
-def test_message_quotes_the_scheduler():
+def test_message_quotes_the_scheduler() -> None:
     """13.9."""
     assert unschedulable([pod()], JOB, NOW) == SAID
     two = unschedulable([pod(metadata__name="job-7"), pod()], JOB, NOW)
@@ -118,23 +124,23 @@ def test_message_quotes_the_scheduler():
     ],
     ids=["scheduled", "of another template", "without claims", "ends", "gated", "not looked at yet"],
 )
-def test_other_pods_are_ignored(changes: dict[str, Any]):
+def test_other_pods_are_ignored(changes: dict[str, Any]) -> None:
     """13.9."""
     assert unschedulable([pod(**changes)], JOB, NOW) == ""
 
 
-def test_recently_unschedulable_pod_is_ignored():
+def test_recently_unschedulable_pod_is_ignored() -> None:
     """13.9: a scheduler that has not seen the newest slices places it at its next try."""
     assert unschedulable([pod()], JOB, NOW - datetime.timedelta(seconds=1)) == ""
 
 
-def test_one_pod_per_group_is_checked():
+def test_one_pod_per_group_is_checked() -> None:
     """13.13."""
     (found,) = starting(running("NoOp", count=2))
     assert (found.idle, found.pod, found.count) == ((), "pod-u0-0", 2)
 
 
-def test_pods_without_efa_claim_are_reported():
+def test_pods_without_efa_claim_are_reported() -> None:
     """13.13: ranks in different groups could not reach each other, without a message."""
     assert lacks_network(pod(), "job-rct")
     assert network_advice(JOB) == (
@@ -144,7 +150,7 @@ def test_pods_without_efa_claim_are_reported():
     )
 
 
-def test_other_claims_may_provide_efa():
+def test_other_claims_may_provide_efa() -> None:
     """13.13."""
     both = [*pod()["spec"]["resourceClaims"], {"name": "efa", "resourceClaimTemplateName": "efa-claim-template"}]
     assert not lacks_network(pod(spec__resourceClaims=both), "job-rct")

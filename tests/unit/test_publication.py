@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import devices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.publication import CLAIMED_S, Claimed, Outcome, Situation, decide
+from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, Claimed, Outcome, Situation, decide
 from neuron_dra.emulation.objects import healthy_node
 
 TRN2 = devices.published(healthy_node("trn2.48xlarge"), driver_version="0.1.0")
@@ -117,7 +117,7 @@ def test_refusal_keeps_only_held_devices() -> None:
     assert decide(0.0, situation(refused=True), None) == Outcome(needs_allocated=True)
     assert names(decide(0.0, situation(refused=True), None, ())) == []
     allocated = decide(0.0, situation(refused=True), None, (THREE, "another-driver's"))
-    assert (names(allocated), allocated.look_at) == ([THREE], CLAIMED_S[0])
+    assert (names(allocated), allocated.look_at) == ([THREE], DEFAULT_LEAVING_TIMING.check_s[0])
     assert names(decide(0.0, situation(refused=True, prepared=(prepared(THREE, 3),)), None, ())) == [THREE]
 
 

@@ -39,25 +39,25 @@ def pod(**changes: Any) -> dict[str, Any]:
     return made
 
 
-def test_own_pods_are_not_candidates():
+def test_own_pods_are_not_candidates() -> None:
     assert suspects(running("NoOp")) == []
 
 
-def test_foreign_pod_on_reserved_node_is_a_candidate():
+def test_foreign_pod_on_reserved_node_is_a_candidate() -> None:
     """13.12: it was rejected permanently, and kept the node."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], pod="intruder")
     assert suspects(world) == [("intruder", "u0-1", "node u0-1 is reserved for NeuronUltraServerWorkload ml/job")]
 
 
-def test_other_workloads_pod_is_a_candidate():
+def test_other_workloads_pod_is_a_candidate() -> None:
     """13.12."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], workload_uid="another", pod="intruder")
     assert [name for name, _, _ in suspects(world)] == ["intruder"]
 
 
-def test_pod_on_a_released_node_is_a_candidate():
+def test_pod_on_a_released_node_is_a_candidate() -> None:
     """13.12: the scheduler had not seen the removal of the node's tag."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
@@ -66,13 +66,13 @@ def test_pod_on_a_released_node_is_a_candidate():
     ]
 
 
-def test_plain_pod_on_a_free_node_is_no_candidate():
+def test_plain_pod_on_a_free_node_is_no_candidate() -> None:
     world = running("NoOp")
     world.claim("plain", ["u2-1"], pod="plain")
     assert suspects(world) == []
 
 
-def test_pod_for_reserved_devices_on_a_free_node_is_a_candidate():
+def test_pod_for_reserved_devices_on_a_free_node_is_a_candidate() -> None:
     """13.12: it was allocated while the node was reserved, and no node starts it."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], device_class=names.WORKLOAD_CLASS, pod="straggler")
@@ -80,7 +80,7 @@ def test_pod_for_reserved_devices_on_a_free_node_is_a_candidate():
     assert suspects(world) == [("straggler", "u2-1", why)]
 
 
-def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate():
+def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate() -> None:
     """13.12: the tag stays while a claim is allocated, so the pod kept the node reserved for no workload."""
     world = running("NoOp")
     slice_ = world.get("ResourceSlice", "u2-1-neuron.aws.com-00")
@@ -92,7 +92,7 @@ def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate():
     assert suspects(world) == [("intruder", "u2-1", why)]
 
 
-def test_unknown_reservation_gives_no_candidate():
+def test_unknown_reservation_gives_no_candidate() -> None:
     """13.12: a plugin keeps its tag when the object is gone."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
@@ -100,7 +100,7 @@ def test_unknown_reservation_gives_no_candidate():
     assert suspects(world) == []
 
 
-def test_pods_on_dead_nodes_are_kept():
+def test_pods_on_dead_nodes_are_kept() -> None:
     """13.12."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], pod="intruder")
@@ -108,7 +108,7 @@ def test_pods_on_dead_nodes_are_kept():
     assert suspects(world) == []
 
 
-def test_nothing_is_evicted_in_an_outage():
+def test_nothing_is_evicted_in_an_outage() -> None:
     """13.4."""
     world = running("NoOp")
     world.claim("foreign", ["u2-1"], workload_uid="another", pod="intruder")
@@ -117,7 +117,7 @@ def test_nothing_is_evicted_in_an_outage():
     assert suspects(world) == []
 
 
-def test_pod_counts_as_rejected_after_two_minutes():
+def test_pod_counts_as_rejected_after_two_minutes() -> None:
     """13.12."""
     assert refused_until(pod(), SUSPECT) == NOW + datetime.timedelta(minutes=2)
 
@@ -134,12 +134,12 @@ def test_pod_counts_as_rejected_after_two_minutes():
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_possibly_starting_pod_is_kept(changes):
+def test_possibly_starting_pod_is_kept(changes) -> None:
     """13.12: one that pulls a large image is ready to start containers."""
     assert refused_until(pod(**changes), SUSPECT) is None
 
 
-def test_event_for_a_pod_without_owner():
+def test_event_for_a_pod_without_owner() -> None:
     """13.12."""
     owner = {"kind": "ReplicaSet", "name": "job-1", "controller": True}
     why = "evicted because it could not start for two minutes: node node-0 is reserved for "

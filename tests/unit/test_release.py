@@ -15,14 +15,13 @@ import pytest
 import small_release
 from small_release import ROOT, TAG, content, images, inside, layers
 
+from hack.bed import oci
+from hack.release import base as release_base
+from hack.release import build as release
+from hack.release import chart as release_chart
+from hack.release import image as release_image
+from hack.release import layer as release_layer
 from tests.support.built_tools import HELM, needs
-
-from bed import oci  # isort: skip
-import release  # isort: skip
-import release_base  # isort: skip
-import release_chart  # isort: skip
-import release_image  # isort: skip
-import release_layer  # isort: skip
 
 RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
 SITE_PACKAGES = f"opt/neuron-dra/lib/{small_release.PYTHON}/site-packages"
@@ -281,7 +280,6 @@ def tree(tmp_path: Path) -> Path:
     """A work tree of Git with one commit."""
     folder = tmp_path / "tree"
     (folder / "neuron_dra").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text('name = "x"\nversion = "0.1.0"\n')
     (folder / "neuron_dra" / "__init__.py").write_text('__version__ = "0.1.0"\n')
     commit(folder)
     return folder
@@ -297,9 +295,8 @@ def test_version_gets_into_the_sources(tree: Path, tmp_path: Path) -> None:
     """`neuron-dra --version` prints `__version__`."""
     described = release.described("1.2.3-rc.1", tree)
     folder = release.exported(tree, described, tmp_path / "sources")
-    assert (folder / "pyproject.toml").read_text() == 'name = "x"\nversion = "1.2.3-rc.1"\n'
     assert (folder / "neuron_dra" / "__init__.py").read_text() == '__version__ = "1.2.3-rc.1"\n'
-    assert (tree / "pyproject.toml").read_text().endswith('"0.1.0"\n')
+    assert (tree / "neuron_dra" / "__init__.py").read_text() == '__version__ = "0.1.0"\n'
 
 
 def test_uncommitted_changes_are_rejected(tree: Path, tmp_path: Path) -> None:
@@ -310,13 +307,13 @@ def test_uncommitted_changes_are_rejected(tree: Path, tmp_path: Path) -> None:
 
 
 def test_failed_build_leaves_the_last_release(tree: Path, tmp_path: Path) -> None:
-    (tree / "pyproject.toml").write_text("")
+    (tree / "neuron_dra" / "__init__.py").write_text("")
     commit(tree)
     base = small_release.base_archive(tmp_path / "base.tar")
     out = tmp_path / "out" / "release"
     out.mkdir(parents=True)
     (out / "SHA256SUMS").write_text("of the last release")
-    with pytest.raises(release_base.ReleaseError, match=r"pyproject\.toml has 0 lines `version =`"):
+    with pytest.raises(release_base.ReleaseError, match=r"__init__\.py has 0 lines `__version__ =`"):
         release.build("1.2.3", base, out, tree)
     assert [path.relative_to(out.parent) for path in out.parent.rglob("*")] == [
         Path("release"),
@@ -326,8 +323,8 @@ def test_failed_build_leaves_the_last_release(tree: Path, tmp_path: Path) -> Non
 
 def test_make_reports_a_missing_version() -> None:
     ran = subprocess.run(
-        [sys.executable, ROOT / "hack" / "release.py", "--version", "", "--check"],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "hack.release.build", "--version", "", "--check"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("release: VERSION is ''")

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 from small_release import MACHINES, ROOT, images, inside, layers
 
+from hack.release import base as release_base
+from hack.release import build as release
 from tests.support.skipping import impossible
-
-import release  # isort: skip
-import release_base  # isort: skip
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 VERSION = "1.2.3-rc.1"

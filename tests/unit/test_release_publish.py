@@ -13,11 +13,10 @@ import pytest
 import small_release
 from small_release import Published
 
+from hack.bed import build, layout, network
 from tests.support import image_registry
 from tests.support.built_tools import HELM, needs
 from tests.support.skipping import impossible
-
-from bed import build, layout, network  # isort: skip
 
 NAMES = ("neuron-dra-driver", "neuron-ultraserver-controller", "neuron-dra-chart")
 

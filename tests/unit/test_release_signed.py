@@ -15,7 +15,7 @@ from keyless import ISSUER
 from release_network import ADDRESS, REPOSITORY, Network, Run, network
 from small_release import ROOT, base_archive
 
-import release_base  # isort: skip
+from hack.release import base as release_base
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REGISTRY = f"{ADDRESS}/{REPOSITORY.partition('/')[0].lower()}"

@@ -15,11 +15,11 @@ from controller.observe.model import Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
 from controller.plan.fleet_index import FleetIndex
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
-from tests.support.policies import evaluate
-from tests.support.ultraservers import ultraserver
+from tests.support.policies import evaluate, variables
 
 NAME = "job-rank0.ml.svc"
 ALWAYS = ("NEURON_DRA_RANK0_ADDR=job-rank0.ml.svc", "NEURON_GLOBAL_TOPOID0_HOST=job-rank0.ml.svc")
@@ -216,26 +216,28 @@ def pod(**status: str) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"nodeName": "n0"}, "status": status}
 
 
-@pytest.mark.parametrize(
-    ("found", "kind", "addresses"),
-    [
-        (None, "IPv4", []),
-        (pod(phase="Pending"), "IPv4", []),
-        (pod(phase="Running", podIP="10.1.0.7"), "IPv4", ["10.1.0.7"]),
-        (pod(phase="Running", podIP="fd00::7"), "IPv6", ["fd00::7"]),
-        (pod(phase="Failed", podIP="10.1.0.7"), "IPv4", []),
-    ],
-)
-def test_endpoint_is_the_pods_address(found: dict[str, Any] | None, kind: str, addresses: list[str]) -> None:
+@pytest.mark.parametrize("found", [None, pod(phase="Pending"), pod(phase="Failed", podIP="10.1.0.7")])
+def test_pod_without_an_address_has_no_endpoint(found: dict[str, Any] | None) -> None:
+    """18.2."""
+    assert plan.endpoint_slice(SERVICE, found) is None
+
+
+@pytest.mark.parametrize(("address", "family"), [("10.1.0.7", "IPv4"), ("fd00::7", "IPv6")])
+def test_endpoint_is_the_pods_address(address: str, family: str) -> None:
     """18.2: with hostNetwork podIP is the node's."""
-    made = plan.endpoint_slice(SERVICE, found)
-    assert made["addressType"] == kind
-    assert [each["addresses"] for each in made["endpoints"]] == ([addresses] if addresses else [])
-    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "job-rank0"
+    made = plan.endpoint_slice(SERVICE, pod(phase="Running", podIP=address))
+    assert made is not None
     assert plan.is_owned(made, "s-1")
-    for endpoint in made["endpoints"]:
-        assert endpoint["targetRef"] == {"kind": "Pod", "namespace": "ml", "name": "job-0", "uid": "p-1"}
-        assert endpoint["nodeName"] == "n0"
+    assert (made["metadata"]["name"], made["addressType"]) == (f"job-rank0-{family.lower()}", family)
+    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "job-rank0"
+    assert made["endpoints"] == [
+        {
+            "addresses": [address],
+            "conditions": {"ready": True},
+            "nodeName": "n0",
+            "targetRef": {"kind": "Pod", "namespace": "ml", "name": "job-0", "uid": "p-1"},
+        }
+    ]
 
 
 # -- the policies of the chart -----------------------------------------------------------------------------------------
@@ -251,7 +253,9 @@ def allowed(policy: str, item: dict[str, Any]) -> bool:
         for each in yaml.safe_load_all(MANIFEST.read_text())
         if (each["kind"], each["metadata"]["name"]) == ("ValidatingAdmissionPolicy", f"neuron-dra-driver-{policy}")
     )
-    return all(evaluate(each["expression"], {"object": item}) for each in found["spec"]["validations"])
+    inputs = {"object": item}
+    inputs |= variables(found["spec"], inputs)
+    return all(evaluate(each["expression"], inputs) for each in found["spec"]["validations"])
 
 
 @pytest.mark.parametrize("name", ["job", "a" * 57, "a" * 58, "2b-model", "team.job"])
@@ -260,7 +264,12 @@ def test_policies_accept_what_the_controller_writes(name: str) -> None:
     service = plan.service(Meeting("ml", name, "uid-1", "", None))
     service["metadata"]["uid"] = "s-1"
     assert allowed("controller-services", service)
-    assert allowed("controller-endpointslices", plan.endpoint_slice(service, pod(phase="Running", podIP="10.1.0.7")))
+    for address in ("10.1.0.7", "fd00::7"):
+        made = plan.endpoint_slice(service, pod(phase="Running", podIP=address))
+        assert made is not None
+        assert allowed("controller-endpointslices", made)
+        earlier = {**made, "metadata": {**made["metadata"], "name": service["metadata"]["name"]}}
+        assert allowed("controller-endpointslices", earlier)
 
 
 def test_policies_reject_services_of_others() -> None:
@@ -269,7 +278,8 @@ def test_policies_reject_services_of_others() -> None:
     forged = [{**made, "metadata": {"name": "web"}}]
     forged += [{**made, "spec": {**made["spec"], **more}} for more in EXTRA]
     assert [allowed("controller-services", each) for each in forged] == [False] * 4
-    slices = plan.endpoint_slice(SERVICE, None)
+    slices = plan.endpoint_slice(SERVICE, pod(phase="Running", podIP="10.1.0.7"))
+    assert slices is not None
     meta = slices["metadata"]
     label = {"labels": {"kubernetes.io/service-name": "web"}}
     forged = [{**slices, "metadata": {**meta, **more}} for more in ({"name": "web"}, {"name": "web", **label}, label)]

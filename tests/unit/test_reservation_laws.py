@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ultraserver_world import World
 
 from controller.plan.planning import Limits
-from tests.support.ultraservers import ultraserver
+from hack.bench.ultraservers import ultraserver
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 BLOCKS = ("u0", "u1", "u2")

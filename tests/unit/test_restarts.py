@@ -31,7 +31,7 @@ def restarted(world: World) -> int:
     return int(world.workload("job")["status"].get("restarts", 0))
 
 
-def test_fourth_restart_in_a_row_is_denied():
+def test_fourth_restart_in_a_row_is_denied() -> None:
     """13.4: a workload with repeatedly failing nodes was restarted without end."""
     world = running("RestartAll", servers=2, count=1)
     for number in (1, 2, 3):
@@ -53,7 +53,7 @@ def test_fourth_restart_in_a_row_is_denied():
     assert "nodes with unhealthy or missing devices" in message
 
 
-def test_restart_count_resets_after_an_hour():
+def test_restart_count_resets_after_an_hour() -> None:
     """13.4."""
     world = running("RestartAll", servers=2, count=1)
     break_it(world)
@@ -71,7 +71,7 @@ def test_restart_count_resets_after_an_hour():
     assert restarted(world) == 1
 
 
-def test_second_restart_waits_ten_seconds():
+def test_second_restart_waits_ten_seconds() -> None:
     """13.4."""
     world = running("RestartAll", servers=3, count=1)
     break_it(world)
@@ -116,17 +116,17 @@ def workload(begun: list[float], ready_for: float | None, degraded_for: float | 
 @pytest.mark.parametrize(
     ("begun", "waits"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 320), (7, 600), (8, 600)]
 )
-def test_restart_delay_doubles_to_ten_minutes(begun, waits):
+def test_restart_delay_doubles_to_ten_minutes(begun, waits) -> None:
     """13.4."""
     found = restart_limit.next_restart(workload([100.0] * begun, None, None), NOW, 16)
     assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
 
 
-def test_restart_limit_0_prevents_restarts():
+def test_restart_limit_0_prevents_restarts() -> None:
     assert restart_limit.next_restart(workload([], None, None), NOW, 0) == restart_limit.NextRestart(1, None)
 
 
-def test_a_first_restart_begins_at_once():
+def test_a_first_restart_begins_at_once() -> None:
     assert restart_limit.next_restart(workload([], 5.0, 5.0), NOW, 3) == restart_limit.NextRestart(1, NOW)
 
 
@@ -136,7 +136,7 @@ def test_a_first_restart_begins_at_once():
     st.none() | st.integers(0, 8000).map(float),
     st.integers(1, 5),
 )
-def test_restart_limit_holds_in_any_state(begun, ready, degraded_for, limit):
+def test_restart_limit_holds_in_any_state(begun, ready, degraded_for, limit) -> None:
     """13.4."""
     found = workload(begun, ready, degraded_for)
     healthy_for = min(ready, degraded_for) if ready is not None and degraded_for is not None else 0.0

@@ -11,9 +11,9 @@ from ultraserver_world import World
 
 from controller.observe import decode
 from controller.plan.actions import Evict, WriteWorkloadStatus
-from controller.plan.planning import plan
+from controller.plan.planning import Limits, plan
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE, Phase
-from tests.support.ultraservers import ultraserver
 
 RESERVED = "neuron.aws.com/ultraserver-reserved"
 NODES = ("u0-0", "u0-1", "u0-2", "u0-3")
@@ -53,6 +53,12 @@ def servers_with_finalizer(world: World) -> list[str]:
 
 def tell(world: World, name: str = "us-u0") -> tuple[str, str]:
     condition = next(c for c in server(world, name)["status"]["conditions"] if c["type"] == "Degraded")
+    return condition["reason"], condition["message"]
+
+
+def degraded(world: World) -> tuple[str, str]:
+    """Return reason and message of the job's condition Degraded."""
+    condition = next(c for c in world.workload("job")["status"]["conditions"] if c["type"] == "Degraded")
     return condition["reason"], condition["message"]
 
 
@@ -227,6 +233,89 @@ def test_workload_explains_what_cannot_be_stored(kind: str) -> None:
     assert shown == [(kind, "True" if kind == "Degraded" else "False")]
     again = plan(replace(world.snapshot(), unwritable=REJECTED), world.now)
     assert not [action for action in again.actions if isinstance(action, WriteWorkloadStatus)]
+
+
+def forge_groups(
+    world: World, name: str, nodes: tuple[str, ...], allocation_id: str = "f" * 16, ultraserver: str = "us-gone"
+) -> None:
+    """Write a copy of a reservation that never existed, as a user with all rights in the namespace can."""
+    item = copy.deepcopy(world.workload(name))
+    where = {"ultraserverIndex": 0, "ultraserver": ultraserver, "nodes": list(nodes)}
+    record = {**where, "allocationId": allocation_id}
+    item["status"] = {**item.get("status", {}), "allocatedAt": "2026-03-01T12:00:00Z", "groups": [record]}
+    world.put(item)
+
+
+def test_forged_copy_gives_no_published_node() -> None:
+    """Free nodes have no tag: a copy that names them is not of a reservation."""
+    world = fleet(2)
+    world.submit("job")
+    forge_groups(world, "job", ("u1-0", "u1-1", "u1-2", "u1-3"))
+    world.settle()
+    world.submit("next")
+    world.settle()
+    assert (world.reserved("job"), world.reserved("next")) == ({0: NODES}, {0: ("u1-0", "u1-1", "u1-2", "u1-3")})
+
+
+def test_copy_with_the_id_of_another_workload_is_not_believed() -> None:
+    world = running()
+    (entry,) = server(world)["status"]["allocations"]
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.submit("thief")
+    world.workload("thief")["metadata"]["uid"] = "uid-0"  # copies are looked at in the order of UIDs
+    forge_groups(world, "thief", NODES, entry["allocationId"], "us-u0")
+    world.step()
+    world.step()
+    assert world.reserved("job") == {0: NODES}
+
+
+def unpublished(world: World, *names: str) -> list[dict[str, Any]]:
+    """Remove the slices of these nodes, and return them."""
+    slices = [item for item in world.all("ResourceSlice") if item["spec"]["nodeName"] in names]
+    for item in slices:
+        world.remove("ResourceSlice", item["metadata"]["name"])
+    return slices
+
+
+def test_copy_of_silent_nodes_holds_them_closed() -> None:
+    """Nothing proves the copy, so no node is Bound; nothing contradicts it, so no other node is reserved either."""
+    world = running(servers=3)
+    before = server(world)["status"]["allocations"]
+    slices = unpublished(world, *NODES)
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.step()
+    world.step()
+    assert (world.state("job")[0], world.reserved("job")) == ("Allocated", {})
+    assert degraded(world) == (
+        "ReservationNotSeen",
+        "the NeuronUltraServer with reservations of this workload was deleted, and the nodes that show them publish "
+        "nothing: u0-0, u0-1, u0-2, u0-3; they stay closed, and nothing is reserved or released, until they publish "
+        "again; to give them up, delete their Nodes",
+    )
+    for item in slices:
+        world.put(item)
+    world.settle()
+    assert server(world)["status"]["allocations"] == before
+    assert (world.state("job"), evictions(world)) == (("Allocated", "Allocated"), [])
+
+
+@pytest.mark.parametrize("contradiction", ["claim", "limit"])
+def test_contradicted_copy_of_silent_nodes_is_dropped(contradiction: str) -> None:
+    world = fleet(2)
+    world.submit("job")
+    forge_groups(world, "job", ("u1-0", "u1-1", "u1-2", "u1-3"))
+    slices = unpublished(world, "u1-0", "u1-1", "u1-2", "u1-3")
+    limit = 4
+    if contradiction == "claim":
+        world.claim("other", ["u1-2"])
+    else:
+        limit = 3
+    world.settle(Limits(max_reserved_nodes=limit))
+    assert "reservations" not in world.message("job")
+    for item in slices:
+        world.put(item)
+    world.settle(Limits(max_reserved_nodes=limit))
+    assert world.reserved("job") == ({0: NODES} if contradiction == "claim" else {})
 
 
 def test_removed_entry_is_not_restored() -> None:

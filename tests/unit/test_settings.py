@@ -24,7 +24,7 @@ def refused(*arguments: str, **environ: str) -> str:
     return str(caught.value)
 
 
-def test_defaults_are_the_official_ones():
+def test_defaults_are_the_official_ones() -> None:
     loaded = given()
     assert loaded == settings.PluginSettings(
         node_name="a",
@@ -81,7 +81,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag)
-def test_flag_then_environment_then_default(row):
+def test_flag_then_environment_then_default(row) -> None:
     name = row.flag.removeprefix("--").replace("-", "_")
     one, other = EXAMPLES.get(name, ("/one", "/other"))
 
@@ -96,7 +96,7 @@ def test_flag_then_environment_then_default(row):
         assert shown(given()) == (row.default, "default")
 
 
-def test_rows_list_all_settings_with_source():
+def test_rows_list_all_settings_with_source() -> None:
     rows = given("--v=4", CDI_ROOT="/cdi").rows()
     assert [name for name, _, _ in rows] == [row.flag[2:].replace("-", "_") for row in SETTINGS]
     sources = {name: source for name, _, source in rows}
@@ -123,17 +123,17 @@ def test_rows_list_all_settings_with_source():
         (["--healthcheck-port=-1", "--healthcheck-port", "0"], "healthcheck_port", 0),
     ],
 )
-def test_gos_spellings_are_understood(arguments, name, value):
+def test_gos_spellings_are_understood(arguments, name, value) -> None:
     assert getattr(given(*arguments), name) == value
 
 
-def test_only_flags_are_respelled():
+def test_only_flags_are_respelled() -> None:
     arguments = ["-", "--", "-10", "-1.5", "x-y", "", "--a=-b", "-v"]
     assert go_style(arguments) == arguments
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "True", "1", "t"])
-def test_go_booleans_are_accepted(text):
+def test_go_booleans_are_accepted(text) -> None:
     assert given(ENABLE_ULTRASERVER_OPERATOR=text).enable_ultraserver_operator is True
 
 
@@ -164,20 +164,20 @@ def test_go_booleans_are_accepted(text):
         ({"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u", "HOST_ROOT": "/host"}, "set one"),
     ],
 )
-def test_invalid_value_is_rejected_with_the_reason(environ, why):
+def test_invalid_value_is_rejected_with_the_reason(environ, why) -> None:
     assert why in refused(**environ)
 
 
-def test_a_flag_is_named_as_a_flag():
+def test_a_flag_is_named_as_a_flag() -> None:
     assert refused("--healthcheck-port=http", HEALTHCHECK_PORT="1") == "--healthcheck-port=http: write a whole number"
 
 
-def test_two_api_servers_contradict_each_other():
+def test_two_api_servers_contradict_each_other() -> None:
     assert "set one" in refused("--kubeconfig=/x", "--kube-api-server=http://x")
     assert given("--kube-api-server=http://x", KUBECONFIG="/x").kube_api_server == "http://x", "a user's own KUBECONFIG"
 
 
-def test_all_problems_are_reported_together():
+def test_all_problems_are_reported_together() -> None:
     said = refused("--v=x", NODE_NAME="", LOG_FORMAT="xml")
     assert said.count(";") == 2
     assert "--v=x" in said
@@ -186,11 +186,11 @@ def test_all_problems_are_reported_together():
 
 
 @pytest.mark.parametrize("flag", ["--cdi-root=", "--kubelet-plugins-directory-path=", "--boot-id-file=", "--v="])
-def test_meaningless_empty_flag_is_rejected(flag):
+def test_meaningless_empty_flag_is_rejected(flag) -> None:
     assert flag in refused(flag)
 
 
-def test_an_empty_variable_is_not_set():
+def test_an_empty_variable_is_not_set() -> None:
     loaded = given(
         **{row.variable: "" for row in SETTINGS if row.variable not in ("NODE_NAME", "METRICS_BIND_ADDRESS")}
     )
@@ -198,7 +198,7 @@ def test_an_empty_variable_is_not_set():
     assert loaded.sources == {"node_name": "environment"}
 
 
-def test_an_empty_address_switches_metrics_off():
+def test_an_empty_address_switches_metrics_off() -> None:
     assert given(METRICS_BIND_ADDRESS="").metrics_bind_address == ""
     assert given("--metrics-bind-address=").metrics_bind_address == ""
 
@@ -206,13 +206,13 @@ def test_an_empty_address_switches_metrics_off():
 @pytest.mark.parametrize(
     ("text", "folder"), [("/var/run/cdi/", "/var/run/cdi"), ("/var/run/cdi//", "/var/run/cdi"), ("/", "/"), ("//", "/")]
 )
-def test_trailing_slash_is_removed(text, folder):
+def test_trailing_slash_is_removed(text, folder) -> None:
     assert given(CDI_ROOT=text).cdi_root == folder
     assert given(f"--kubelet-plugins-directory-path={text}").kubelet_plugins_directory_path == folder
     assert given(HOST_ROOT=text).host_root == folder
 
 
-def test_socket_names_contain_the_pod_uid():
+def test_socket_names_contain_the_pod_uid() -> None:
     loaded = given(POD_UID="u")
     assert str(loaded.dra_socket) == "/var/lib/kubelet/plugins/neuron.aws.com/dra-u.sock"
     assert str(loaded.registration_socket) == "/var/lib/kubelet/plugins_registry/neuron.aws.com-u-reg.sock"
@@ -228,7 +228,7 @@ def test_socket_names_contain_the_pod_uid():
         ("KUBELET_REGISTRAR_DIRECTORY_PATH", "/neuron.aws.com-reg.sock"),
     ],
 )
-def test_a_socket_path_has_at_most_107_bytes(env, rest):
+def test_a_socket_path_has_at_most_107_bytes(env, rest) -> None:
     longest = "/" + "é" * ((107 - len(rest) - 1) // 2) + "x" * ((107 - len(rest) - 1) % 2)
     assert len((longest + rest).encode()) == 107
     given(**{env: longest})
@@ -255,14 +255,14 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
         ("run", "unexpected argument 'run'"),
     ],
 )
-def test_unknown_flag_suggests_the_nearest(capsys, argument, near):
+def test_unknown_flag_suggests_the_nearest(capsys, argument, near) -> None:
     code, err = ends(capsys, argument)
     assert code == 2
     assert near in err
     assert len(err.splitlines()) == 1
 
 
-def test_malformed_value_is_a_one_line_error(capsys, monkeypatch):
+def test_malformed_value_is_a_one_line_error(capsys, monkeypatch) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
     code, err = ends(capsys, "--healthcheck-port=x")
     assert code == 2
@@ -271,7 +271,7 @@ def test_malformed_value_is_a_one_line_error(capsys, monkeypatch):
     assert "--node-name (NODE_NAME) is required" in err
 
 
-def test_flag_without_value_is_an_error(capsys):
+def test_flag_without_value_is_an_error(capsys) -> None:
     code, err = ends(capsys, "--node-name")
     assert code == 2
     assert "argument --node-name: expected one argument" in err

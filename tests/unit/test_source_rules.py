@@ -65,3 +65,22 @@ def test_files_are_written_through_the_one_seam(path: Path) -> None:
 def test_wait_for_is_not_used(path: Path) -> None:
     lines = [line for name, line, _ in calls(path) if name == "wait_for"]
     assert not lines, "asyncio.wait_for of Python 3.11 can lose a cancellation: use asyncio.timeout"
+
+
+CONTROLLER = sorted((ROOT.parent / "controller").rglob("*.py"))
+
+
+def owners_compared(path: Path) -> Iterator[int]:
+    """Yield the lines that compare the `workload_uid` of a claim, which claims of AWS's templates do not have."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Compare):
+            continue
+        for side in (node.left, *node.comparators):
+            owner = getattr(side, "value", None)
+            if getattr(side, "attr", "") == "workload_uid" and getattr(owner, "id", "") in ("use", "claim"):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", CONTROLLER, ids=lambda path: str(path.relative_to(ROOT.parent)))
+def test_whose_claim_has_one_spelling(path: Path) -> None:
+    assert not list(owners_compared(path)), "use ClaimUse.is_of: claims of AWS's templates have no workloadUid"

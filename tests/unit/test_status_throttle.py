@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from controller.apply.status_throttle import MESSAGE_INTERVAL, StatusThrottle
+from controller.apply.status_throttle import StatusThrottle
 from controller.plan.actions import (
     CreateUltraServer,
     Evict,
     Plan,
     WriteWorkloadStatus,
 )
+from controller.timing import DEFAULT_TIMING
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+MESSAGE_INTERVAL = datetime.timedelta(seconds=DEFAULT_TIMING.writes.message_s)
 SOON = NOW + datetime.timedelta(seconds=1)
 
 
@@ -29,7 +31,7 @@ def write(before: dict[str, Any], after: dict[str, Any], uid: str = "u") -> Writ
 
 @pytest.fixture
 def wording() -> StatusThrottle:
-    made = StatusThrottle()
+    made = StatusThrottle(DEFAULT_TIMING.writes)
     made.written(write({}, status("waiting for 256 pods")), NOW)
     return made
 

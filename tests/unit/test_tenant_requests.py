@@ -10,8 +10,8 @@ from ultraserver_world import World
 
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
-from tests.support.ultraservers import ultraserver
 
 SECOND = datetime.timedelta(seconds=1)
 LIMITS = Limits(starvation_threshold=60 * SECOND, starvation_limit=300 * SECOND)
@@ -214,7 +214,7 @@ def test_reservation_of_another_type_is_surplus() -> None:
     assert world.reserved("job") == {0: ("v0-0", "v0-1")}
 
 
-@pytest.mark.parametrize(("size", "count"), [(3, 1), (0, 1), (2, 0)])
+@pytest.mark.parametrize(("size", "count"), [(3, 1), (0, 1), (2, 0), (2, -1), (2, 1025), (4, 20_000_000)])
 def test_invalid_spec_reserves_nothing(size: int, count: int) -> None:
     """13.6"""
     world = fleet(1)
@@ -224,6 +224,17 @@ def test_invalid_spec_reserves_nothing(size: int, count: int) -> None:
     assert world.message("job").startswith(
         f"spec.topologySize is {size}, spec.serverCount {count}: write 1, 2 or 4 nodes"
     )
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1025, 20_000_000])
+def test_invalid_count_keeps_a_running_job(count: int) -> None:
+    world = fleet(1)
+    world.submit("job", size=2)
+    world.settle(LIMITS)
+    before = world.reserved("job")
+    resize(world, "job", serverCount=count)
+    world.settle(LIMITS)
+    assert (world.state("job"), world.reserved("job")) == (("Allocated", "InvalidSpec"), before)
 
 
 # -- 13.7 --------------------------------------------------------------------------------------------------------------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import cgroups, layout
-from bed.errors import NotPossibleHereError
+from hack.bed import cgroups, layout
+from hack.bed.errors import NotPossibleHereError
 
 HERE = layout.Layout("some-bed", True, Path("/nowhere"), Path("/nowhere"))
 
@@ -23,18 +20,18 @@ def v2(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_machine_with_all_controllers_is_accepted(v2):
+def test_machine_with_all_controllers_is_accepted(v2) -> None:
     cgroups.check()
     assert cgroups.hierarchies() == [v2]
 
 
-def test_a_missing_controller_is_named(v2):
+def test_a_missing_controller_is_named(v2) -> None:
     (v2 / "cgroup.controllers").write_text("cpuset cpu pids\n")
     with pytest.raises(NotPossibleHereError, match=r"cgroup v2 controllers memory, and .* does not offer them"):
         cgroups.check()
 
 
-def test_controllers_are_enabled_before_the_cgroup(v2):
+def test_controllers_are_enabled_before_the_cgroup(v2) -> None:
     below = v2 / "some-bed"
     below.mkdir()
     (below / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
@@ -44,7 +41,7 @@ def test_controllers_are_enabled_before_the_cgroup(v2):
     assert (below / "a").is_dir()
 
 
-def test_missing_controller_error_has_remedy(v2):
+def test_missing_controller_error_has_remedy(v2) -> None:
     (v2 / "cgroup.subtree_control").unlink()
     (v2 / "cgroup.subtree_control").mkdir()  # a write fails, as in a cgroup with processes
     with pytest.raises(NotPossibleHereError, match="--cgroupns=host"):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import inotify
-from bed.state import NodeSpec, State
+from hack.bed import inotify
+from hack.bed.state import NodeSpec, State
 
 
 @pytest.fixture
@@ -26,7 +23,7 @@ def bed(folder: Path, nodes: int) -> State:
     return State(folder / "state.json", nodes={spec.name: spec for spec in specs})
 
 
-def test_inotify_limit_grows_and_is_restored(limit, tmp_path):
+def test_inotify_limit_grows_and_is_restored(limit, tmp_path) -> None:
     state = bed(tmp_path, 8)
     inotify.allow(state)
     assert int(limit.read_text()) == 128 + 8 * 24
@@ -37,7 +34,7 @@ def test_inotify_limit_grows_and_is_restored(limit, tmp_path):
     assert limit.read_text() == "128\n"
 
 
-def test_sufficient_limit_is_unchanged(limit, tmp_path):
+def test_sufficient_limit_is_unchanged(limit, tmp_path) -> None:
     limit.write_text("8192\n")
     state = bed(tmp_path, 16)
     inotify.allow(state)
@@ -46,7 +43,7 @@ def test_sufficient_limit_is_unchanged(limit, tmp_path):
     assert limit.read_text() == "4096\n"
 
 
-def test_unraisable_limit_is_an_error(limit, tmp_path, monkeypatch, capsys):
+def test_unraisable_limit_is_an_error(limit, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Path, "write_text", refuse)
     inotify.allow(bed(tmp_path, 8))
     assert f"{limit} is 128 and cannot be raised" in capsys.readouterr().out

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import http.server
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import layout, network
+from hack.bed import layout, network
 
 HERE = layout.Layout("some-bed", False, Path("/nowhere"), Path("/nowhere"))
 
@@ -61,35 +58,35 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_request_and_reply_are_forwarded(server):
+def test_request_and_reply_are_forwarded(server) -> None:
     answer = network.get(HERE, f"{server}/a/404?b=c", {"Authorization": "Bearer t"})
     assert answer == (404, b"/a/404?b=c Bearer t")
 
 
-def test_request_is_sent_again_after_429(busy_server):
+def test_request_is_sent_again_after_429(busy_server) -> None:
     """While an API server starts the storage of a new CustomResourceDefinition, it responds 429."""
     url, statuses = busy_server
     statuses += [429, 429, 200, 500]
     assert (network.get(HERE, url), statuses) == ((200, b""), [500])
 
 
-def test_request_is_not_sent_for_ever(busy_server):
+def test_request_is_not_sent_for_ever(busy_server) -> None:
     url, statuses = busy_server
     statuses += [429] * 11
     assert (network.get(HERE, url), statuses) == ((429, b""), [429])
 
 
 @pytest.mark.parametrize(("status", "expected"), [(200, True), (500, False)])
-def test_only_success_is_an_answer(status, expected, server):
+def test_only_success_is_an_answer(status, expected, server) -> None:
     assert network.answers(HERE, f"{server}/{status}") is expected
 
 
-def test_slow_request_times_out(mute, monkeypatch):
+def test_slow_request_times_out(mute, monkeypatch) -> None:
     monkeypatch.setattr(network, "ANSWER_TIMEOUT_S", 0.05)
     assert network.answers(HERE, f"{mute}/healthz") is False
 
 
-def test_missing_server_has_no_reply():
+def test_missing_server_has_no_reply() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/healthz"
     assert network.answers(HERE, url) is False

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import objects
+from hack.bed import objects
 
 A, B, C = ({"kind": "Service", "metadata": {"name": name}} for name in "abc")
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
-
-from bed import lifecycle
-from bed.errors import BedError
+from hack.bed import lifecycle
+from hack.bed.errors import BedError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may mount a file system"

@@ -43,7 +43,7 @@ def kinds(node: topology.Node) -> list[str]:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_healthy_node_has_no_finding(known):
+def test_healthy_node_has_no_finding(known) -> None:
     node = build(node_of(known.name))
     assert node.findings == ()
     assert [device.device_id for device in node.devices] == list(range(known.device_count))
@@ -51,17 +51,17 @@ def test_healthy_node_has_no_finding(known):
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_links_are_symmetric(known):
+def test_links_are_symmetric(known) -> None:
     connected = {device.device_id: device.connected for device in build(node_of(known.name)).devices}
     assert all(one in connected[other] for one, others in connected.items() for other in others)
 
 
-def test_switched_devices_are_all_connected():
+def test_switched_devices_are_all_connected() -> None:
     node = build(node_of("trn3.48xlarge"))
     assert all(device.connected == frozenset(range(16)) - {device.device_id} for device in node.devices)
 
 
-def test_one_sided_link_is_down():
+def test_one_sided_link_is_down() -> None:
     left = tuple(i for i in TORUS.links[1] if i != 0)
     node = build(changed(node_of(), 1, connected=left))
     assert 1 not in node.devices[0].connected
@@ -70,7 +70,7 @@ def test_one_sided_link_is_down():
     assert "neuron0 reports a link to neuron1" in node.findings[0].message
 
 
-def test_missing_link_is_one_finding():
+def test_missing_link_is_one_finding() -> None:
     read = node_of()
     read = changed(read, 0, connected=tuple(i for i in TORUS.links[0] if i != 4))
     read = changed(read, 4, connected=tuple(i for i in TORUS.links[4] if i != 0))
@@ -81,14 +81,14 @@ def test_missing_link_is_one_finding():
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_unknown_links_are_neither_up_nor_down(reading):
+def test_unknown_links_are_neither_up_nor_down(reading) -> None:
     node = build(changed(node_of(), 3, connected=reading))
     assert node.findings == ()
     assert node.devices[3].connected == frozenset()
     assert 3 not in node.devices[2].connected
 
 
-def test_no_links_at_all_is_one_finding():
+def test_no_links_at_all_is_one_finding() -> None:
     read = node_of()
     for device in range(16):
         read = changed(read, device, connected=())
@@ -96,38 +96,38 @@ def test_no_links_at_all_is_one_finding():
     assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
 
 
-def test_busy_device_suppresses_link_finding():
+def test_busy_device_suppresses_link_finding() -> None:
     read = node_of()
     for device in range(16):
         read = changed(read, device, connected=Unread.BUSY if device == 3 else ())
     assert build(read).findings == ()
 
 
-def test_optional_links_are_not_missing():
+def test_optional_links_are_not_missing() -> None:
     read = node_of("inf1.6xlarge")
     for device in range(4):
         read = changed(read, device, connected=())
     assert build(read).findings == ()
 
 
-def test_missing_device_is_named():
+def test_missing_device_is_named() -> None:
     node = build(without(node_of(), 7))
     assert kinds(node) == ["missing-device"]
     assert "neuron7 of trn2.48xlarge's 16 devices is missing" in node.findings[0].message
     assert len(node.devices) == 15
 
 
-def test_several_missing_devices_are_one_sentence():
+def test_several_missing_devices_are_one_sentence() -> None:
     assert "neuron7, neuron9 of" in build(without(node_of(), 7, 9)).findings[0].message
 
 
-def test_no_devices_finding_names_the_kernel_driver():
+def test_no_devices_finding_names_the_kernel_driver() -> None:
     node = build(without(node_of(), *range(16)))
     assert kinds(node) == ["no-devices"]
     assert "kernel driver" in node.findings[0].message
 
 
-def test_extra_device_is_a_finding_and_kept():
+def test_extra_device_is_a_finding_and_kept() -> None:
     read = node_of("trn2.3xlarge")
     node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
     assert kinds(node) == ["unexpected-device"]
@@ -135,38 +135,38 @@ def test_extra_device_is_a_finding_and_kept():
     assert len(node.devices) == 2
 
 
-def test_extra_devices_are_one_finding():
+def test_extra_devices_are_one_finding() -> None:
     read = node_of("trn2.3xlarge")
     more = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in (1, 2))
     (finding,) = build(replace(read, devices=(*read.devices, *more))).findings
     assert "neuron1, neuron2 exceed the device count of trn2.3xlarge (1)" in finding.message
 
 
-def test_wrong_core_count_is_a_finding_and_kept():
+def test_wrong_core_count_is_a_finding_and_kept() -> None:
     node = build(changed(node_of(), 2, core_count=6))
     assert kinds(node) == ["wrong-core-count"]
     assert node.devices[2].core_count == 6
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_unreadable_core_count_is_the_types(reading):
+def test_unreadable_core_count_is_the_types(reading) -> None:
     node = build(changed(node_of(), 2, core_count=reading))
     assert node.findings == ()
     assert node.devices[2].core_count == 8
 
 
-def test_unknown_core_count_is_zero():
+def test_unknown_core_count_is_zero() -> None:
     read = replace(changed(node_of(), 2, core_count=Unread.UNKNOWN), product_name=None)
     assert build(read).devices[2].core_count == 0
 
 
-def test_device_without_file_is_a_finding():
+def test_device_without_file_is_a_finding() -> None:
     node = build(changed(node_of(), 5, node_present=False))
     assert kinds(node) == ["missing-device-file"]
     assert "/dev/neuron5" in node.findings[0].message
 
 
-def test_dmi_is_believed_before_the_label():
+def test_dmi_is_believed_before_the_label() -> None:
     node = build(node_of("trn2.48xlarge"), instance_type="trn1.32xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert kinds(node) == ["instance-type-disagreement"]
@@ -177,19 +177,19 @@ def test_dmi_is_believed_before_the_label():
 
 
 @pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
-def test_label_gives_the_type_without_dmi(product):
+def test_label_gives_the_type_without_dmi(product) -> None:
     node = build(replace(node_of(), product_name=product), instance_type="trn2.48xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert node.spec == TORUS
     assert node.findings == ()
 
 
-def test_sagemakers_label_agrees_with_ec2s_dmi():
+def test_sagemakers_label_agrees_with_ec2s_dmi() -> None:
     node = build(node_of(), instance_type="ml.trn2.48xlarge")
     assert (node.instance_type_name, node.findings) == ("trn2.48xlarge", ())
 
 
-def test_unknown_type_is_a_finding():
+def test_unknown_type_is_a_finding() -> None:
     node = build(replace(node_of(), product_name="trn9.48xlarge"))
     assert kinds(node) == ["unknown-instance-type"]
     assert "instance type trn9.48xlarge is not in this driver's catalogue" in node.findings[0].message
@@ -199,14 +199,14 @@ def test_unknown_type_is_a_finding():
     assert node.devices[0].memory_bytes is None
 
 
-def test_missing_type_is_a_finding():
+def test_missing_type_is_a_finding() -> None:
     node = build(replace(node_of(), product_name=None))
     assert node.instance_type_name is None
     assert kinds(node) == ["unknown-instance-type"]
     assert "/sys" in node.findings[0].message
 
 
-def test_empty_labels_are_none():
+def test_empty_labels_are_none() -> None:
     labels = NodeLabels.from_labels(
         {
             "node.kubernetes.io/instance-type": "trn2u.48xlarge",
@@ -228,7 +228,7 @@ cores = st.sampled_from(list(Unread)) | st.integers(1, 16)
     st.sampled_from([known.name for known in catalogue.all_types()] + ["trn9.48xlarge", None]),
     st.dictionaries(st.integers(0, 20), st.tuples(readings, cores, st.booleans()), max_size=18),
 )
-def test_links_are_symmetric_for_any_input(name, read):
+def test_links_are_symmetric_for_any_input(name, read) -> None:
     devices = tuple(
         DeviceFacts(i, core_count, connected, (243, i), present)
         for i, (connected, core_count, present) in sorted(read.items())

@@ -35,6 +35,7 @@ POLICIES = (
     "reserved-claims",
     "reserved-pods",
     "ultraserver-status",
+    "workload-status",
     "controller-endpointslices",
     "controller-nodes",
     "controller-services",

@@ -9,6 +9,7 @@ import pytest
 
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
@@ -51,7 +52,7 @@ class Shelf(KubeClient):
 
 
 async def caches_of(*claims: bytes) -> Caches[FleetIndex]:
-    caches = Caches(Shelf(*claims), lambda: None, FleetIndex())
+    caches = Caches(Shelf(*claims), lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     await caches.claims.relist()
     await caches.find_nodes_of_pods()
     return caches

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from neuron_dra import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +61,12 @@ def test_dependencies_are_locked_with_hashes() -> None:
     assert [block.split("==")[0] for block in blocks if "--hash=sha256:" not in block] == []
 
 
+def test_version_is_in_one_place() -> None:
+    """The chart's is compared with the program's in test_chart.py."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"] == {"path": "neuron_dra/__init__.py"}
+
+
 def version() -> str:
-    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    return __version__

@@ -20,6 +20,7 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.timing import DEFAULT_TIMING
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TEN_MINUTES = datetime.timedelta(minutes=10)
@@ -43,7 +44,7 @@ WRITES: dict[str, Callable[[int], Action]] = {
 
 def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
     """Return the times of a write within an hour in which each plan has it."""
-    backoff, now, found = Backoff(), START, []
+    backoff, now, found = Backoff(DEFAULT_TIMING.writes), START, []
     while now < START + datetime.timedelta(hours=1):
         action = make(len(found))
         due = backoff.due(action, now)
@@ -57,7 +58,7 @@ def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datet
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("after", [Backoff.refused, Backoff.written], ids=["refused", "without effect"])
-def test_ineffective_writes_are_limited(make, after):
+def test_ineffective_writes_are_limited(make, after) -> None:
     """13.10: eight pods that a budget protects got 930 evictions in ten minutes."""
     found = tries(make, after)
     most = max(sum(begin <= other < begin + 600 for other in found) for begin in found)
@@ -65,18 +66,18 @@ def test_ineffective_writes_are_limited(make, after):
     assert max(two - one for one, two in itertools.pairwise(found)) < 91
 
 
-def test_a_write_that_is_rejected_for_days_is_tried_again():
+def test_a_write_that_is_rejected_for_days_is_tried_again() -> None:
     """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and every pass failed."""
-    backoff, now, action = Backoff(), START, WRITES["labels"](0)
+    backoff, now, action = Backoff(DEFAULT_TIMING.writes), START, WRITES["labels"](0)
     for _ in range(3_000):
         backoff.refused(action, now)
         now = backoff.due(action, now)
     assert now > START + datetime.timedelta(days=3)
 
 
-def test_another_object_does_not_wait():
+def test_another_object_does_not_wait() -> None:
     """13.10."""
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     first, second = Evict("ml", "pod-0", "uid-0"), Evict("ml", "pod-1", "uid-1")
     backoff.refused(first, START)
     assert (backoff.due(first, START) > START, backoff.due(second, START)) == (True, START)
@@ -84,8 +85,8 @@ def test_another_object_does_not_wait():
     assert backoff.due(again, START) == START
 
 
-def test_new_content_waits_only_after_rejection():
-    backoff = Backoff()
+def test_new_content_waits_only_after_rejection() -> None:
+    backoff = Backoff(DEFAULT_TIMING.writes)
     backoff.written(status("1"), START)
     assert backoff.due(status("2", "Degraded"), START) == START
     assert backoff.due(status("2"), START) > START
@@ -93,9 +94,9 @@ def test_new_content_waits_only_after_rejection():
     assert backoff.due(status("4", "Degraded"), START) > START
 
 
-def test_effective_write_resets_the_backoff():
+def test_effective_write_resets_the_backoff() -> None:
     """13.10: an UltraServer with many jobs in sequence becomes free after each, with the same status."""
-    backoff = Backoff()
+    backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(30):
         now = START + datetime.timedelta(seconds=10 * number)
         for reason in ("Reserved", "Free"):
@@ -104,8 +105,8 @@ def test_effective_write_resets_the_backoff():
             backoff.written(action, now)
 
 
-def test_success_resets_the_delay():
-    backoff = Backoff()
+def test_success_resets_the_delay() -> None:
+    backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(6):
         backoff.refused(status(str(number)), START)
     assert backoff.due(status("7"), START) > START + datetime.timedelta(seconds=10)
@@ -113,8 +114,8 @@ def test_success_resets_the_delay():
     assert backoff.due(status("8"), START) == START
 
 
-def test_quiet_objects_are_dropped():
-    backoff, one = Backoff(), Evict("ml", "pod-0", "uid-0")
+def test_quiet_objects_are_dropped() -> None:
+    backoff, one = Backoff(DEFAULT_TIMING.writes), Evict("ml", "pod-0", "uid-0")
     for _ in range(9):
         backoff.refused(one, START)
     later = START + TEN_MINUTES + datetime.timedelta(seconds=91)
@@ -123,8 +124,8 @@ def test_quiet_objects_are_dropped():
     assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
 
 
-def test_next_due_write_is_known():
-    backoff = Backoff()
+def test_next_due_write_is_known() -> None:
+    backoff = Backoff(DEFAULT_TIMING.writes)
     one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
     assert backoff.earliest([one, two], START) is None
     backoff.refused(one, START)
@@ -133,9 +134,9 @@ def test_next_due_write_is_known():
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
-def test_rejections_are_limited_in_any_order(steps):
+def test_rejections_are_limited_in_any_order(steps) -> None:
     """13.10."""
-    backoff, now, refused = Backoff(), START, {}
+    backoff, now, refused = Backoff(DEFAULT_TIMING.writes), START, {}
     for number, (name, is_refused, wait) in enumerate(steps):
         now += datetime.timedelta(seconds=wait)
         action = WRITES[name](number)

@@ -47,13 +47,13 @@ class Server:
         return await batches.perform(actions, self.write, lambda: True)
 
 
-async def test_writes_of_one_kind_overlap_up_to_a_bound():
+async def test_writes_of_one_kind_overlap_up_to_a_bound() -> None:
     server = Server()
     assert await server.perform(*(reservation(f"us-{number}", "a") for number in range(64)))
     assert (len(server.done), server.most) == (64, batches.IN_FLIGHT)
 
 
-async def test_kinds_are_written_in_order():
+async def test_kinds_are_written_in_order() -> None:
     server = Server()
     plan = [reservation("us-1", "a"), reservation("us-2", "a"), template("a"), status("a")]
     begun_after = []
@@ -71,7 +71,7 @@ async def test_kinds_are_written_in_order():
     ]
 
 
-async def test_failure_stops_only_its_workload():
+async def test_failure_stops_only_its_workload() -> None:
     refused = reservation("us-1", "a")
     server = Server([refused])
     others = [reservation("us-2", "b"), template("b"), status("b")]
@@ -79,13 +79,13 @@ async def test_failure_stops_only_its_workload():
     assert (clean, server.done) == (False, [refused, *others])
 
 
-async def test_failure_without_workload_stops_nothing():
+async def test_failure_without_workload_stops_nothing() -> None:
     refused = Evict("ml", "pod", "p")
     server = Server([refused])
     assert (await server.perform(refused, status("a")), server.done) == (False, [refused, status("a")])
 
 
-async def test_lost_lease_stops_writing():
+async def test_lost_lease_stops_writing() -> None:
     server = Server()
     plan = [*(reservation(f"us-{number}", "a") for number in range(64)), template("a")]
     clean = await batches.perform(plan, server.write, lambda: len(server.done) < 20)

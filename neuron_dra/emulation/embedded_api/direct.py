@@ -15,9 +15,10 @@ from neuron_dra.emulation.embedded_api import bodies
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.http import Handler
 from neuron_dra.errors import TooLarge, api_error
-from neuron_dra.kube.client import JSON, REQUEST_TIMEOUT_S, KubeClient
+from neuron_dra.kube.client import JSON, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class DirectClient(KubeClient):
         namespace: str,
         params: Mapping[str, str],
         *,
-        idle_timeout_s: float = REQUEST_TIMEOUT_S,
+        idle_timeout_s: float = DEFAULT_CLIENT_TIMING.request_s,
         gather_s: float = 0.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and yield its events, one JSON line each."""

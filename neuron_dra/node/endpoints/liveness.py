@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2 as grpc_health_pb2
@@ -17,25 +17,24 @@ from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.node.endpoints.sockets import inode
 from neuron_dra.node.prepare.kubelet import PROBE_METADATA
+from neuron_dra.node.timing import DEFAULT_TIMING, LivenessTiming
 
 log = logging.getLogger(__name__)
 
-LAG_ALARM_S: Final = 0.5
 GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-
-LIVENESS_TIMEOUT_S: Final = 3.0
-WATCH_PERIOD_S: Final = 10.0
-HOLDS_S: Final = 2.0  # how long a result is reused
 
 
 class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC health: makes the kubelet's calls to our own sockets.
 
-    Any client may call it over the network. So a result is reused for HOLDS_S seconds while the sockets are unchanged,
+    Any client may call it over the network. So a result is reused for a moment while the sockets are unchanged,
     and concurrent callers share one check: a flood of calls opens no channels.
     """
 
-    def __init__(self, dra_socket: Path, registration_socket: Path) -> None:
+    def __init__(
+        self, dra_socket: Path, registration_socket: Path, timing: LivenessTiming = DEFAULT_TIMING.liveness
+    ) -> None:
+        self._timing = timing
         self._sockets = dra_socket, registration_socket
         self._found = False
         self._found_of: object = None
@@ -57,13 +56,13 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             if response.status != sent:
                 sent = response.status
                 yield response
-            await asyncio.sleep(WATCH_PERIOD_S)
+            await asyncio.sleep(self._timing.watch_s)
 
     async def alive(self) -> bool:
-        """Return whether both sockets answer, or did up to HOLDS_S seconds ago."""
+        """Return whether both sockets answer, or did up to `holds_s` seconds ago."""
         async with self._looking:
             sockets = [inode(path) for path in self._sockets]
-            if sockets != self._found_of or time.monotonic() - self._found_at >= HOLDS_S:
+            if sockets != self._found_of or time.monotonic() - self._found_at >= self._timing.holds_s:
                 self._found = await self._look()
                 self._found_of, self._found_at = sockets, time.monotonic()
             return self._found
@@ -77,10 +76,10 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 grpc.aio.insecure_channel(f"unix:{dra_socket}", options=options) as dra,
             ):
                 await registration_pb2_grpc.RegistrationStub(registration).GetInfo(
-                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S, metadata=(PROBE_METADATA,)
+                    registration_pb2.InfoRequest(), timeout=self._timing.call_s, metadata=(PROBE_METADATA,)
                 )
                 await dra_pb2_grpc.DRAPluginStub(dra).NodePrepareResources(
-                    dra_pb2.NodePrepareResourcesRequest(), timeout=LIVENESS_TIMEOUT_S
+                    dra_pb2.NodePrepareResourcesRequest(), timeout=self._timing.call_s
                 )
         except grpc.aio.AioRpcError as err:
             log.error("liveness probe failed", extra={"code": err.code().name, "detail": err.details()})
@@ -91,13 +90,14 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 class Lag:
     """Reports the event loop's worst delay, in seconds, of the last minute."""
 
-    def __init__(self, report: Callable[[float], None]) -> None:
+    def __init__(self, report: Callable[[float], None], alarm_s: float) -> None:
         self._report = report
+        self._alarm_s = alarm_s
         self._worst, self._since = 0.0, time.monotonic()
 
     def take(self, lag_s: float) -> None:
         """Record one delay; log a long one and report the worst."""
-        if lag_s > LAG_ALARM_S:
+        if lag_s > self._alarm_s:
             log.warning("the event loop was blocked", extra={"seconds": round(lag_s, 2)})
         if time.monotonic() - self._since > 60.0:
             self._worst, self._since = 0.0, time.monotonic()

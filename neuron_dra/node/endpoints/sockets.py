@@ -107,7 +107,7 @@ class TcpHealthServer:
         self._configure = configure
         self._server: grpc.aio.Server | None = None
 
-    async def run(self, retry_s: float = 2.0) -> None:
+    async def run(self, retry_s: float) -> None:
         """Bind the port, every `retry_s` seconds until that succeeds; return once it serves."""
         waiting = False
         while not await self._bind():

@@ -27,13 +27,9 @@ from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish import sysfs_helper
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.timing import CounterTiming
 
 log = logging.getLogger(__name__)
-
-DEADLINE_S: Final = 3.0  # for a reading, and for each file in the search for one that hangs
-PODS_S: Final = 2.0  # for the kubelet's list
-FRESH_S: Final = 1.0  # readings are not repeated more often
-PROBE_S: Final = 60.0  # between attempts to read what hangs
 
 CORE: Final = ("neuron_device", "core", *WHO)
 DEVICE: Final = ("neuron_device", *WHO)
@@ -139,7 +135,9 @@ class Telemetry(Collector):
         socket: Path,
         node: Callable[[], Node],
         hanging: Callable[[], Collection[str]],
+        timing: CounterTiming,
     ) -> None:
+        self._timing = timing
         self._files = telemetry.files(cores=detail == "cores")
         self._reader = Reader(root, ((), (), self._files))
         self._prepared = prepared
@@ -159,7 +157,7 @@ class Telemetry(Collector):
         """Read the counters, unless they are fresh. Never raises: without a reading there are no series."""
         loop = asyncio.get_running_loop()
         async with self._order:
-            if self._read_at is not None and loop.time() < self._read_at + FRESH_S:
+            if self._read_at is not None and loop.time() < self._read_at + self._timing.fresh_s:
                 return
             began = loop.time()
             raw, pods = await asyncio.gather(self._read(), self._pods())
@@ -189,13 +187,13 @@ class Telemetry(Collector):
         left_out = {*self._own, *self._hanging()}
         try:
             try:
-                return await self._reader.read(DEADLINE_S, left_out)
+                return await self._reader.read(self._timing.deadline_s, left_out)
             except Overdue:
-                await self._reader.search(DEADLINE_S, left_out)
+                await self._reader.search(self._timing.deadline_s, left_out)
                 log.warning("the counters of the devices were read too slowly")
         except Overdue as err:
             unit = sysfs_helper.unit_of(err.path or sysfs_helper.CLASS)
-            self._own[unit] = asyncio.get_running_loop().time() + PROBE_S
+            self._own[unit] = asyncio.get_running_loop().time() + self._timing.probe_s
             log.warning("a read of a counter hangs; its device has no counters for now", extra={"path": err.path})
         except OSError as err:
             log.warning("cannot read the counters of the devices", extra={"error": str(err)})
@@ -205,8 +203,8 @@ class Telemetry(Collector):
         if not self._prepared.claims or not self._socket.exists():
             return ()
         try:
-            async with asyncio.timeout(PODS_S):
-                return await pod_resources.listed(self._socket, PODS_S)
+            async with asyncio.timeout(self._timing.pods_s):
+                return await pod_resources.listed(self._socket, self._timing.pods_s)
         except (ConnectionError, TimeoutError) as err:
             log.debug("the kubelet does not list its pods", extra={"error": str(err)})
             return ()

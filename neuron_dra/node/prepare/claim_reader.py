@@ -5,30 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Final
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.errors import ClaimError, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
-
-GET_TIMEOUT_S: Final = 8.0
 
 
 class ClaimReader:
     """Reads the claims that one node needs."""
 
-    def __init__(self, client: KubeClient, node_name: str) -> None:
+    def __init__(self, client: KubeClient, node_name: str, timing: PrepareTiming = DEFAULT_TIMING.prepare) -> None:
+        self._timing = timing
         self._client = client
         self._node_name = node_name
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read and decode a claim, without a cache. Raises ClaimError, ApiError."""
         try:
-            raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=GET_TIMEOUT_S)
+            raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=self._timing.get_s)
         except NotFound as err:
             raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist", status=404) from err
         try:

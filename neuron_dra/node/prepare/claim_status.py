@@ -11,6 +11,7 @@ import datetime
 import logging
 import random
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from neuron_dra.api import claims as wire
@@ -23,18 +24,19 @@ from neuron_dra.kube.client import KubeClient, decode_object
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node import version
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.timing import Timing
 
 log = logging.getLogger(__name__)
 
 OLDEST: Final = (1, 36)
-AGAIN_S: Final = (1.0, 60.0)  # first and longest wait after a failed write
 CONFLICTS: Final = 5  # attempts at once, each with the claim as it is by then
 
 
 class ClaimStatus:
     """Keeps the status of the prepared claims; `run` ends only where the API server is too old for it."""
 
-    def __init__(self, client: KubeClient, prepared: PreparedClaims) -> None:
+    def __init__(self, client: KubeClient, prepared: PreparedClaims, timing: Timing) -> None:
+        self._timing = timing
         self._client = client
         self._prepared = prepared
         self._done: dict[str, str] = {}  # by UID: when the claim was prepared whose status has what it should
@@ -42,23 +44,26 @@ class ClaimStatus:
 
     async def run(self) -> None:
         """Write the status of each prepared claim once, until cancelled."""
-        found = (await version.server(self._client)).version
+        found = (await version.server(self._client, self._timing.version_retry_s)).version
         release = versions.parse(found)
         if release is None or release < OLDEST:
             log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": found})
             return
-        waits = backoff.delays(*AGAIN_S, random.random)
+        waits = self._delays()
         again, until = True, 0.0
         while True:
             seen = self._prepared.changed.count
             if await self._write_all(again=again):
-                waits, again = backoff.delays(*AGAIN_S, random.random), True
+                waits, again = self._delays(), True
                 await self._prepared.changed.after(seen)
                 continue
             now = time.monotonic()
             if again:
                 until = now + next(waits)
             again = not await self._prepared.changed.after(seen, max(0.0, until - now))
+
+    def _delays(self) -> Iterator[float]:
+        return backoff.delays(*self._timing.prepare.status_retry_s, random.random)
 
     async def _write_all(self, *, again: bool) -> bool:
         """Write what is missing; return False if a write failed and may succeed later.

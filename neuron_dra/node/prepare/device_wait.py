@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-
-LOOK_AGAIN_S: Final = 1.0  # another plugin process on this node may have unprepared the claim
 
 
 class DeviceWait:
@@ -23,7 +20,9 @@ class DeviceWait:
         withdrawn: Callable[[], bool],
         stopping: Callable[[], bool],
         device_wait_s: float,
+        look_again_s: float,
     ) -> None:
+        self._look_again_s = look_again_s
         self._prepared = prepared
         self._withdrawn = withdrawn
         self._stopping = stopping
@@ -35,7 +34,7 @@ class DeviceWait:
         `seen` is the count of changes at which `holder` held the device.
         """
         while not self._stopping() and (left := self._until - asyncio.get_running_loop().time()) > 0:
-            await self._prepared.changed.after(seen, min(left, LOOK_AGAIN_S))
+            await self._prepared.changed.after(seen, min(left, self._look_again_s))
             if self._withdrawn() or holder not in self._prepared.claims:
                 return True
             seen = self._prepared.changed.count

@@ -25,6 +25,7 @@ from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.timing import DEFAULT_TIMING, KubeletTiming
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +42,6 @@ SUPPORTED_VERSIONS: Final = (
     "v1alpha1.DRAResourceHealth",
 )
 PROBE_METADATA: Final = ("neuron-dra-probe", "1")  # marks our own liveness probe, as opposed to the kubelet
-VERDICT_PATIENCE_S: Final = 30.0
-REFUSAL_PAUSE_S: Final = 10.0
-HEALTH_TIMEOUT_S: Final = 60  # without an update for this long, the kubelet reports Unknown
-HEALTH_PERIOD_S: Final = 20.0  # less than half of HEALTH_TIMEOUT_S
 
 
 class Claims(Protocol):
@@ -155,7 +152,8 @@ def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClai
 class HealthService:
     """NodeWatchResources: sends the complete list at once, on every change, and before the last one expires."""
 
-    def __init__(self, source: HealthSource, pool: str) -> None:
+    def __init__(self, source: HealthSource, pool: str, timing: KubeletTiming = DEFAULT_TIMING.kubelet) -> None:
+        self._timing = timing
         self._source = source
         self._pool = pool
 
@@ -163,7 +161,7 @@ class HealthService:
         self, request: health_pb2.NodeWatchResourcesRequest, context: Any
     ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
         """Yield lists until the kubelet disconnects or the plugin stops. A slow reader gets only the latest list."""
-        async for devices in self._source.follow(HEALTH_PERIOD_S):
+        async for devices in self._source.follow(self._timing.health_s):
             yield self._message(devices)
 
     def _message(self, devices: Iterable[DeviceHealth]) -> health_pb2.NodeWatchResourcesResponse:
@@ -175,7 +173,7 @@ class HealthService:
                     device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
                     health=health_pb2.HealthStatus.Value(device.status.value),
                     last_updated_time=read_at if device.status is Health.HEALTHY else now,
-                    health_check_timeout_seconds=HEALTH_TIMEOUT_S,
+                    health_check_timeout_seconds=self._timing.health_timeout_s,
                     message=device.message[:1024],
                 )
                 for device in devices
@@ -214,7 +212,10 @@ def handlers(dra: DraService, health: HealthService) -> list[grpc.GenericRpcHand
 class Registration(registration_pb2_grpc.RegistrationServicer):
     """Registers the plugin with the kubelet, and keeps the kubelet's verdict."""
 
-    def __init__(self, endpoint: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, endpoint: str, on_change: Callable[[], None], timing: KubeletTiming = DEFAULT_TIMING.kubelet
+    ) -> None:
+        self._timing = timing
         self._endpoint = endpoint
         self._on_change = on_change
         self.registered = False
@@ -250,8 +251,8 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     def needs_fresh_socket(self) -> bool:
         """Return True without an accepted registration: older kubelets retry only on a new socket."""
         now = time.monotonic()
-        return (self.refused_at is not None and now - self.refused_at > REFUSAL_PAUSE_S) or (
-            self.asked_at is not None and now - self.asked_at > VERDICT_PATIENCE_S
+        return (self.refused_at is not None and now - self.refused_at > self._timing.rejected_s) or (
+            self.asked_at is not None and now - self.asked_at > self._timing.verdict_s
         )
 
     def start_over(self) -> None:

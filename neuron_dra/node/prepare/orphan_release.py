@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core import in_use, versions
@@ -20,12 +19,9 @@ from neuron_dra.errors import ApiError, ClaimError
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.timing import OrphanTiming
 
 log = logging.getLogger(__name__)
-
-LOOK_S: Final = 30.0
-ABSENT_S: Final = 300.0  # the kubelet does not list a force-deleted pod while its containers end
-ASK_AGAIN_S: Final = (300.0, 3600.0)  # first and longest wait while the API server still has the claim
 
 
 class OrphanRelease:
@@ -38,7 +34,9 @@ class OrphanRelease:
         node_name: str,
         socket: Path,
         kubelet_version: Callable[[], str],
+        timing: OrphanTiming,
     ) -> None:
+        self._timing = timing
         self._prepared = prepared
         self._claims = claims
         self._node_name = node_name
@@ -50,9 +48,9 @@ class OrphanRelease:
         self._logged = ""
 
     async def run(self) -> None:
-        """Check every LOOK_S seconds, until cancelled."""
+        """Check every `look_s` seconds, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._timing.look_s)
             try:
                 await self.look()
             except (OSError, TimeoutError) as err:
@@ -67,11 +65,12 @@ class OrphanRelease:
         for kept in (self._ask_at, self._waits_s):
             for uid in [uid for uid in kept if uid not in absent]:
                 del kept[uid]
-        gone = [
-            absent[uid]
+        due = [
+            uid
             for uid, since in self._absent_since.items()
-            if now >= since + ABSENT_S and now >= self._ask_at.get(uid, 0.0) and await self._is_gone(absent[uid], now)
+            if now >= since + self._timing.absent_s and now >= self._ask_at.get(uid, 0.0)
         ]
+        gone = [absent[uid] for uid in due if await self._is_gone(absent[uid], now)]
         if gone:
             still = await self._absent({claim.ref.uid: claim for claim in gone})  # again, after the API server's reply
             for claim in await self._prepared.forget(list(still.values())):
@@ -87,7 +86,7 @@ class OrphanRelease:
             self._log_once("kubelets before 1.34 do not list claims", len(claims))
             return {}
         try:
-            pods = await pod_resources.listed(self._socket)
+            pods = await pod_resources.listed(self._socket, self._timing.list_s)
         except ConnectionError as err:
             self._log_once(f"the kubelet's pod-resources API is unavailable ({self._socket}): {err}", len(claims))
             return {}
@@ -103,7 +102,8 @@ class OrphanRelease:
             log.info("cannot look up a claim yet", extra={"claim": str(claim.ref), "error": str(err)})
             return False
         if exists:
-            self._waits_s[uid] = min(2 * self._waits_s.get(uid, ASK_AGAIN_S[0] / 2), ASK_AGAIN_S[1])
+            first_s, longest_s = self._timing.ask_again_s
+            self._waits_s[uid] = min(2 * self._waits_s.get(uid, first_s / 2), longest_s)
             self._ask_at[uid] = now + self._waits_s[uid]
         return not exists
 

@@ -5,30 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Final
 
 from neuron_dra.errors import ApiError, ClaimError
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.timing import DEFAULT_TIMING, OrphanTiming
 
 log = logging.getLogger(__name__)
 
-FIRST_S: Final = (30.0, 90.0)  # varied, so that the plugins of many nodes do not look at once
-PERIOD_S: Final = 3600.0
 
-
-async def report(prepared: PreparedClaims, claims: ClaimReader, metrics: Metrics) -> None:
+async def report(
+    prepared: PreparedClaims, claims: ClaimReader, metrics: Metrics, timing: OrphanTiming = DEFAULT_TIMING.orphans
+) -> None:
     """Log and count such claims; look soon after the start, then every hour. Unprepared ones no longer count."""
     now = asyncio.get_running_loop().time
     gone: set[str] = set()
-    seen, look_at = prepared.changed.count, now() + random.uniform(*FIRST_S)
+    seen, look_at = prepared.changed.count, now() + random.uniform(*timing.report_first_s)
     while True:
         await prepared.changed.after(seen, look_at - now())
         seen = prepared.changed.count
         if now() >= look_at:
             gone = await _without_object(prepared, claims, gone)
-            look_at = now() + PERIOD_S
+            look_at = now() + timing.report_s
         gone &= prepared.claims.keys()
         metrics.orphans(len(gone))
 

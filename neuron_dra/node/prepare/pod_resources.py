@@ -8,8 +8,8 @@ from typing import Any, Final
 import grpc
 
 from neuron_dra.core.in_use import ListedClaim, ListedPod
+from neuron_dra.node.timing import DEFAULT_TIMING
 
-TIMEOUT_S: Final = 10.0
 _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     ("grpc.use_local_subchannel_pool", 1),
@@ -17,7 +17,7 @@ _OPTIONS: Final = (
 )
 
 
-async def listed(socket: Path, timeout_s: float = TIMEOUT_S) -> tuple[ListedPod, ...]:
+async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s) -> tuple[ListedPod, ...]:
     """Return all pods that the kubelet lists. Raises ConnectionError if the call fails."""
     # Imported on first use: most nodes never need it.
     from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2, podresources_pb2_grpc

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
@@ -17,10 +16,9 @@ from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.specs import Spec
 from neuron_dra.node.prepare.store import Decide
+from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
-
-RETRY_S: Final = (1.0, 30.0)
 
 
 class Recovery:
@@ -38,7 +36,9 @@ class Recovery:
         adopt: Callable[[Claim], PreparedClaim],
         ready: Callable[[], Awaitable[object]],
         metrics: Metrics,
+        timing: PrepareTiming = DEFAULT_TIMING.prepare,
     ) -> None:
+        self._timing = timing
         self._prepared = prepared
         self._store = prepared.store
         self._claims = claims
@@ -67,7 +67,7 @@ class Recovery:
 
     async def rebuild(self) -> None:
         """Rebuild the checkpoint; retry until that succeeds."""
-        waits = backoff.delays(*RETRY_S, random.random)
+        waits = backoff.delays(*self._timing.rebuild_retry_s, random.random)
         while self._prepared.damaged is not None:
             try:
                 claims = await self._collect()

@@ -7,6 +7,7 @@ commit leaves the result on disk, and the kubelet's retry gets it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -26,10 +27,11 @@ from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.specs import Spec
+from neuron_dra.node.timing import DEFAULT_TIMING
 
 log = logging.getLogger(__name__)
 
-LOCK_TIMEOUT_S: Final = 15.0  # well below the kubelet's 45 s: it gets a reason, not a timeout
+_LOCK_S: Final = DEFAULT_TIMING.prepare.lock_s
 CHECKPOINT: Final = "checkpoint.json"
 LAST_GOOD: Final = "checkpoint.json.bak"
 INVENTORY: Final = "inventoryTaken"
@@ -54,13 +56,13 @@ class Store:
     In a rolling update two processes use the same folders, so what was read before the lock is read again under it.
     """
 
-    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files) -> None:
+    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files, lock_s: float = _LOCK_S) -> None:
         self._folder = folder
         self._cdi_root = cdi_root
         self._boot_id = boot_id
         self._files = files
         self._metadata = MetadataFiles(cdi_root, files)
-        self._lock_path = folder / "serialize.lock"
+        self._locked = functools.partial(locked, folder / "serialize.lock", timeout_s=lock_s)
         self._seen: _Seen | None = None
         self._opened: Mark | None = None  # None if the checkpoint was damaged
 
@@ -304,9 +306,6 @@ class Store:
             return rebuilt
 
     # Inside the lock.
-
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
-        return locked(self._lock_path, timeout_s=LOCK_TIMEOUT_S)
 
     def _read(self, *, former_boot_too: bool = False) -> Checkpoint:
         raw = self._files.read(self._folder / CHECKPOINT)

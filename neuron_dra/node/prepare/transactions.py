@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
@@ -24,11 +24,9 @@ from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInU
 from neuron_dra.node.prepare.device_wait import DeviceWait
 from neuron_dra.node.prepare.group_commit import GroupCommit
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
-
-FETCH_AGAIN_S: Final = (0.25, 4.0)  # first and longest wait after the API server failed
-LONGEST_RETRY_AFTER_S: Final = 8.0  # cap on Retry-After: the kubelet waits 45 s in all
 
 
 class Admission(Protocol):
@@ -44,17 +42,20 @@ class Admission(Protocol):
 class Transactions:
     """Runs one transaction per claim at a time, even if its callers are cancelled.
 
-    A prepare waits up to `device_wait_s` seconds for a device that another claim holds, and retries a failing API
-    server for up to `fetch_patience_s` seconds.
+    A prepare waits up to `device_wait_s` seconds for a device that another claim holds.
     """
 
     def __init__(
-        self, prepared: PreparedClaims, admission: Admission, device_wait_s: float = 0.0, fetch_patience_s: float = 0.0
+        self,
+        prepared: PreparedClaims,
+        admission: Admission,
+        device_wait_s: float = 0.0,
+        timing: PrepareTiming = DEFAULT_TIMING.prepare,
     ) -> None:
         self.prepared = prepared
         self._admission = admission
         self._device_wait_s = device_wait_s
-        self._fetch_patience_s = fetch_patience_s
+        self._timing = timing
         self._stopping = False
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
         self._withdrawn: set[str] = set()  # UIDs of claims that were unprepared while their prepare was running
@@ -133,9 +134,13 @@ class Transactions:
         This happens when a pod is deleted without a grace period and another replaces it: the scheduler allocates the
         device again before the kubelet has ended the container.
         """
-        fetch_until = asyncio.get_running_loop().time() + self._fetch_patience_s
+        fetch_until = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
         wait = DeviceWait(
-            self.prepared, lambda: ref.uid in self._withdrawn, lambda: self._stopping, self._device_wait_s
+            self.prepared,
+            lambda: ref.uid in self._withdrawn,
+            lambda: self._stopping,
+            self._device_wait_s,
+            self._timing.look_again_s,
         )
         is_logged = False
         while True:
@@ -158,12 +163,12 @@ class Transactions:
 
     async def _fetched(self, ref: ClaimRef, wait: DeviceWait, until: float) -> Claim:
         """Read a claim; retry while the API server fails or limits the rate. Raises ClaimError, ApiError."""
-        waits = backoff.delays(*FETCH_AGAIN_S, random.random)
+        waits = backoff.delays(*self._timing.fetch_retry_s, random.random)
         while True:
             try:
                 return await self._admission.fetch(ref)
             except (TooManyRequests, Unavailable) as err:
-                if not await wait.pause(_pause(err, next(waits)), until):
+                if not await wait.pause(self._pause(err, next(waits)), until):
                     raise
                 log.info("retrying the API server", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})
 
@@ -185,12 +190,12 @@ class Transactions:
         if self.prepared.damaged is not None:
             raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged})")
 
-
-def _pause(err: ApiError, usual_s: float) -> float:
-    """Return the seconds to wait before a retry; Retry-After counts up to LONGEST_RETRY_AFTER_S."""
-    if err.retry_after_s is None:
-        return usual_s
-    return max(usual_s, backoff.not_before(min(err.retry_after_s, LONGEST_RETRY_AFTER_S), random.random))
+    def _pause(self, err: ApiError, usual_s: float) -> float:
+        """Return the seconds to wait before a retry; Retry-After counts up to a limit."""
+        if err.retry_after_s is None:
+            return usual_s
+        wanted_s = min(err.retry_after_s, self._timing.longest_retry_after_s)
+        return max(usual_s, backoff.not_before(wanted_s, random.random))
 
 
 _REBUILDING = "the node's checkpoint was damaged and is being rebuilt; the kubelet tries again"

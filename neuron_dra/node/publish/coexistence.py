@@ -11,16 +11,16 @@ from typing import Any, Final
 
 RESOURCE_PREFIX: Final = "aws.amazon.com/neuron"  # neuron, neuroncore, and the old neurondevice
 CONNECT_TIMEOUT_S: Final = 1.0
-PERIOD_S: Final = 10.0
 
 
 class DevicePluginWatch:
-    """Looks for a device plugin's socket in a folder, every PERIOD_S seconds; `socket` is its name, or None."""
+    """Looks for a device plugin's socket in a folder, every `period_s` seconds; `socket` is its name, or None."""
 
-    def __init__(self, folder: Path, node_name: str, then: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, node_name: str, then: Callable[[], None], period_s: float) -> None:
         self._folder = folder
         self._node_name = node_name
         self._then = then
+        self._period_s = period_s
         self.socket: str | None = None
         self.looked = asyncio.Event()  # set after the first look
 
@@ -39,7 +39,7 @@ class DevicePluginWatch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(self._period_s)
             await self.look()
 
 

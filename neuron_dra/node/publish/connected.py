@@ -21,12 +21,11 @@ from neuron_dra.kube.requests import DEVICE_CLASSES
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
+from neuron_dra.node.timing import PublishTiming
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
 
-RECHECK_S: Final = 60.0  # first wait while something forbids connected sets; it doubles
-CHECK_S: Final = 720.0  # longest wait, and the wait while they are published
 EVENT: Final = "NeuronConnectedSetsOff"
 MARKER: Final = "connected-sets"
 """A file in the plugin's folder while claims may have connected sets: slices may be wiped, and the setting changed."""
@@ -38,6 +37,7 @@ class ConnectedSets:
     def __init__(
         self,
         settings: PluginSettings,
+        timing: PublishTiming,
         node: OwnNode,
         client: KubeClient,
         publisher: SlicePublisher,
@@ -54,7 +54,8 @@ class ConnectedSets:
         self._made: tuple[Node, bool, Division | None] | None = None
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
         self.look_at: float | None = None  # when to check again
-        self._wait_s = RECHECK_S
+        self._first_s, self._longest_s = timing.sets_check_s
+        self._wait_s = self._first_s
         self._kubelet = ""  # its version at the last check
         self.leaving: Leaving | None = None
 
@@ -91,7 +92,7 @@ class ConnectedSets:
             except OSError as err:
                 self.why_not = f"{self._path} cannot be written: {err}"
                 self._events.post("Warning", EVENT, f"connected sets of devices are not published: {self.why_not}")
-                self.look_at = asyncio.get_running_loop().time() + RECHECK_S
+                self.look_at = asyncio.get_running_loop().time() + self._first_s
         return self._publisher.keeps_counters is True and (self.on or in_play)
 
     async def _check(self, pool: slices.Pool, *, wanted: bool) -> None:
@@ -108,9 +109,9 @@ class ConnectedSets:
             self._events.post("Warning", EVENT, f"connected sets of devices are not published: {why}")
             if why != self.why_not:
                 log.warning("connected sets of devices are not published", extra={"reason": why})
-        self._wait_s = min(2 * self._wait_s, CHECK_S) if why and why == self.why_not else RECHECK_S
+        self._wait_s = min(2 * self._wait_s, self._longest_s) if why and why == self.why_not else self._first_s
         self.why_not = why
-        self.look_at = now + (self._wait_s if why else CHECK_S)
+        self.look_at = now + (self._wait_s if why else self._longest_s)
 
     async def _find_out(self, pool: slices.Pool) -> str:
         """Return why connected sets must not be published; what costs no request is checked first. Raises ApiError."""

@@ -19,11 +19,10 @@ from neuron_dra.core.topology import Node
 from neuron_dra.node.publish import sysfs, sysfs_helper
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
 from neuron_dra.node.signal import Signal
+from neuron_dra.node.timing import DEFAULT_TIMING, HardwareTiming
 
 log = logging.getLogger(__name__)
 
-DEADLINE_S: Final = 10.0  # for a whole reading, and for each file in the search for one that hangs
-PROBE_S: Final = 30.0  # between attempts to read a file that hangs
 SIMULATED: Final = ".fake-node"
 """A file in the root of simulated hardware: the container runtime uses device files of that folder, not of /dev."""
 
@@ -35,7 +34,8 @@ class Hardware:
     good for `hold_s` seconds. Until the first reading ends, `known` is not set and `node` has no devices.
     """
 
-    def __init__(self, host_root: str, hold_s: float = 0.0) -> None:
+    def __init__(self, host_root: str, hold_s: float = 0.0, timing: HardwareTiming = DEFAULT_TIMING.hardware) -> None:
+        self._timing = timing
         self._root = Path(host_root or "/")
         self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
@@ -67,19 +67,19 @@ class Hardware:
                 self.learn(self.facts)
 
     async def wait(self) -> None:
-        """Return when the hardware has been read, or after DEADLINE_S seconds."""
+        """Return when the hardware has been read, or when it takes longer than a reading may."""
         if not self.known.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DEADLINE_S):
+                async with asyncio.timeout(self._timing.deadline_s):
                     await self.known.wait()
 
-    async def poll(self, period_s: float) -> None:
-        """Read now, and again every `period_s` seconds, until cancelled."""
+    async def poll(self) -> None:
+        """Read now, and again after each period, until cancelled."""
         reader = Reader(self._root)
         try:
             while True:
                 if not await self._look(reader):
-                    await asyncio.sleep(period_s)
+                    await asyncio.sleep(self._timing.period_s)
         finally:
             if self._probing is not None:
                 self._probing.cancel()
@@ -91,10 +91,10 @@ class Hardware:
         found = False
         try:
             try:
-                raw = await reader.read(DEADLINE_S, self._hanging)
+                raw = await reader.read(self._timing.deadline_s, self._hanging)
             except Overdue:
                 self._overdue()
-                raw = await reader.search(DEADLINE_S, self._hanging)
+                raw = await reader.search(self._timing.deadline_s, self._hanging)
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
@@ -112,10 +112,10 @@ class Hardware:
 
     async def _probe(self, reader: Reader) -> None:
         """Try to read what hangs; include it again if that succeeds."""
-        await asyncio.sleep(PROBE_S)
+        await asyncio.sleep(self._timing.probe_s)
         for unit, path in list(self._hanging.items()):
             with contextlib.suppress(Overdue, OSError):
-                await reader.probe(unit, DEADLINE_S)
+                await reader.probe(unit, self._timing.deadline_s)
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 

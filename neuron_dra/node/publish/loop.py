@@ -26,14 +26,12 @@ from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
+from neuron_dra.node.timing import PublishTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.2  # collects changes into one write; varied by half, so that nodes do not write at once
-COMPARE_S: Final = 720.0  # full list and compare, even if the watch reported no change: five an hour
-RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
 QUICK_RETRIES: Final = 5  # conflicts are retried at once, but only this often
 
 
@@ -62,6 +60,7 @@ class Publishing:
     def __init__(
         self,
         settings: PluginSettings,
+        timing: PublishTiming,
         dirty: Signal,
         sources: Sources,
         inventory: Inventory,
@@ -72,6 +71,7 @@ class Publishing:
         reports: Reports,
     ) -> None:
         self._settings = settings
+        self._timing = timing
         self._dirty = dirty
         self._hardware = sources.hardware
         self._node = sources.node
@@ -100,22 +100,22 @@ class Publishing:
 
     async def run(self) -> None:
         """Publish on every change until cancelled; failures are reported and retried."""
-        waits = backoff.delays(*RETRY_S, random.random)
+        waits = backoff.delays(*self._timing.retry_s, random.random)
         quick = QUICK_RETRIES
-        compare_at = _next_compare()
+        compare_at = self._next_compare()
         seen = 0
         while True:
             until = min(compare_at, self._look_at or compare_at)
             await self._dirty.after(seen, until - asyncio.get_running_loop().time())
-            await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
+            await asyncio.sleep(self._timing.gather_s * random.uniform(0.5, 1.5))
             seen = self._dirty.count
             self._look_at = None
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
                     await self._publisher.cache.relist()
-                    compare_at = _next_compare()
+                    compare_at = self._next_compare()
                 await self.publish()
-                waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
+                waits, quick = backoff.delays(*self._timing.retry_s, random.random), QUICK_RETRIES
             except (Conflict, AlreadyExists, NotFound) as err:
                 log.info("slices were changed meanwhile; comparing again", extra={"error": str(err)})
                 self._dirty.notify()
@@ -225,7 +225,6 @@ class Publishing:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""
 
-
-def _next_compare() -> float:
-    """Return the loop's time of the next full compare, varied so that nodes do not list at once."""
-    return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)
+    def _next_compare(self) -> float:
+        """Return the loop's time of the next full compare, varied so that nodes do not list at once."""
+        return asyncio.get_running_loop().time() + self._timing.compare_s * random.uniform(0.9, 1.1)

@@ -17,7 +17,6 @@ from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
-POLL_S: Final = 1.0
 ORPHANED_POLLS: Final = 5  # an older plugin takes the lock if it has been free for this many polls
 
 

@@ -16,6 +16,7 @@ from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.timing import PublishTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.settings import PluginSettings
 
@@ -38,6 +39,7 @@ class WantedDevices:
     def __init__(
         self,
         settings: PluginSettings,
+        timing: PublishTiming,
         hardware: Hardware,
         prepared: PreparedClaims,
         claims: ClaimReader,
@@ -46,6 +48,7 @@ class WantedDevices:
         connected: ConnectedSets,
     ) -> None:
         self._settings = settings
+        self._timing = timing.leaving
         self._hardware = hardware
         self._prepared = prepared
         self._claims = claims
@@ -70,10 +73,11 @@ class WantedDevices:
                 self._look_again(self._connected.look_at, found.look_at)
                 return Wanted(found.devices, found.counters, division.position if found.counters else None)
         now = asyncio.get_running_loop().time()
-        outcome = publication.decide(now, situation, self._claimed, answer)
+        outcome = publication.decide(now, situation, self._claimed, answer, self._timing)
         if outcome.needs_allocated:
             answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
-            outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
+            now = asyncio.get_running_loop().time()
+            outcome = publication.decide(now, situation, self._claimed, answer, self._timing)
         if outcome.keeps_shape and not self._keeps_shape:
             log.warning(
                 "--ultraserver-devices changed while claims are allocated on the node; its devices are published as "
@@ -92,11 +96,11 @@ class WantedDevices:
         """Decide on devices with counters; return the allocated devices too, if they were listed. Raises ApiError."""
         now = asyncio.get_running_loop().time()
         answer: set[str] | None = None
-        found = divided.decide(now, situation, division, self._connected.leaving)
+        found = divided.decide(now, situation, division, self._connected.leaving, None, self._timing)
         if found.needs_allocated:
             claims = self._claims.allocated(reserved=False)
             answer = {device.device async for claim in claims for device in claim.devices}
-            found = divided.decide(now, situation, division, self._connected.leaving, answer)
+            found = divided.decide(now, situation, division, self._connected.leaving, answer, self._timing)
         self._connected.leaving = found.leaving
         return found, answer
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Final
 
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.claims import Claim
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import ApiError
+from neuron_dra.node.timing import DEFAULT_TIMING, UltraServerTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 
 log = logging.getLogger(__name__)
 
-REFUSAL_WAIT_S: Final = 10.0  # a rejected claim delays its pod by 90 s, and the kubelet waits 45 s
-REFRESH_S: Final = 2.5
-
 
 class ReservationGate:
     """Decides which claims wait for a change of the node's reservation."""
 
-    def __init__(self, node_name: str, watch: UltraServerWatch, tags: TagKeeper) -> None:
+    def __init__(
+        self,
+        node_name: str,
+        watch: UltraServerWatch,
+        tags: TagKeeper,
+        timing: UltraServerTiming = DEFAULT_TIMING.ultraserver,
+    ) -> None:
+        self._timing = timing
         self._node_name = node_name
         self._watch = watch
         self._tags = tags
@@ -51,16 +55,16 @@ class ReservationGate:
     async def known(self) -> None:
         """Return once the NeuronUltraServer has been read or is known to be absent, at the latest after 10 s."""
         now = asyncio.get_running_loop().time
-        until = now() + REFUSAL_WAIT_S
+        until = now() + self._timing.rejection_wait_s
         while self._watch.pending and now() < until:
-            await self._watch.changed.after(self._watch.changed.count, REFRESH_S)
+            await self._watch.changed.after(self._watch.changed.count, self._timing.refresh_s)
 
     async def wait(self, claim: Claim) -> None:
         """Return once `claim` matches the reservation, at the latest after 10 s; `reservation` then decides."""
         if not self._watch.pending and (self._watch.name is None or not self._refuses(claim)):
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REFUSAL_WAIT_S):
+            async with asyncio.timeout(self._timing.rejection_wait_s):
                 await self.known()
                 while self._watch.name is not None and self._refuses(claim):
                     try:
@@ -68,7 +72,7 @@ class ReservationGate:
                     except ApiError as err:
                         log.warning("cannot read the NeuronUltraServer", extra={"error": str(err)})
                     if self._refuses(claim):
-                        await self._watch.changed.after(self._watch.changed.count, REFRESH_S)
+                        await self._watch.changed.after(self._watch.changed.count, self._timing.refresh_s)
 
     def _refuses(self, claim: Claim) -> bool:
         return bool(reservation.why_refused(claim, self.reservation, self._node_name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final
 
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.claims import ClaimRef
@@ -17,13 +16,10 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.timing import DEFAULT_TIMING, UltraServerTiming
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 
 log = logging.getLogger(__name__)
-
-FIRST_ANSWER_S: Final = 10.0  # how long a node without a tag delays its first publish for its NeuronUltraServer
-RECHECK_S: Final = 5.0  # while a tag change waits for the node's claims
-MISSING_S: Final = 600.0  # how long a tag is kept after no object lists its reservation
 
 
 class TagKeeper:
@@ -35,7 +31,9 @@ class TagKeeper:
         watch: UltraServerWatch,
         prepared: PreparedClaims,
         claims: ClaimReader,
+        timing: UltraServerTiming = DEFAULT_TIMING.ultraserver,
     ) -> None:
+        self._timing = timing
         self._node_name = node_name
         self.watch = watch
         self._prepared = prepared
@@ -62,8 +60,8 @@ class TagKeeper:
         if self._first_at is None:
             self._first_at = now
             before = before or ultraserver.tag_on(published)
-        if before is None and self.watch.pending and now < self._first_at + FIRST_ANSWER_S:
-            self._look_again(self._first_at + FIRST_ANSWER_S)
+        if before is None and self.watch.pending and now < self._first_at + self._timing.first_answer_s:
+            self._look_again(self._first_at + self._timing.first_answer_s)
             return False
         await self._keep(before, await self._next(before))
         return True
@@ -79,8 +77,9 @@ class TagKeeper:
         return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
 
     def _given_up(self, before: Tag | None, reading: Reading) -> bool:
-        """Return True once no object has listed the reservation of a tag for MISSING_S seconds."""
+        """Return True once no object has listed the reservation of a tag for `missing_s` seconds."""
         loop = asyncio.get_running_loop()
+        missing_s = self._timing.missing_s
         if before is None or not ultraserver.outlives(before, reading):
             self._missing_since = None
             return False
@@ -88,11 +87,11 @@ class TagKeeper:
             self._missing_since = loop.time()
             log.warning(
                 "no NeuronUltraServer lists the reservation of this node; the reservation is kept",
-                extra={"workload": before.workload, "allocation": before.allocation_id, "for_s": MISSING_S},
+                extra={"workload": before.workload, "allocation": before.allocation_id, "for_s": missing_s},
             )
-        given_up = loop.time() >= self._missing_since + MISSING_S
+        given_up = loop.time() >= self._missing_since + missing_s
         if not given_up:
-            self._look_again(self._missing_since + MISSING_S)
+            self._look_again(self._missing_since + missing_s)
         return given_up
 
     async def _occupied(self, tag: Tag, *, ends: bool) -> bool:
@@ -107,12 +106,12 @@ class TagKeeper:
         ]
         now = asyncio.get_running_loop().time()
         if prepared and not ends:
-            self._look_again(now + RECHECK_S)
+            self._look_again(now + self._timing.recheck_s)
             return True
         if now >= self._occupied_until:
             if not (await self._any_may_be_of(prepared, tag) or await self._is_allocated(tag)):
                 return False
-            self._occupied_until = asyncio.get_running_loop().time() + RECHECK_S
+            self._occupied_until = asyncio.get_running_loop().time() + self._timing.recheck_s
         self._look_again(self._occupied_until)
         return True
 
@@ -158,5 +157,5 @@ class TagKeeper:
             except OSError as err:
                 # A disk must not delay the reservation; the next publish tries again.
                 log.error("cannot write the workload tag to the checkpoint", extra={"error": str(err)})
-                self._look_again(asyncio.get_running_loop().time() + RECHECK_S)
+                self._look_again(asyncio.get_running_loop().time() + self._timing.recheck_s)
         self._unwritten = None if tag == self._prepared.tag else (tag,)

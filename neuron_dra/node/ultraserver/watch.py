@@ -20,12 +20,10 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 from neuron_dra.node.signal import Signal
+from neuron_dra.node.timing import DEFAULT_TIMING, UltraServerTiming
 
 log = logging.getLogger(__name__)
 
-PROBE_S: Final = 60.0  # first wait before looking for the CRD again; each wait is longer by as much
-LONGEST_PROBE_S: Final = 3600.0
-EXPECTED_PROBE_S: Final = 10.0  # if the settings expect an operator
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
 
@@ -76,7 +74,15 @@ State = NotFollowed | Unidentified | Outside | Watched
 class UltraServerWatch:
     """Watches the NeuronUltraServer of this node. `changed` is notified of every change of `reading`."""
 
-    def __init__(self, client: KubeClient, then: Callable[[], None], *, expected: bool = False) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        then: Callable[[], None],
+        *,
+        expected: bool = False,
+        timing: UltraServerTiming = DEFAULT_TIMING.ultraserver,
+    ) -> None:
+        self._timing = timing
         self._client = client
         self._expected = expected
         self._renamed = asyncio.Event()
@@ -170,11 +176,17 @@ class UltraServerWatch:
             except (NotFound, Forbidden) as err:
                 self._absent(err)
             self._look.clear()
-            absences = self.state.absences if isinstance(self.state, Watched) else 0
-            wait_s = EXPECTED_PROBE_S if self._expected else min(PROBE_S * absences, LONGEST_PROBE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(self._probe_in_s()):
                     await self._look.wait()
+
+    def _probe_in_s(self) -> float:
+        """Return the time until the CRD is looked for again."""
+        if self._expected:
+            return self._timing.expected_probe_s
+        absences = self.state.absences if isinstance(self.state, Watched) else 0
+        first_s, longest_s = self._timing.probe_s
+        return min(first_s * absences, longest_s)
 
     def _read(self) -> None:
         reflector = self._reflector

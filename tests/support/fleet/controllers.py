@@ -29,13 +29,15 @@ class Replica:
         api_url: str = "line:",
         *,
         elected: bool = True,
+        claims_for_a_node: int | None = None,
     ) -> None:
-        """`elected` False: it works without a Lease."""
+        """`elected` False: it works without a Lease. `claims_for_a_node`: as for Controller."""
         self.name = name
         self._connect = connect
         self._clock = clock
         self._report = report
         self._url = api_url
+        self._claims_for_a_node = claims_for_a_node
         self._flags = FLAGS if elected else FLAGS[1:]
         self._task: asyncio.Task[None] | None = None
         self._killing: asyncio.Task[None] | None = None
@@ -67,7 +69,13 @@ class Replica:
             parser.parse_args([*self._flags, "--kube-api-server", self._url]), {}, self.name
         )
         self.line = self._connect(self.name)
-        self.controller = Controller(loaded, KubeConfig(self._url), client=self.line, clock=self._clock.now)
+        self.controller = Controller(
+            loaded,
+            KubeConfig(self._url),
+            client=self.line,
+            clock=self._clock.now,
+            claims_for_a_node=self._claims_for_a_node,
+        )
         self._task = asyncio.create_task(self.controller.run(), name=self.name)
 
     async def stop(self) -> None:

@@ -96,9 +96,9 @@ class Fleet:
             for number, name in enumerate(names)
         }
         self.lines: list[Line] = []
-        self.replicas = [
-            Replica(f"controller-{n}", self.line, clock, self.trace, elected=replicas > 1) for n in range(replicas)
-        ]
+        # In half of the seeds the pods of a node are read instead of all claims, as in a cluster with many claims.
+        self._claims_for_a_node = random.Random(f"{seed} claims for a node").choice((0, None))
+        self.replicas = [self.replica(f"controller-{n}", elected=replicas > 1) for n in range(replicas)]
         kubelets = connect("fleet kubelets")
         self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=api is None)
         self.scheduler_line = self.line("scheduler")
@@ -121,6 +121,12 @@ class Fleet:
         self.least: dict[str, int] = {}
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
+
+    def replica(self, name: str, *, elected: bool = True) -> Replica:
+        """Return a new replica of the controller, which is not started."""
+        return Replica(
+            name, self.line, self.clock, self.trace, elected=elected, claims_for_a_node=self._claims_for_a_node
+        )
 
     def line(self, name: str) -> Line:
         """Return a new connection for a program."""

@@ -59,4 +59,5 @@ def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, s
 
 def offers(node: FleetNode, size: int) -> bool:
     """True if the node has the links that a group of this size needs."""
-    return bool({4: {1}, 2: {2, 3}, 1: {4}}[size] & set(node.modes)) and (size != 2 or 3 in node.modes)
+    modes = {4: {1}, 2: {2, 3}, 1: {4}}.get(size, set())  # what is left of a group that was lost has other sizes
+    return bool(modes & set(node.modes)) and (size != 2 or 3 in node.modes)

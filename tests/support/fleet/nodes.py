@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hack.bench import ultraservers
 from neuron_dra.core import names
 from neuron_dra.core.catalogue import lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
@@ -20,7 +21,6 @@ from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
-from tests.support import ultraservers
 from tests.support.fleet.network import Line
 
 GROUP = 4  # nodes of an UltraServer here

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, object_name
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
-from tests.support.fleet.controllers import Replica
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.network import Policy
 
@@ -135,7 +134,7 @@ async def roll_out(schedule: Schedule) -> str | None:
     index = schedule.rng.randrange(len(fleet.replicas))
     old = fleet.replicas[index]
     schedule.made += 1
-    new = Replica(f"controller-r{schedule.made}", fleet.line, fleet.clock, fleet.trace)
+    new = fleet.replica(f"controller-r{schedule.made}")
     fleet.replicas[index] = new
     fleet.old_replicas.append(old)
     new.start()
@@ -149,7 +148,7 @@ async def two_at_once(schedule: Schedule) -> str | None:
     """A controller without a Lease runs beside the others for a while, as with leaderElect=false."""
     fleet = schedule.fleet
     schedule.made += 1
-    other = Replica(f"controller-u{schedule.made}", fleet.line, fleet.clock, fleet.trace, elected=False)
+    other = fleet.replica(f"controller-u{schedule.made}", elected=False)
     fleet.old_replicas.append(other)
     other.start()
     seconds = schedule.rng.choice((1.0, 10.0, 60.0))

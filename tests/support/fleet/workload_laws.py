@@ -54,8 +54,19 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
             continue
         if not ready.get("reason") or not ready.get("message"):
             yield f"workload {name} is {state(workload)} without a reason"
+        yield from _missing_ranks(view.of(uid), workload)
         check = {"Allocated": _allocated, "Failed": _failed}.get(state(workload), _waiting)
         yield from check(view, uid, workload, nodes, known)
+
+
+def _missing_ranks(held: Iterable[Held], workload: Wire) -> Iterator[str]:
+    """No group may publish more ranks than the groups that the workload has, or is about to have again."""
+    allocations = [each.allocation for each in held]
+    groups = 1 + max((each.ultraserver_index for each in allocations), default=-1)
+    nodes = groups * int(workload["spec"]["topologySize"])
+    sizes = {each.world_size or 0 for each in allocations if each.phase is not Phase.DRAINING}
+    if max(sizes, default=0) > nodes:
+        yield f"workload {workload['metadata']['name']} has groups for {nodes} nodes, and they publish {max(sizes)}"
 
 
 def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:

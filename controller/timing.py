@@ -1,0 +1,138 @@
+"""The controller's waits, periods and deadlines. No flag changes them; docs/settings.md lists them.
+
+Each part of the controller gets its own group. The times that a user can change are in `settings`, those of a plan in
+its Limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.core.timing import seconds
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Of the Lease. The times are those of Kubernetes' own components."""
+
+    duration_s: int = seconds(15, "after which another replica may take a Lease that is not renewed")
+    renew_deadline_s: float = seconds(
+        10.0, "a leader that could not renew for this long stops writing, well before another may take over"
+    )
+    retry_s: float = seconds(2.0, "between renewals, or checks that the Lease is free; varied by up to a fifth")
+    request_s: float = seconds(5.0, "limit of reading the Lease")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTiming:
+    """Of the caches, beside the times of their watches."""
+
+    # Most changes of Nodes are heartbeats, 17 a second with 5,000 nodes, and change nothing.
+    heartbeats_s: float = seconds(0.5, "for which changes of Nodes are gathered")
+
+    # The ClusterRole may have been upgraded.
+    forbidden_s: float = seconds(60.0, "before Namespaces are read again after a 403")
+
+
+@dataclass(frozen=True, slots=True)
+class PassTiming:
+    """Of the loop that plans and writes."""
+
+    gather_s: float = seconds(0.05, "changes come in bursts: one plan for all in this time")
+    retry_s: tuple[float, float] = seconds((0.2, 30.0), "first and longest wait after a pass that failed")
+    idle_s: float = seconds(1.0, "between checks while another replica leads, or the caches are not complete")
+    busy_s: float = seconds(5.0, "between passes while another program reverts what every pass writes")
+    set_back_s: float = seconds(
+        5.0, "if the clock shows this much less than in the last pass, it was set back, and all waits end"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTiming:
+    """Of writes that were rejected, had no effect, or can wait."""
+
+    first_s: float = seconds(
+        0.2, "before a write that was rejected, or had no effect, is repeated; then 3 times longer"
+    )
+
+    # Pods take time to end, and budgets to allow it.
+    first_eviction_s: float = seconds(5.0, "the same, for an eviction")
+    longest_s: float = seconds(
+        90.0, "the longest of these waits; an UltraServer whose writes are rejected is avoided for this long"
+    )
+    forgotten_s: float = seconds(600.0, "after which the tries of an object no longer count")
+
+    # Readers need no more.
+    message_s: float = seconds(5.0, "between writes of a workload's status that only change a message")
+    crd_s: float = seconds(60.0, "between checks that a CRD of another release was replaced")
+
+
+@dataclass(frozen=True, slots=True)
+class PodTiming:
+    """Of the reads of pods, which are not cached."""
+
+    idle_s: float = seconds(
+        30.0, "how long a workload has idle nodes before its unscheduled pods are listed; then 3 times longer"
+    )
+    suspect_s: float = seconds(5.0, "before a pod that its node may reject is read again; then 3 times longer")
+    longest_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousTiming:
+    """Of the Services and their EndpointSlices, which follow the pods with rank 0."""
+
+    first_s: float = seconds(
+        0.5, "before a pod without an address is read again, or a failed request is repeated; then 3 times longer"
+    )
+    longest_s: float = seconds(10.0, "the longest of these waits, for a few workloads")
+
+    # For when many start at once.
+    unsettled_s: float = seconds(0.1, "the longest wait grows to this for each workload without an address")
+    longest_of_all_s: float = seconds(90.0, "but not beyond this")
+
+    # A pod that gets a new sandbox gets a new address. More often after a change, because a Node is Ready again after
+    # a reboot before the pod has its new address.
+    verify_s: float = seconds(300.0, "how often an address is verified")
+
+    # So that a large fleet costs no more than two requests a second.
+    workload_s: float = seconds(2.0, "that interval grows to this for each workload")
+    forbidden_s: float = seconds(60.0, "before Services are tried again after a 403")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTiming:
+    """Of the gRPC service."""
+
+    retry_s: float = seconds(5.0, "between tries to bind an address that is in use")
+    health_s: float = seconds(1.0, "how soon a health stream reports a change")
+    stop_s: float = seconds(2.0, "limit of the calls in progress when the controller ends")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Of `neuron-ultraserver-controller run`."""
+
+    lease: LeaseTiming = LeaseTiming()
+    caches: CacheTiming = CacheTiming()
+    passes: PassTiming = PassTiming()
+    writes: WriteTiming = WriteTiming()
+    pods: PodTiming = PodTiming()
+    rendezvous: RendezvousTiming = RendezvousTiming()
+    service: ServiceTiming = ServiceTiming()
+    client: ClientTiming = DEFAULT_CLIENT_TIMING
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherTiming:
+    """Of `neuron-ultraserver-controller watch-limits`."""
+
+    gather_s: float = seconds(1.0, "in which related changes are gathered, such as the pods of one Deployment")
+    retry_s: float = seconds(30.0, "before Events that were rejected are posted again; those that were posted are not")
+    client: ClientTiming = DEFAULT_CLIENT_TIMING
+
+
+DEFAULT_TIMING: Final = Timing()
+DEFAULT_WATCHER_TIMING: Final = WatcherTiming()

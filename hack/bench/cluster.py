@@ -1,0 +1,143 @@
+"""The controller as a process and the API server, as the controller's benchmark uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from hack.bench import api as bench_api
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+
+PLACE = "bench"
+PROBES = "127.0.0.1:18081"
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+
+
+class Controller:
+    """`neuron-ultraserver-controller run` as a process."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        self._command = [
+            str(Path(sys.executable).parent / "neuron-ultraserver-controller"),
+            "run",
+            "--leader-elect",
+            f"--leader-election-namespace={NAMESPACE}",
+            f"--kubeconfig={kubeconfig}",
+            f"--health-probe-bind-address={PROBES}",
+            f"--metrics-bind-address={PROBES}",
+        ]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Controller:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(30)
+
+    async def ready(self) -> bool:
+        """Return True if all watches have listed their objects."""
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"http://{PROBES}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of all threads so far, in seconds."""
+        assert self._process is not None
+        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+
+    def rss_mib(self, which: str = "VmRSS") -> float:
+        """Return the resident memory in MiB; with `VmHWM`, the maximum so far."""
+        return int(self._proc("status").split(f"{which}:")[1].split()[0]) / 1024
+
+    def _proc(self, name: str) -> str:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+
+
+class Cluster:
+    """The API server as the bench uses it."""
+
+    def __init__(self, client: KubeClient, writes: bench_api.Writes) -> None:
+        self.client = client
+        self.writes = writes
+        self._states: dict[str, str] = {}
+        self._changed = asyncio.Event()
+
+    async def prepare(self) -> None:
+        """Create the namespaces and the custom resources."""
+        import yaml
+
+        for name in (PLACE, NAMESPACE):
+            await self.client.create(NAMESPACES, "", {"metadata": {"name": name}})
+        for path in sorted((bench_api.REPOSITORY / "deploy/crds").glob("*.yaml")):
+            await self.client.create(CRDS, "", yaml.safe_load(path.read_text()))
+        await self.until("the custom resources are served", self._served)
+
+    async def _served(self) -> bool:
+        from neuron_dra.errors import ApiError
+
+        try:
+            for resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS):
+                await self.client.request("GET", resource.path(PLACE))
+        except ApiError:
+            return False
+        return True
+
+    async def until(self, what: str, check: Callable[[], Any], timeout_s: float = 300.0) -> None:
+        """Poll a condition every 100 ms. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while not await check():
+            if time.monotonic() > deadline:
+                raise TimeoutError(what)
+            await asyncio.sleep(0.1)
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Follow the states of workloads while the context is open."""
+        task = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        version = "0"
+        while True:
+            params = {"resourceVersion": version, "timeoutSeconds": "300"}
+            async with self.client.watch(NEURON_WORKLOADS, PLACE, params, idle_timeout_s=420) as lines:
+                async for line in lines:
+                    event = json.loads(line)
+                    meta = event["object"]["metadata"]
+                    version = meta["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        state = event["object"].get("status", {}).get("state", "")
+                        self._states[meta["name"]] = "gone" if event["type"] == "DELETED" else state
+                        self._changed.set()
+
+    async def reaches(self, name: str, state: str, timeout_s: float = 120.0) -> None:
+        """Wait until the watch shows a workload in a state. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while self._states.get(name) != state:
+                self._changed.clear()
+                await self._changed.wait()

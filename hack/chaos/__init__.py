@@ -1,0 +1,1 @@
+"""Faults, crashes and strange input."""

@@ -1,0 +1,1 @@
+"""Our scheduling beside Kubernetes' own allocator, scheduler, quotas and Kueue."""

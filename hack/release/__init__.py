@@ -1,0 +1,1 @@
+"""A release: wheels, images, chart, SBOM."""

@@ -1,0 +1,1 @@
+"""The reports of the long suites and of the contract."""

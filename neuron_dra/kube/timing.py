@@ -1,0 +1,63 @@
+"""The waits of a client of the API server. Each program's timing has one group of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuron_dra.core.timing import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTiming:
+    """Of the lists and watches that keep a copy of objects."""
+
+    length_s: tuple[int, int] = seconds(
+        (240, 360), "after which the server ends a watch; random, so that a fleet does not reconnect at once"
+    )
+    silence_s: float = seconds(
+        420.0, "bookmarks arrive about every minute, so this long without a byte is a dead connection"
+    )
+    retry_s: tuple[float, float] = seconds((0.5, 30.0), "first and longest delay after a failure")
+    short_s: float = seconds(
+        1.0, "a watch that ends sooner counts as a failure, so that a broken server is not overloaded"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialTiming:
+    """Of the renewal of credentials."""
+
+    look_s: float = seconds(5.0, "interval at which files and expiry are checked")
+    ahead_s: float = seconds(120.0, "credentials are renewed this long before they expire")
+    ahead_share: float = seconds(0.3, "but no earlier than in this last part of their lifetime")
+    retry_s: tuple[float, float] = seconds(
+        (5.0, 60.0), "first and longest delay after a renewal that failed or brought nothing newer"
+    )
+    rejected_s: tuple[float, float] = seconds(
+        (5.0, 300.0), "first and longest delay between renewals after a 401: rights may be gone for good"
+    )
+    calm_s: float = seconds(600.0, "after this long without a 401, the delays start from the first one again")
+    login_s: float = seconds(
+        60.0, "limit of a login for a renewal; the first login has none, because it may prompt a person"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventTiming:
+    """Of the Events that a program posts."""
+
+    repeat_s: float = seconds(600.0, "how often an Event that still applies is renewed")
+    lifetime_s: float = seconds(3600.0, "how long the API server keeps an Event")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTiming:
+    """Of everything that a program does at the API server."""
+
+    request_s: float = seconds(10.0, "limit of a request, unless its caller sets another one")
+    watch: WatchTiming = WatchTiming()
+    credentials: CredentialTiming = CredentialTiming()
+    events: EventTiming = EventTiming()
+
+
+DEFAULT_CLIENT_TIMING = ClientTiming()

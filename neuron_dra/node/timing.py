@@ -1,0 +1,161 @@
+"""The plugin's waits, periods and deadlines. No flag changes them; docs/settings.md lists them.
+
+Each part of the plugin gets its own group. Two facts of the kubelet bound many of them: it waits 45 s for a prepare,
+and a claim that is rejected delays its pod by 90 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, LeavingTiming
+from neuron_dra.core.timing import seconds
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareTiming:
+    """Of the readings of sysfs."""
+
+    period_s: float = seconds(10.0, "between readings of the hardware")
+    deadline_s: float = seconds(10.0, "for a whole reading, and for each file in the search for one that hangs")
+    probe_s: float = seconds(30.0, "between attempts to read a file that hangs")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTiming:
+    """Of the publishing loop."""
+
+    gather_s: float = seconds(
+        0.2, "collects changes into one write; varied by half, so that nodes do not write at once"
+    )
+    compare_s: float = seconds(
+        720.0, "between full lists and compares, even if the watch reported no change: five an hour"
+    )
+    retry_s: tuple[float, float] = seconds((0.5, 60.0), "first and longest wait after a failure")
+    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin")
+    sets_check_s: tuple[float, float] = seconds(
+        (60.0, 720.0),
+        "first and longest wait while something forbids connected sets; the longest also while they are published",
+    )
+    leaving: LeavingTiming = DEFAULT_LEAVING_TIMING
+
+
+@dataclass(frozen=True, slots=True)
+class UltraServerTiming:
+    """Of the node's NeuronUltraServer, and the reservation in it."""
+
+    probe_s: tuple[float, float] = seconds(
+        (60.0, 3600.0), "first and longest wait before looking for the CRD again; each wait is longer by the first"
+    )
+    expected_probe_s: float = seconds(10.0, "the same, if the settings expect the UltraServer controller")
+    rejection_wait_s: float = seconds(
+        10.0, "how long a claim of another workload waits for a change of the reservation before it is rejected"
+    )
+    refresh_s: float = seconds(2.5, "between readings of the NeuronUltraServer in this time")
+    first_answer_s: float = seconds(
+        10.0, "how long a node without a tag delays its first publish for its NeuronUltraServer"
+    )
+    recheck_s: float = seconds(5.0, "between looks while a tag change waits for the node's claims")
+    missing_s: float = seconds(600.0, "how long a tag is kept after no object lists its reservation")
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTiming:
+    """Of preparing and unpreparing claims, and of the files that belong to them."""
+
+    get_s: float = seconds(8.0, "limit of reading a claim")
+    fetch_retry_s: tuple[float, float] = seconds((0.25, 4.0), "first and longest wait after the API server failed")
+    fetch_patience_s: float = seconds(
+        34.0, "no read of a claim starts after this, so that the last one ends within the kubelet's 45 s"
+    )
+    longest_retry_after_s: float = seconds(8.0, "cap on the API server's Retry-After: the kubelet waits 45 s in all")
+    look_again_s: float = seconds(
+        1.0, "between looks for a device to be free: another plugin process on this node may have unprepared the claim"
+    )
+    lock_s: float = seconds(
+        15.0, "limit of the wait for the lock; well below the kubelet's 45 s: it gets a reason, not a timeout"
+    )
+    repair_s: float = seconds(5.0, "between checks of the CDI files")
+    rebuild_retry_s: tuple[float, float] = seconds(
+        (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"
+    )
+    status_retry_s: tuple[float, float] = seconds(
+        (1.0, 60.0), "first and longest wait after the status of a claim could not be written"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanTiming:
+    """Of prepared claims whose object is gone."""
+
+    report_first_s: tuple[float, float] = seconds(
+        (30.0, 90.0), "until the first search; random, so that the plugins of many nodes do not look at once"
+    )
+    report_s: float = seconds(3600.0, "between searches")
+    look_s: float = seconds(30.0, "between lists of the kubelet, while a claim may be orphaned")
+    list_s: float = seconds(10.0, "limit of such a list")
+    absent_s: float = seconds(
+        300.0,
+        "how long the kubelet must not list a claim: it does not list a force-deleted pod while its containers end",
+    )
+    ask_again_s: tuple[float, float] = seconds(
+        (300.0, 3600.0), "first and longest wait while the API server still has the claim"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletTiming:
+    """Of the kubelet's calls and the sockets that it uses."""
+
+    verdict_s: float = seconds(30.0, "without the kubelet's verdict on the registration, a new socket is offered")
+    rejected_s: float = seconds(10.0, "the same, after the kubelet rejected the registration")
+    health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
+    health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
+    supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
+    registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
+    call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")
+    transaction_grace_s: float = seconds(
+        20.0, "for running transactions; together with call_grace_s below the pod's 30 s"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessTiming:
+    """Of the gRPC health service."""
+
+    call_s: float = seconds(3.0, "limit of a call to the plugin's own sockets")
+    watch_s: float = seconds(10.0, "between checks for a client that watches")
+    holds_s: float = seconds(2.0, "how long a result is reused")
+    lag_alarm_s: float = seconds(0.5, "an event loop that was blocked for longer is logged")
+
+
+@dataclass(frozen=True, slots=True)
+class CounterTiming:
+    """Of the counters of devices in the metrics."""
+
+    deadline_s: float = seconds(3.0, "for a reading, and for each file in the search for one that hangs")
+    pods_s: float = seconds(2.0, "for the kubelet's list of pods")
+    fresh_s: float = seconds(1.0, "readings are not repeated more often")
+    probe_s: float = seconds(60.0, "between attempts to read what hangs")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The plugin's timing."""
+
+    client: ClientTiming = DEFAULT_CLIENT_TIMING
+    hardware: HardwareTiming = HardwareTiming()
+    publish: PublishTiming = PublishTiming()
+    ultraserver: UltraServerTiming = UltraServerTiming()
+    prepare: PrepareTiming = PrepareTiming()
+    orphans: OrphanTiming = OrphanTiming()
+    kubelet: KubeletTiming = KubeletTiming()
+    liveness: LivenessTiming = LivenessTiming()
+    counters: CounterTiming = CounterTiming()
+    port_retry_s: float = seconds(2.0, "between attempts to bind a TCP port that is in use, as by an earlier plugin")
+    version_retry_s: tuple[float, float] = seconds((1.0, 30.0), "first and longest wait for the API server's version")
+
+
+DEFAULT_TIMING: Final = Timing()

@@ -1,0 +1,93 @@
+"""Statements of README and docs that were wrong once, against what they are about."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neuron_dra import cli
+from tests.support import small_clusters
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+CHART = ROOT / "deploy/helm/neuron-dra"
+SIZES: list[dict[str, Any]] = json.loads((CHART / "files/sizes.json").read_text())
+
+
+def served(instance_type: str) -> list[int]:
+    """Return the numbers of connected devices that a node of this type publishes by default."""
+    [group] = [each for each in SIZES if instance_type in each["types"]]
+    return [number for number in group["device"] if number not in group["devicesLeftOut"]]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def test_readme_names_the_numbers_of_connected_devices() -> None:
+    found = re.search(r"scheduler: ([\d, or]+) devices\s+on Trn1, Trn2 and Trn3; any number on Inf1 and Inf2, except "
+                      r"that an\s+inf1\.24xlarge publishes ([\d, and]+)\.", README)  # fmt: skip
+    assert found is not None
+    of_torus = numbers(found[1])
+    largest = ["trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"]
+    assert {name: served(name) for name in largest} == dict.fromkeys(largest, of_torus)
+    smaller = [each for each in SIZES if any(name.startswith("trn") for name in each["types"])]
+    assert all(set(each["device"]) <= set(of_torus) for each in smaller)
+    assert served("inf1.24xlarge") == numbers(found[2])
+    others = {"inf1.6xlarge": 4, "inf2.24xlarge": 6, "inf2.48xlarge": 12}
+    assert {name: served(name) for name in others} == {name: list(range(1, n + 1)) for name, n in others.items()}
+
+
+def test_connected_sets_are_off_by_default() -> None:
+    assert "This is off by default (`scheduler.enabled`)" in README
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
+
+
+def test_readme_names_the_flag_that_slices_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`neuron-dra slices --node-name NAME`" in README
+    with pytest.raises(SystemExit):
+        cli.main(["slices"])
+    assert "--node-name" in capsys.readouterr().err
+
+
+def test_readme_installs_what_was_tried() -> None:
+    """Kubernetes 1.37 is the one version on which everything was tried."""
+    rows = re.findall(
+        r"^\| (1\.\d+)(?:\.\d+)? \| (.*?) \|$", (ROOT / "docs/compatibility.md").read_text(), re.MULTILINE
+    )
+    states = dict(rows)
+    assert [version for version, state in states.items() if "every test" in state] == ["1.37"]
+    assert states["1.35"].startswith("not tried")
+    assert (
+        "- Kubernetes 1.37, on which everything was tried; on 1.36 and 1.34 only parts were, on 1.35 nothing" in README
+    )
+
+
+def test_template_without_pods_is_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a template without a pod gets nothing" in (ROOT / "docs/faq.md").read_text().replace("\n", " ")
+    file = tmp_path / "template.yaml"
+    file.write_text(yaml.safe_dump(small_clusters.template("four", 4)))
+    assert cli.main(["simulate", str(file), "--fleet", "1 x trn2.48xlarge"]) == 2
+    assert "no pods to place" in capsys.readouterr().err
+
+
+def test_workload_reason_is_shown_without_wide() -> None:
+    text = (ROOT / "deploy/crds/neuron.aws.com_neuronultraserverworkloads.yaml").read_text()
+    for version in yaml.safe_load(text)["spec"]["versions"]:
+        columns = {each["name"]: each.get("priority", 0) for each in version["additionalPrinterColumns"]}
+        assert (columns["State"], columns["Reason"], columns["Message"]) == (0, 0, 1)
+    page = (ROOT / "docs/ultraserver-controller.md").read_text()
+    assert "shows the state and its reason, with `-o wide` also the message" in page
+
+
+def test_runbooks_name_the_commands_that_show_it() -> None:
+    """`doctor` prints the holder of the Lease, and `topology` the pod that has a device; `status` prints neither."""
+    page = (ROOT / "docs/runbooks.md").read_text()
+    assert "`neuron-dra doctor` names the leader" in page
+    assert "or `neuron-dra topology NODE`" in page
+    assert "`neuron-dra status`" not in page
