@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 RESULTS: Final = ("status", "allocation", "devices", "results")
 RETRY_S: Final = 30.0
+AT_ONCE: Final = 16  # claims whose pods are read at the same time
 
 
 class _Result(msgspec.Struct, rename="camel"):
@@ -103,16 +104,20 @@ class PodNodes:
 
     async def find(self) -> None:
         """Add the nodes of the pods of each claim that is not placed yet. Errors are logged."""
-        for key in list(self._claims.damaged):
-            item = self._claims.items.get(key)
-            use: ClaimUse | None = item["value"] if item is not None else None
-            if item is None or use is None or use.nodes:
-                continue
+        some = asyncio.Semaphore(AT_ONCE)
+        items = {key: self._claims.items.get(key) for key in self._claims.damaged}
+        await asyncio.gather(*(self._place(key, item, some) for key, item in items.items() if item is not None))
+
+    async def _place(self, key: str, item: Item, some: asyncio.Semaphore) -> None:
+        use: ClaimUse | None = item["value"]
+        if use is None or use.nodes:
+            return
+        async with some:
             nodes = {await self._node_of(use.namespace, *pod) for pod in use.pods} - {""}
-            if nodes and self._claims.items.get(key) is item:
-                found = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
-                self._claims.put(key, {**item, "value": found})
-                self._on_change()
+        if nodes and self._claims.items.get(key) is item:
+            found = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
+            self._claims.put(key, {**item, "value": found})
+            self._on_change()
 
     async def _node_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the node of a pod; empty if it has none or cannot be read."""

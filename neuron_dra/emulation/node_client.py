@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from neuron_dra.kube import objects
+
 Pod = dict[str, Any]
 
 UNREACHABLE = (aiohttp.ClientError, TimeoutError)
@@ -67,7 +69,7 @@ class NodeClient:
             raw = await response.read()
             if response.status >= 300:
                 raise RefusedError(response.status, raw)
-            return msgspec.json.decode(raw)
+            return msgspec.json.decode(objects.readable(raw))
 
     async def pods(self) -> AsyncGenerator[tuple[str, Any], None]:
         """Yield ("ALL", pods of the node), then ("MODIFIED" or "DELETED", pod) until the stream ends."""
