@@ -94,6 +94,7 @@ class ControlPlane:
             input=stdin,
             capture_output=True,
             text=True,
+            errors="backslashreplace",  # the API server stores bytes that are no text
             timeout=timeout_s,
             check=False,
         )

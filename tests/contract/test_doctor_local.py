@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_doctor_cluster import serve
-from test_inspect_cluster import answer
+from test_inspect_cluster import answer, interpreted
 
 from neuron_dra.doctor import local, node_files
 from neuron_dra.doctor.lines import Line, State, to_wire
@@ -95,7 +95,8 @@ async def test_image_of_the_driver_is_enough(host: PluginHost, tmp_path: Path) -
     for name in ("cel_expr_python", "kubernetes_asyncio", "re2", "rich"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('absent', name='{name}')")
     socket = str(host.data / "dra.sock")
-    done = await answer("doctor", "--local", "--socket", socket, "-o", "json", PYTHONPATH=str(tmp_path))
+    words = ("doctor", "--local", "--socket", socket, "-o", "json")
+    done = await asyncio.to_thread(interpreted, *words, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (1, ""), done
     assert "PluginSilent" in {each["code"] for each in json.loads(done.stdout)["checks"]}
 

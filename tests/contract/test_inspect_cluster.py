@@ -33,6 +33,19 @@ def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return forked_command.run(words, stdin=stdin, env=environment(), timeout_s=TIMEOUT_S)
 
 
+def interpreted(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a new interpreter, whose environment has `more`."""
+    return subprocess.run(
+        [sys.executable, "-m", "neuron_dra.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(**more),
+        cwd=ROOT,
+    )
+
+
 async def answer(*words: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(run, *words)
 
@@ -223,14 +236,6 @@ def test_missing_package_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> 
     file.write_text(json.dumps({"kind": "List", "items": items}))
     named = [word.replace("-", str(file)) for word in words]
     source = () if words[0] == "validate" else ("--snapshot", str(file))
-    done = subprocess.run(
-        [sys.executable, "-m", "neuron_dra.cli", *named, *source],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env=environment(PYTHONPATH=str(tmp_path)),
-        cwd=ROOT,
-    )
+    done = interpreted(*named, *source, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"neuron-dra: {words[0]} needs cel_expr_python; install neuron-dra[cli]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from controller_cluster import Cluster
-from test_rendezvous_service import SERVICE, TIMING, addresses, rank0
+from test_rendezvous_service import SLICE, TIMING, addresses, rank0
 from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
@@ -54,7 +54,7 @@ async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
         await eventually(lambda: reads() >= 3, 60, "its pod has no address yet")
         clock.offset = -HOUR
         cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
-        await eventually(lambda: addresses(cluster, SERVICE) == ["10.1.0.7"], 60, "it has the pod's address")
+        await eventually(lambda: addresses(cluster, SLICE) == ["10.1.0.7"], 60, "it has the pod's address")
 
 
 async def test_events_are_renewed() -> None:
