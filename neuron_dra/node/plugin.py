@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
-from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 
 class Plugin:
     """One run of the plugin. `run()` serves until `stop()` is called."""
+
+    _loop: asyncio.AbstractEventLoop | None = None  # while `run()` serves
 
     def __init__(
         self,
@@ -99,7 +101,8 @@ class Plugin:
         )
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
         identity = settings.pod_uid or f"pid-{os.getpid()}"
-        self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self.dirty.notify)
+        self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
+        self._lock_keeper = LockKeeper(self.publisher_lock)
         plugins = Path(settings.kubelet_device_plugins_directory_path)
         self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify, timing.publish.device_plugin_s)
         expected = settings.enable_ultraserver_operator
@@ -209,13 +212,13 @@ class Plugin:
 
     async def run(self) -> None:
         """Serve until `stop()`. Raises SettingsError, SocketError, OSError if it cannot start or go on."""
+        self._loop = asyncio.get_running_loop()
         async with self.client:
             await self.prepared.open()
             try:
                 await self._dra.start()
                 self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
                 await self._reg.start()
-                self._try_lock(self.publisher_lock.begin)
                 await self._serve()
             finally:
                 await self._end()
@@ -226,6 +229,7 @@ class Plugin:
             # Before the first publish, so that nothing is published beside a running device plugin.
             await self.device_plugin.look()
             loops: dict[str, Coroutine[Any, Any, Any]] = {
+                "keep the publisher lock": self._lock_keeper.run(),
                 "watch slices": self.slices.run(),
                 "watch node": self.node.run(),
                 "watch UltraServer": self.ultraserver.run(),
@@ -261,7 +265,7 @@ class Plugin:
     async def _end(self) -> None:
         self.health.close()
         await asyncio.gather(self._reg.stop(0), self._dra.stop(0))
-        self.publisher_lock.release()
+        await self._lock_keeper.end()
         await self._tcp_health.stop(0)
         await self.http.stop()
         if self.telemetry is not None:
@@ -278,15 +282,14 @@ class Plugin:
     def _registration_changed(self) -> None:
         self.metrics.registered(self.registration.registered)
         if self.registration.registered:
-            self._try_lock(self.publisher_lock.claim)
+            self._lock_keeper.claim()
             self.dirty.notify()
 
-    def _try_lock(self, step: Callable[[], None]) -> None:
-        """Take a step with the publisher lock; a full disk must not stop the plugin."""
-        try:
-            step()
-        except OSError as err:
-            log.warning("cannot take the publisher lock", extra={"error": str(err)})
+    def _lock_changed(self) -> None:
+        if self._loop is None:  # in a simulation, which takes the lock's steps itself
+            self.dirty.notify()
+        else:
+            self._loop.call_soon_threadsafe(self.dirty.notify)
 
     def why_not_ready(self) -> str:
         """Return why the plugin is not ready, empty if it is: registered, published, checkpoint whole."""
@@ -320,7 +323,7 @@ class Plugin:
                     await self._stop.wait()
                 return
             lag.take(time.monotonic() - began - period_s)
-            self._try_lock(self.publisher_lock.poll)
+            self._lock_keeper.poll()
             if not self._dra.intact:
                 log.warning("the DRA socket was removed or replaced; serving it again", extra={"path": self._dra.path})
                 await self._dra.restart()

@@ -363,13 +363,16 @@ async def test_unwritable_folder_ends_the_plugin_with_reason(host: PluginHost) -
 
 @pytest.mark.contract("S27")
 async def test_old_api_server_ends_the_plugin_with_reason(host: PluginHost, api: EmbeddedApi) -> None:
-    nodes = {"metadata": {"resourceVersion": "1"}, "items": [node_object("node-a")]}
+    nodes = {"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": [node_object("node-a")]}
+    groups = {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [{"version": "v1"}]}]}
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"gitVersion": "v1.33.2"})
         if request.path == "/api/v1/nodes":
             return web.json_response(nodes)
+        if request.path == "/apis":
+            return web.json_response(groups)
         return web.json_response({"reason": "NotFound", "message": "no such path"}, status=404)
 
     app = web.Application()

@@ -20,6 +20,7 @@ from neuron_dra.kube.requests import DEVICE_CLASSES
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
+from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.settings import PluginSettings
 
@@ -49,6 +50,7 @@ class ConnectedSets:
         self._publisher = publisher
         self._events = events
         self._files = files
+        self._disk = Worker("connected sets")
         self._marker: bool | None = None  # None until it is read
         self._made: tuple[Node, bool, Division | None] | None = None
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
@@ -76,8 +78,8 @@ class ConnectedSets:
     async def settle(self, pool: slices.Pool, published: Collection[Wire], prepared: Collection[PreparedClaim]) -> bool:
         """Return whether the node publishes devices with counters, or did and has not ended it. Raises ApiError."""
         if self._marker is None:
-            sweep(self._files, self._path)
-            self._marker = self._files.read(self._path) is not None
+            await self._disk.do(sweep, self._files, self._path)
+            self._marker = await self._disk.do(self._files.read, self._path) is not None
         wanted = self._settings.connected_sets
         in_play = self._marker or divided.is_in_play(published, prepared)
         if not wanted and not in_play:
@@ -86,7 +88,7 @@ class ConnectedSets:
         await self._check(pool, wanted=wanted)
         if self.on and not self._marker:
             try:
-                write_atomically(self._files, self._path, b"", 0o600)
+                await self._disk.do(write_atomically, self._files, self._path, b"", 0o600)
                 self._marker = True
             except OSError as err:
                 self.why_not = f"{self._path} cannot be written: {err}"
@@ -152,11 +154,11 @@ class ConnectedSets:
             named=lambda name: partitions.named(node, name),
         )
 
-    def ended(self) -> None:
+    async def ended(self) -> None:
         """Record that no connected set is published or allocated any more. Raises OSError."""
         self.leaving = None
         if self._marker and not self.on:
-            self._files.remove(self._path)
-            self._files.sync_folder(self._path.parent)
+            await self._disk.do(self._files.remove, self._path)
+            await self._disk.do(self._files.sync_folder, self._path.parent)
             self._marker = False
             log.info("connected sets of devices have ended on this node")

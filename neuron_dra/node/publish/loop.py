@@ -193,7 +193,7 @@ class Publishing:
         kept_counters = self._publisher.keeps_counters
         result = await self._publisher.publish(pool, wanted.devices, wanted.counters, wanted.position)
         if wanted.ends_division:
-            self._connected.ended()
+            await self._connected.ended()
         self._reports.post_taken_names()
         if (self._publisher.keeps_taints, self._publisher.keeps_counters) != (kept_taints, kept_counters):
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way

@@ -6,6 +6,8 @@ reads it and releases the lock. If the new plugin dies, its lock is free, and th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.node.files import Files, Stamp, sweep, try_lock, write_atomically
+from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
+END_S: Final = 1.0  # the longest wait for the disk when the plugin ends
 ORPHANED_POLLS: Final = 5  # an older plugin takes the lock if it has been free for this many polls
 
 
@@ -108,3 +112,39 @@ class PublisherLock:
             os.close(self._handle)
             self._handle = None
             self.changed.notify()
+
+
+class LockKeeper:
+    """Takes the steps of a PublisherLock in a thread, one after the other: a disk that hangs stops nothing else."""
+
+    def __init__(self, lock: PublisherLock) -> None:
+        self._lock = lock
+        self._disk = Worker("publisher lock")
+        self._steps: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+
+    def claim(self) -> None:
+        """Name this process as the newest plugin, and take the lock if it is free."""
+        self._steps.put_nowait(self._lock.claim)
+
+    def poll(self) -> None:
+        """Take or release the lock, unless an earlier step is not done yet."""
+        if self._steps.empty():
+            self._steps.put_nowait(self._lock.poll)
+
+    async def run(self) -> None:
+        """Take the steps until cancelled; an error, such as that of a full disk, is logged."""
+        await self._take(self._lock.begin)
+        while True:
+            await self._take(await self._steps.get())
+
+    async def end(self) -> None:
+        """Release the lock after the last step. If that does not end in time, the end of the process releases it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._take(self._lock.release)
+
+    async def _take(self, step: Callable[[], None]) -> None:
+        try:
+            await self._disk.do(step)
+        except OSError as err:
+            log.warning("cannot take the publisher lock", extra={"error": str(err)})
