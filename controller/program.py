@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler, wall_clock
 from controller.apply.requests import Applier
@@ -51,7 +52,7 @@ class Controller:
         self._claims_for_a_node = claims_for_a_node
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
-        self._changed: asyncio.Event | None = None
+        self._reconciler: Reconciler | None = None
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
@@ -71,9 +72,10 @@ class Controller:
         """Watch, plan and write until stopped."""
         async with self._client as client:
             self._caches = caches = Caches(client, self._wake, FleetIndex(), self._claims_for_a_node)
-            applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
+            events = EventRecorder(client, self._settings.identity, NAME)
+            applier = Applier(client, caches, events, Fence(self.leadership))
             reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
-            self._changed = reconciler.changed
+            self._reconciler = reconciler
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
@@ -94,7 +96,12 @@ class Controller:
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
-        return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+        namespace = self._settings.leader_election_namespace
+        return Leader(self._client, namespace, NAME, identity, self._wake, works=self._works)
+
+    def _works(self) -> bool:
+        """Return False if the planner hangs."""
+        return self._reconciler is None or self._reconciler.works()
 
     def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
@@ -108,5 +115,5 @@ class Controller:
         return Server(self._settings.grpc_address, sources)
 
     def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+        if self._reconciler is not None:
+            self._reconciler.changed.set()

@@ -7,11 +7,12 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from controller.apply import batches, schema_check
+from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
@@ -20,7 +21,7 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.observe.model import shortened
 from controller.plan import planning
-from controller.plan.actions import Evict, Plan
+from controller.plan.actions import Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from neuron_dra.core import backoff
@@ -33,6 +34,8 @@ GATHER_S: Final = 0.05  # changes come in bursts: one plan for all of them
 RETRY_S: Final = (0.2, 30.0)  # first and longest wait after a pass that failed
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 BUSY_WAIT_S: Final = 5.0
+PROGRESS_S: Final = 120.0
+"""The leader gives up the lease if a pass makes no progress for this time. Lists of a large fleet take a minute."""
 SET_BACK: Final = datetime.timedelta(seconds=5)
 """If the clock shows this much less than in the last pass, it was set back, and all waits end."""
 
@@ -64,7 +67,8 @@ class Reconciler:
         self._writes = Writes(caches, applier, metrics, self._throttle)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
-        self._term = 0
+        self._tenure = 0
+        self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self.changed = asyncio.Event()
@@ -83,11 +87,18 @@ class Reconciler:
                 continue
             self._metrics.leading(True)
             try:
+                self._progressed()
                 plan, waiting = await self._pass()
+            except EndedTerm:
+                log.info("the plan was abandoned: its term of leadership has ended")
+                wait_s = 0.0
+                continue
             except ApiError as err:
                 log.warning("the caches could not be read again", extra={"error": str(err)})
                 wait_s = next(waits)
                 continue
+            finally:
+                self._progress = None
             busy = busy + 1 if any(not isinstance(action, Evict) for action in plan.actions) else 0
             if self._writes.server_unavailable:
                 wait_s = next(waits)
@@ -113,14 +124,16 @@ class Reconciler:
 
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
-        if self._term != self._leadership.term:
-            term = self._leadership.term
+        self._applier.fence.enter(self._leadership.term)
+        if self._tenure != self._leadership.tenure:
+            tenure = self._leadership.tenure
             try:
                 await self._caches.relist()
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
-            self._term = term
+            self._tenure = tenure
             self._report_foreign_templates()
+            self._progressed()
         now = self._clock()
         if now + SET_BACK < self._passed_at:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
@@ -128,15 +141,15 @@ class Reconciler:
             self._applier.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
-        await self._applier.schemas.try_all(*names, now, self._term)
-        plan = self._plan(now)
+        await self._applier.schemas.try_all(*names, now, self._tenure)
+        plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
             await self._caches.reread_claims(plan.handed_over)
-            plan = self._plan(now)
+            plan = await self._plan(now)
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
-        await batches.perform(plan.actions, self._writes.make, self._leadership.holds, self._writes.waits)
+        await batches.perform(plan.actions, self._make, self._applier.fence.passes, self._writes.waits)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
@@ -146,6 +159,20 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
         ]
         return due, min((each for each in moments if each is not None), default=None)
+
+    async def _make(self, action: Action) -> bool:
+        """Make one write of the pass and return whether it succeeded."""
+        made = await self._writes.make(action)
+        self._progressed()
+        return made
+
+    def works(self) -> bool:
+        """Return False if a pass has made no progress for `PROGRESS_S`."""
+        return self._progress is None or asyncio.get_running_loop().time() < self._progress + PROGRESS_S
+
+    def _progressed(self) -> None:
+        """Note that the running pass makes progress."""
+        self._progress = asyncio.get_running_loop().time()
 
     def _report_foreign_templates(self) -> None:
         """Log which templates request reserved devices although no workload owns them.
@@ -165,18 +192,30 @@ class Reconciler:
                 extra={"templates": shortened(found), "device_class": WORKLOAD_CLASS},
             )
 
-    def _plan(self, now: datetime.datetime) -> Plan:
-        """Update the index, plan, and report the time that it took."""
+    async def _plan(self, now: datetime.datetime) -> Plan:
+        """Update the index, plan, and report the time that it took. Raises EndedTerm."""
         unwritable = self._writes.unwritable(now)
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)
         index.outdated = self._applier.schemas.outdated
         index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
-        plan = planning.plan_of(index, now, self._limits)
+        with self._caches.pinned():
+            plan = await self._in_slices(planning.steps(index, now, self._limits))
         index.settle(plan.settled, plan.settled_nodes)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
+
+    async def _in_slices(self, steps: Generator[None, None, Plan]) -> Plan:
+        """Return the plan, and let the lease be renewed between its steps. Raises EndedTerm."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(Plan, end.value)
+            self._progressed()
+            await asyncio.sleep(0)
+            self._applier.fence.check()
 
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
+from controller.apply.fence import Fence, unelected
 from controller.apply.write_backoff import Tries
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
@@ -26,8 +27,9 @@ AT_ONCE = 16
 class Refusals:
     """Schedules when each suspect is read again. Caches no pod."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, fence: Fence | None = None) -> None:
         self._client = client
+        self._fence = fence or unelected()
         self._events = events
         self._looks: dict[str, Tries] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
@@ -74,5 +76,6 @@ class Refusals:
             "metadata": {"name": suspect.name, "namespace": suspect.namespace},
             "deleteOptions": {"preconditions": {"uid": suspect.uid, "resourceVersion": version}},
         }
+        self._fence.check()
         await self._client.request("POST", PODS.path(suspect.namespace, suspect.name, "eviction"), body=body)
         self.on_eviction("evicted")

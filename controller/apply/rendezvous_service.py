@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.apply import write_backoff
+from controller.apply.fence import Fence, unelected
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
@@ -68,8 +69,9 @@ class RendezvousServices:
     `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
     """
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, fence: Fence | None = None) -> None:
         self._client = client
+        self._fence = fence or unelected()
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
         self._forbidden_at: datetime.datetime | None = None
@@ -197,6 +199,7 @@ class RendezvousServices:
         name = rendezvous.service_name(meeting.name)
         found = await self._read(SERVICES, meeting.namespace, name)
         if found is None:
+            self._fence.check()
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
         return None if found["metadata"].get("deletionTimestamp") else found
 
@@ -223,6 +226,7 @@ class RendezvousServices:
             return None
         found = await self._slice_for(service, wanted)
         if found is None:
+            self._fence.check()
             found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
             changed = True
         elif not plan.is_owned(found, service["metadata"]["uid"]):
@@ -262,6 +266,7 @@ class RendezvousServices:
         if (stored.get("endpoints") or []) == endpoints:
             return False
         changed = {**stored, "endpoints": endpoints}
+        self._fence.check()
         await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
         return True
 

@@ -10,8 +10,9 @@ and keeps no state, so another replica can continue at any point.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from controller.observe.discovery import Group, labels
 from controller.observe.model import (
@@ -60,6 +61,9 @@ from neuron_dra.core.ultraserver import Phase
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
+WORKLOADS_A_STEP = 8
+ULTRASERVERS_A_STEP = 64
+
 SHORTAGE_REASONS = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
 """The reasons with which a workload waits for nodes."""
 
@@ -74,7 +78,17 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
 
 
 def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Return the plan for an index that follows the objects, as `plan` does for a snapshot.
+    """Return the plan for an index that follows the objects, as `plan` does for a snapshot."""
+    rest = steps(index, now, limits)
+    while True:
+        try:
+            next(rest)
+        except StopIteration as end:
+            return cast(Plan, end.value)
+
+
+def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Generator[None, None, Plan]:
+    """Plan in steps, between which the caller may do other things, but not change the index; return the plan.
 
     Objects that the index marks as settled are skipped. If the CRDs are outdated (`index.outdated`), the plan only says
     so.
@@ -85,7 +99,9 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     verdicts: dict[str, Verdict] = {}
     ordered = sorted(index.workloads, key=lambda each: queue.order(each, context.holdings, now))
     starting, meetings = [], []
-    for workload in ordered:
+    for number, workload in enumerate(ordered):
+        if number % WORKLOADS_A_STEP == 0:
+            yield
         verdict, starts, meeting = _decide(context, workload)
         if verdict is not None:
             verdicts[workload.uid] = verdict
@@ -99,7 +115,13 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     for uid in sorted(context.holdings.workload_uids() - present):
         release_reservations(context, uid, context.holdings.of(uid), final=True)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
-    others, reservations = _ultraservers(context, names)
+    others: list[Action] = []
+    reservations: list[WriteUltraServerStatus] = []
+    for first in range(0, len(names), ULTRASERVERS_A_STEP):
+        yield
+        more = _ultraservers(context, names[first : first + ULTRASERVERS_A_STEP])
+        others += more[0]
+        reservations += more[1]
     _explain_unstored(context, reservations)
     labelled = _labels(context)
     written = {_object_of(action) for action in (*others, *reservations)}
