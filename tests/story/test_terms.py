@@ -33,6 +33,7 @@ from controller.plan.planning import DEFAULT_LIMITS
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from tests.support.waiting import eventually
 
@@ -71,7 +72,7 @@ async def electing(
     suspended: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[Leader]:
     """Run one candidate."""
-    async with api.client(identity) as client:
+    async with KubeClient(KubeConfig(api.url)) as client:
         leader = Leader(client, NAMESPACE, NAME, identity, lambda: None, works, suspended)
         task = asyncio.create_task(leader.run())
         try:
@@ -203,7 +204,7 @@ async def test_tenure_ends_when_another_replica_held_the_lease(api: EmbeddedApi)
     """30.3: a term whose lease was held by nobody else in between lists nothing again."""
     async with electing(api, "first") as first:
         await eventually(first.holds)
-        broken = api.faults.add(Fault(Do.RESPOND, verb="update", resource="leases", status=500, times=None))
+        broken = api.faults.add(Fault(Do.RESPOND, verb="update", resource="leases", status=403, times=None))
         await eventually(lambda: not first.holds())
         api.faults.clear()
         await eventually(first.holds)
