@@ -61,6 +61,8 @@ class FreeSlots:
         self._version = -1
         self._free: dict[tuple[str, int], Sequence[placement.Slot]] = {}
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
+        self._tallies: dict[str, placement.Tally] = {}  # by instance type, since this plan's last reservation
+        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}  # free slots of one kind, and with those coming
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
         """Return the free slots of `size` nodes of an instance type, the best fit first.
@@ -90,16 +92,36 @@ class FreeSlots:
 
         While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
         """
-        free = self.free(workload.instance_type, workload.size)
+        self._renew()
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
-            coming = placement.slots(self._index.unstored, self._holdings, workload.instance_type, workload.size)
-            if coming and placement.most_of_a_kind((*free, *coming)) >= count > placement.most_of_a_kind(free):
+            have, soon = self._free_numbers(workload.instance_type, workload.size)
+            if soon >= count > have:
                 text = "the NeuronUltraServer objects of free nodes are being created"
                 self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
             else:
-                self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
+                tally = self._tally(workload.instance_type)
+                self._shortages[key] = placement.shortage(tally, workload, have, count)
         return self._shortages[key]
+
+    def _free_numbers(self, instance_type: str, size: int) -> tuple[int, int]:
+        """Return how many free slots one workload could have, and how many with the objects that are being created."""
+        key = (instance_type, size)
+        if key not in self._numbers:
+            free = self.free(instance_type, size)
+            have = placement.most_of_a_kind(free)
+            unstored = self._index.unstored
+            coming = placement.slots(unstored, self._holdings, instance_type, size) if unstored else ()
+            self._numbers[key] = have, placement.most_of_a_kind((*free, *coming)) if coming else have
+        return self._numbers[key]
+
+    def _tally(self, instance_type: str) -> placement.Tally:
+        """Return the count of the UltraServers of a type: the index keeps it until this plan changes a reservation."""
+        if not self._holdings.changed:
+            return self._index.tally(instance_type)
+        if instance_type not in self._tallies:
+            self._tallies[instance_type] = placement.tally(self._index.groups, self._holdings, instance_type)
+        return self._tallies[instance_type]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
@@ -127,7 +149,7 @@ class FreeSlots:
         """Empty the cache if reservations were made or dropped since it was filled."""
         if self._version != self._holdings.version:
             self._version = self._holdings.version
-            self._free, self._shortages = {}, {}
+            self._free, self._shortages, self._tallies, self._numbers = {}, {}, {}, {}
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self._slots = SlotIndex()
         self._stale: set[str] = set()
+        self._tallies: dict[str, placement.Tally] = {}  # by instance type, until an UltraServer changes
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
@@ -219,6 +220,13 @@ class FleetIndex:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self._slots.capacity(instance_type, size, kind)
 
+    def tally(self, instance_type: str) -> placement.Tally:
+        """Return the count of the UltraServers of a type."""
+        if instance_type not in self._tallies:
+            taken = {name for name in self.node_by_name.keys() | self.published_by_name if self.is_taken(name)}
+            self._tallies[instance_type] = placement.tally(self.group_by_name.values(), taken, instance_type)
+        return self._tallies[instance_type]
+
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""
         return self._slots.members(instance_type)
@@ -309,6 +317,8 @@ class FleetIndex:
         Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
         only.
         """
+        if self._stale:
+            self._tallies = {}
         for name in self._stale:
             self._refresh(name)
         self.unsettled |= self._stale
