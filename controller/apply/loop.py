@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Final, cast
 
-from controller.apply import batches, schema_check
+from controller.apply import batches, budget, schema_check
 from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
@@ -68,6 +68,7 @@ class Reconciler:
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._tenure = 0
+        self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
@@ -99,7 +100,8 @@ class Reconciler:
                 continue
             finally:
                 self._progress = None
-            busy = busy + 1 if any(not isinstance(action, Evict) for action in plan.actions) else 0
+            again = any(not isinstance(action, Evict) for action in plan.actions) and not self._left
+            busy = busy + 1 if again else 0
             if self._writes.server_unavailable:
                 wait_s = next(waits)
                 continue
@@ -149,7 +151,8 @@ class Reconciler:
             plan = await self._plan(now)
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
-        await batches.perform(plan.actions, self._make, self._applier.fence.passes, self._writes.waits)
+        actions, self._left = budget.within(plan.actions, self._writes.waits)
+        await batches.perform(actions, self._make, self._applier.fence.passes, self._writes.waits)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [

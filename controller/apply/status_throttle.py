@@ -1,12 +1,15 @@
 """Delays status writes that only change messages: 256 nodes that tag one by one do not cause 256 writes.
 
 State, reasons and reservations of a workload are written at once. A message that names what it still waits for, and a
-group that is removed, are written at most every few seconds.
+group that is removed, are written at most every few seconds. Where a workload waits and only numbers change, as with
+each node that becomes free or is taken, its status is written about once a minute.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +17,11 @@ from typing import Any, Final
 from controller.plan.actions import Action, Plan, WriteWorkloadStatus
 
 MESSAGE_INTERVAL: Final = datetime.timedelta(seconds=5)  # readers need no more
+NUMBERS_INTERVAL: Final = datetime.timedelta(minutes=1)
+SPREAD_S: Final = 15
+"""By up to so much longer, which differs by workload: thousands are not written in the same second."""
+_NUMBER: Final = re.compile(r"\d+", re.ASCII)
+_LONGEST: Final = NUMBERS_INTERVAL + datetime.timedelta(seconds=SPREAD_S)
 
 
 class StatusThrottle:
@@ -36,7 +44,7 @@ class StatusThrottle:
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Note that a workload's status was written."""
-        recent = {uid: moment for uid, moment in self._written.items() if now < moment + MESSAGE_INTERVAL}
+        recent = {uid: moment for uid, moment in self._written.items() if now < moment + _LONGEST}
         self._written = {**recent, action.uid: now}
 
     def end_waits(self) -> None:
@@ -51,7 +59,20 @@ class StatusThrottle:
             return None
         if _groups(action.status) - _groups(action.before):
             return None
-        return self._written[action.uid] + MESSAGE_INTERVAL
+        return self._written[action.uid] + _interval(action)
+
+
+def _interval(action: WriteWorkloadStatus) -> datetime.timedelta:
+    """Return how long a new message waits after the last write."""
+    before, after = _wording(action.before), _wording(action.status)
+    if action.status.get("state") != "Pending" or before != after:
+        return MESSAGE_INTERVAL
+    return NUMBERS_INTERVAL + datetime.timedelta(seconds=zlib.crc32(action.uid.encode()) % SPREAD_S)
+
+
+def _wording(status: Mapping[str, Any]) -> list[str]:
+    """Return the messages of a status without their numbers."""
+    return [_NUMBER.sub("#", str(one.get("message"))) for one in status.get("conditions") or []]
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:

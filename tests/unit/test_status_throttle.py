@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.apply.status_throttle import MESSAGE_INTERVAL, StatusThrottle
+from controller.apply.status_throttle import MESSAGE_INTERVAL, NUMBERS_INTERVAL, SPREAD_S, StatusThrottle
 from controller.plan.actions import (
     CreateUltraServer,
     Evict,
@@ -16,6 +16,7 @@ from controller.plan.actions import (
 )
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+SECOND = datetime.timedelta(seconds=1)
 SOON = NOW + datetime.timedelta(seconds=1)
 
 
@@ -69,3 +70,24 @@ def test_other_changes_are_written_at_once(wording: StatusThrottle, after: dict[
 def test_message_is_written_after_quiet_time(wording: StatusThrottle) -> None:
     other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
     assert wording.without_deferrable(Plan(actions=(other,)), SOON) == Plan(actions=(other,))
+
+
+def test_numbers_of_a_waiting_workload_are_written_once_a_minute() -> None:
+    """30.12: a node that became free rewrote the messages of 2,000 workloads."""
+    made, dues = StatusThrottle(), set()
+    for uid in map(str, range(64)):
+        one = write({**status("short of 8"), "state": "Pending"}, {**status("short of 16"), "state": "Pending"}, uid)
+        made.written(one, NOW)
+        made.written(write({}, {}, "later"), NOW + MESSAGE_INTERVAL)
+        plan = made.without_deferrable(Plan(actions=(one,)), NOW + MESSAGE_INTERVAL)
+        assert plan.actions == ()
+        dues.add(plan.recheck)
+    assert NOW + NUMBERS_INTERVAL <= min(dues) <= max(dues) < NOW + NUMBERS_INTERVAL + SPREAD_S * SECOND
+    assert len(dues) > SPREAD_S // 2
+
+
+def test_other_words_of_a_waiting_workload_are_written_sooner() -> None:
+    made = StatusThrottle()
+    one = write({**status("short of 8"), "state": "Pending"}, {**status("split over 8"), "state": "Pending"})
+    made.written(one, NOW)
+    assert made.without_deferrable(Plan(actions=(one,)), SOON) == Plan(recheck=NOW + MESSAGE_INTERVAL)
