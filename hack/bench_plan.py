@@ -31,8 +31,9 @@ def fleet(nodes: int) -> FleetIndex:
             if item["kind"] == "Node":
                 index.put_node(name, decode.cluster_node(item))
             else:
-                found = decode.published_nodes([decode.published_slice(item)])
-                index.put_published(found[0].name, found[0])
+                one = decode.published_slice(item)
+                for found in decode.published_nodes([one] if one is not None else []):
+                    index.put_published(found.name, found)
     index.refresh()
     plan = planning.plan_of(index, NOW)
     for action in plan.actions:

@@ -212,6 +212,10 @@ class FleetIndex:
         """
         return self._slots.free(instance_type, size)
 
+    def slots_of(self, name: str, instance_type: str, size: int) -> tuple[placement.Slot, ...]:
+        """Return those of one UltraServer."""
+        return self._slots.free_of(name, instance_type, size)
+
     def free_numbers(self) -> Mapping[tuple[str, int], int]:
         """Return the number of free slots by instance type and size."""
         return self._slots.free_numbers()
