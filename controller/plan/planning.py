@@ -154,10 +154,15 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
     if known is not None and known.reads == reads:
         return known.verdict, known.starting, known.meeting
     before = decided.effects(context)
+    planned = len(context.before), len(context.last)
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
         verdict = _with_unwritable(context.snapshot.unwritable, verdict)
-        _write_status(context, workload, verdict)
+        sets_finalizers = any(
+            isinstance(action, SetFinalizers) for action in (*context.before[planned[0] :], *context.last[planned[1] :])
+        )
+        if not sets_finalizers:  # that write changes the resourceVersion; the next plan writes the status
+            _write_status(context, workload, verdict)
     starting, meeting = pod_start.look_at(context, workload), rendezvous.meeting(context, workload)
     context.snapshot.decided.pop(workload.uid, None)
     idle = decided.effects(context) == before and not context.holdings.has_changed(workload.uid)
@@ -345,8 +350,6 @@ def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict
 
     Draining reservations are not in it: they no longer belong to the workload's allocation.
     """
-    if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
-        return  # that write changes the resourceVersion; the next plan writes the status
     if verdict.reason == objects.NOT_SEEN:
         _write_condition(context, workload, verdict.reason, verdict.message)
         return
