@@ -152,7 +152,7 @@ class FreeSlots:
             return
         key = (name, instance_type, size)
         before = self._own.get(key)
-        for slot in self._index.slots_of(*key) if before is None else before:
+        for slot in self._index.slot_index.free_of(*key) if before is None else before:
             del found[bisect.bisect_left(found, slot.fit, key=_FIT)]
         self._own[key] = placement.slots((group,), self._holdings, instance_type, size)
         for slot in self._own[key]:

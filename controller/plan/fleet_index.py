@@ -75,7 +75,7 @@ class FleetIndex:
         self._members: dict[str, set[str]] = {}
         self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that depend on it
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
-        self._slots = SlotIndex()
+        self.slot_index = SlotIndex()
         self._stale: set[str] = set()
         self._tallies: dict[str, placement.Tally] = {}  # by instance type, until an UltraServer changes
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
@@ -210,19 +210,15 @@ class FleetIndex:
 
         A slot is free if no node of it is reserved or used by a claim.
         """
-        return self._slots.free(instance_type, size)
-
-    def slots_of(self, name: str, instance_type: str, size: int) -> tuple[placement.Slot, ...]:
-        """Return those of one UltraServer."""
-        return self._slots.free_of(name, instance_type, size)
+        return self.slot_index.free(instance_type, size)
 
     def free_numbers(self) -> Mapping[tuple[str, int], int]:
         """Return the number of free slots by instance type and size."""
-        return self._slots.free_numbers()
+        return self.slot_index.free_numbers()
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
-        return self._slots.capacity(instance_type, size, kind)
+        return self.slot_index.capacity(instance_type, size, kind)
 
     def tally(self, instance_type: str) -> placement.Tally:
         """Return the count of the UltraServers of a type."""
@@ -233,7 +229,7 @@ class FleetIndex:
 
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""
-        return self._slots.members(instance_type)
+        return self.slot_index.members(instance_type)
 
     @property
     def unstored(self) -> list[Group]:
@@ -321,8 +317,7 @@ class FleetIndex:
         Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
         only.
         """
-        if self._stale:
-            self._tallies = {}
+        self._tallies = {} if self._stale else self._tallies
         for name in self._stale:
             self._refresh(name)
         self.unsettled |= self._stale
@@ -338,7 +333,7 @@ class FleetIndex:
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
         taken = frozenset(node for node in (group.node_names if group else ()) if self.is_taken(node))
-        self._slots.put(name, group, taken, stored=stored is not None)
+        self.slot_index.put(name, group, taken, stored=stored is not None)
         self._count(name, group, stored)
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
