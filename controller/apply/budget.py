@@ -8,7 +8,7 @@ from typing import Final
 from controller.plan.actions import Action, SetFinalizers, WriteWorkloadStatus
 
 WAITING_WRITES: Final = 250
-"""Two of three seconds of a pass at most: the API server takes some hundred writes a second."""
+"""About a second of a pass: the API server takes a few hundred writes a second."""
 
 
 def within(actions: Sequence[Action], waits: Callable[[Action], bool]) -> tuple[tuple[Action, ...], bool]:
