@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler, wall_clock
 from controller.apply.requests import Applier
@@ -54,7 +55,7 @@ class Controller:
         self._claims_for_a_node = claims_for_a_node
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
-        self._changed: asyncio.Event | None = None
+        self._reconciler: Reconciler | None = None
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
@@ -77,9 +78,8 @@ class Controller:
                 client, self._wake, FleetIndex(), self._timing.caches, self._claims_for_a_node
             )
             events = EventRecorder(client, self._settings.identity, NAME)
-            applier = Applier(client, caches, events, self._timing)
-            reconciler = self._reconciler(caches, applier)
-            self._changed = reconciler.changed
+            applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
+            self._reconciler = reconciler = self._reconciler_of(caches, applier)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
@@ -97,7 +97,7 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
-    def _reconciler(self, caches: Caches[FleetIndex], applier: Applier) -> Reconciler:
+    def _reconciler_of(self, caches: Caches[FleetIndex], applier: Applier) -> Reconciler:
         limits, timing = self._settings.limits, self._timing
         return Reconciler(caches, applier, self.leadership, self.metrics, limits, timing, self._clock)
 
@@ -105,7 +105,11 @@ class Controller:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         namespace = self._settings.leader_election_namespace
-        return Leader(self._client, namespace, NAME, identity, self._wake, self._timing.lease)
+        return Leader(self._client, namespace, NAME, identity, self._wake, self._timing.lease, works=self._works)
+
+    def _works(self) -> bool:
+        """Return False if the planner hangs."""
+        return self._reconciler is None or self._reconciler.works()
 
     def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
@@ -119,5 +123,5 @@ class Controller:
         return Server(self._settings.grpc_address, sources, self._timing.service)
 
     def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+        if self._reconciler is not None:
+            self._reconciler.changed.set()

@@ -44,6 +44,10 @@ class PassTiming:
     retry_s: tuple[float, float] = seconds((0.2, 30.0), "first and longest wait after a pass that failed")
     idle_s: float = seconds(1.0, "between checks while another replica leads, or the caches are not complete")
     busy_s: float = seconds(5.0, "between passes while another program reverts what every pass writes")
+    progress_s: float = seconds(
+        120.0,
+        "a leader whose pass makes no progress for this long gives up the Lease; lists of a large fleet take a minute",
+    )
     set_back_s: float = seconds(
         5.0, "if the clock shows this much less than in the last pass, it was set back, and all waits end"
     )
@@ -66,6 +70,10 @@ class WriteTiming:
 
     # Readers need no more.
     message_s: float = seconds(5.0, "between writes of a workload's status that only change a message")
+
+    # Of thousands of workloads that wait, each change of the free nodes changes every message.
+    numbers_s: float = seconds(60.0, "the same, for a workload that waits, if only numbers of the message change")
+    spread_s: int = seconds(15, "by up to so much longer, which differs by workload")
     crd_s: float = seconds(60.0, "between checks that a CRD of another release was replaced")
 
 

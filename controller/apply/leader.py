@@ -11,6 +11,7 @@ import datetime
 import json
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,9 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Decides if this process may write. `term` changes each time that it becomes the leader."""
+    """Decides if this process may write.
+
+    - `term`: changes each time that it becomes the leader.
+    - `tenure`: the same, unless nobody else can have held the lease in between: then its caches are still good.
+    """
 
     term: int
+    tenure: int
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -36,14 +42,23 @@ class Alone:
     """Leadership without election, for a single replica."""
 
     term = 1
+    tenure = 1
 
     def holds(self) -> bool:
         """Return True."""
         return True
 
 
+def suspended_s() -> float:
+    """Return for how long the machine was suspended; the event loop's clock does not count that time."""
+    return round(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 1)
+
+
 class Leader:
-    """Leadership by a Lease. Run `run()` as a task; `on_change` is called when leadership begins or ends."""
+    """Leadership by a Lease. Run `run()` as a task; `on_change` is called when leadership begins or ends.
+
+    The lease is renewed only while `works()` is True: a replica whose planner hangs must not lead for ever.
+    """
 
     def __init__(
         self,
@@ -53,6 +68,8 @@ class Leader:
         identity: str,
         on_change: Callable[[], None],
         timing: LeaseTiming,
+        works: Callable[[], bool] = lambda: True,
+        suspended: Callable[[], float] = suspended_s,
     ) -> None:
         self._timing = timing
         self._client = client
@@ -60,12 +77,16 @@ class Leader:
         self._name = name
         self._identity = identity
         self._on_change = on_change
+        self._works = works
+        self._suspended = suspended
+        self._before = ""  # who held the lease before the last time that this replica took it
         self._seen: tuple[str, str] = ("", "")  # holder and renewTime, as last read
         self._seen_at = 0.0
         self._free_at = 0.0  # when another replica's lease expires
         self._valid_until = 0.0
         self._logged = ""  # the last logged error, to log it once
         self.term = 0
+        self.tenure = 0
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -78,14 +99,18 @@ class Leader:
             while True:
                 started = self._now()
                 try:
-                    if await self._take():
+                    if not self._works():
+                        self._log_hanging()
+                    elif await self._take():
                         if not self.holds():  # also if it expired during this request
                             self.term += 1
+                            if self._before != self._identity:
+                                self.tenure += 1
                             log.info("leader", extra={"identity": self._identity, "term": self.term})
                         self._valid_until = started + self._timing.renew_deadline_s
                     else:
                         self._valid_until = 0.0
-                    self._logged = ""
+                    self._logged = "" if self._works() else self._logged
                 except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
                 # Not compared with the state before this request: the lease may have expired in the pause.
@@ -98,6 +123,13 @@ class Leader:
                 await asyncio.sleep(self._pause_s())
         finally:
             await self._release()
+
+    def _log_hanging(self) -> None:
+        """Log once that the lease is not renewed."""
+        text = "the planner hangs, so the lease is not renewed and another replica takes over"
+        if self._logged != text:
+            log.error(text, extra={"identity": self._identity})
+        self._logged = text
 
     def _log_failure(self, err: Exception) -> None:
         """Log why the lease could not be renewed; a missing namespace only once."""
@@ -136,6 +168,7 @@ class Leader:
                 await self._client.create(LEASES, self._namespace, body)
             except AlreadyExists:
                 return False
+            self._before = ""
             return True
         spec = lease.get("spec") or {}
         holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
@@ -151,6 +184,7 @@ class Leader:
             await self._client.replace(LEASES, self._namespace, {**lease, "spec": self._spec(spec)})
         except Conflict:
             return False
+        self._before = holder
         return True
 
     async def _read(self) -> dict[str, Any]:
@@ -188,6 +222,6 @@ class Leader:
         except (ApiError, *MALFORMED) as err:
             log.info("the lease was not released", extra={"lease": self._name, "error": str(err)})
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        """Return the time in seconds, including that in which the machine was suspended."""
+        return asyncio.get_running_loop().time() + self._suspended()

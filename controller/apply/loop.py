@@ -7,11 +7,12 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
-from controller.apply import batches
+from controller.apply import batches, budget
+from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
@@ -20,7 +21,7 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.observe.model import shortened
 from controller.plan import planning
-from controller.plan.actions import Evict, Plan
+from controller.plan.actions import Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.timing import Timing
@@ -63,7 +64,9 @@ class Reconciler:
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
-        self._term = 0
+        self._tenure = 0
+        self._left = False  # the last pass left writes to the next one
+        self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
@@ -83,12 +86,20 @@ class Reconciler:
                 continue
             self._metrics.leading(True)
             try:
+                self._progressed()
                 plan, waiting = await self._pass()
+            except EndedTerm:
+                log.info("the plan was abandoned: its term of leadership has ended")
+                wait_s = 0.0
+                continue
             except ApiError as err:
                 log.warning("the caches could not be read again", extra={"error": str(err)})
                 wait_s = next(waits)
                 continue
-            busy = busy + 1 if any(not isinstance(action, Evict) for action in plan.actions) else 0
+            finally:
+                self._progress = None
+            again = any(not isinstance(action, Evict) for action in plan.actions) and not self._left
+            busy = busy + 1 if again else 0
             if self._writes.server_unavailable:
                 wait_s = next(waits)
                 continue
@@ -113,14 +124,16 @@ class Reconciler:
 
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
-        if self._term != self._leadership.term:
-            term = self._leadership.term
+        self._applier.fence.enter(self._leadership.term)
+        if self._tenure != self._leadership.tenure:
+            tenure = self._leadership.tenure
             try:
                 await self._caches.relist()
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
-            self._term = term
+            self._tenure = tenure
             self._report_foreign_templates()
+            self._progressed()
         now = self._clock()
         if self._was_set_back(now):
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
@@ -128,15 +141,16 @@ class Reconciler:
             self._applier.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
-        await self._applier.schemas.try_all(*names, now, self._term)
-        plan = self._plan(now)
+        await self._applier.schemas.try_all(*names, now, self._tenure)
+        plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
             await self._caches.reread_claims(plan.handed_over)
-            plan = self._plan(now)
+            plan = await self._plan(now)
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
-        await batches.perform(plan.actions, self._writes.make, self._leadership.holds, self._writes.waits)
+        actions, self._left = budget.within(plan.actions, self._writes.waits)
+        await batches.perform(actions, self._make, self._applier.fence.passes, self._writes.waits)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
@@ -150,6 +164,20 @@ class Reconciler:
     def _was_set_back(self, now: datetime.datetime) -> bool:
         """Return True if the clock shows much less than in the last pass."""
         return now + datetime.timedelta(seconds=self._timing.set_back_s) < self._passed_at
+
+    async def _make(self, action: Action) -> bool:
+        """Make one write of the pass and return whether it succeeded."""
+        made = await self._writes.make(action)
+        self._progressed()
+        return made
+
+    def works(self) -> bool:
+        """Return False if a pass has made no progress for too long."""
+        return self._progress is None or asyncio.get_running_loop().time() < self._progress + self._timing.progress_s
+
+    def _progressed(self) -> None:
+        """Note that the running pass makes progress."""
+        self._progress = asyncio.get_running_loop().time()
 
     def _report_foreign_templates(self) -> None:
         """Log which templates request reserved devices although no workload owns them.
@@ -169,15 +197,16 @@ class Reconciler:
                 extra={"templates": shortened(found), "device_class": WORKLOAD_CLASS},
             )
 
-    def _plan(self, now: datetime.datetime) -> Plan:
-        """Update the index, plan, and report the time that it took."""
+    async def _plan(self, now: datetime.datetime) -> Plan:
+        """Update the index, plan, and report the time that it took. Raises EndedTerm."""
         unwritable = self._writes.unwritable(now)
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)
         index.outdated = self._applier.schemas.outdated
         index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
-        plan = planning.plan_of(index, now, self._limits)
+        with self._caches.pinned():
+            plan = await self._in_slices(planning.steps(index, now, self._limits))
         index.settle(plan.settled, plan.settled_nodes)
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
@@ -190,6 +219,17 @@ class Reconciler:
             if repr(err) != self._reported_errors.get(name):
                 log.error("an object could not be planned", extra={"object": name}, exc_info=err)
         self._reported_errors = {name: repr(err) for name, err in plan.errors.items()}
+
+    async def _in_slices(self, steps: Generator[None, None, Plan]) -> Plan:
+        """Return the plan, and let the lease be renewed between its steps. Raises EndedTerm."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(Plan, end.value)
+            self._progressed()
+            await asyncio.sleep(0)
+            self._applier.fence.check()
 
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
+from controller.apply.fence import Fence, unelected
 from controller.apply.write_backoff import Tries
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
@@ -26,9 +27,12 @@ AT_ONCE = 16
 class Refusals:
     """Schedules when each suspect is read again. Caches no pod."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder, timing: PodTiming) -> None:
+    def __init__(
+        self, client: KubeClient, events: EventRecorder, timing: PodTiming, fence: Fence | None = None
+    ) -> None:
         self._timing = timing
         self._client = client
+        self._fence = fence or unelected()
         self._events = events
         self._looks: dict[str, Tries] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
@@ -76,5 +80,6 @@ class Refusals:
             "metadata": {"name": suspect.name, "namespace": suspect.namespace},
             "deleteOptions": {"preconditions": {"uid": suspect.uid, "resourceVersion": version}},
         }
+        self._fence.check()
         await self._client.request("POST", PODS.path(suspect.namespace, suspect.name, "eviction"), body=body)
         self.on_eviction("evicted")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from controller.apply.fence import Fence, unelected
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
@@ -54,9 +55,12 @@ class RendezvousServices:
     `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
     """
 
-    def __init__(self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming) -> None:
+    def __init__(
+        self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming, fence: Fence | None = None
+    ) -> None:
         self._timing = timing
         self._client = client
+        self._fence = fence or unelected()
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
         self._forbidden_at: datetime.datetime | None = None
@@ -189,6 +193,7 @@ class RendezvousServices:
         name = rendezvous.service_name(meeting.name)
         found = await self._read(SERVICES, meeting.namespace, name)
         if found is None:
+            self._fence.check()
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
         return None if found["metadata"].get("deletionTimestamp") else found
 
@@ -215,6 +220,7 @@ class RendezvousServices:
             return None
         found = await self._slice_for(service, wanted)
         if found is None:
+            self._fence.check()
             found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
             changed = True
         elif not plan.is_owned(found, service["metadata"]["uid"]):
@@ -254,6 +260,7 @@ class RendezvousServices:
         if (stored.get("endpoints") or []) == endpoints:
             return False
         changed = {**stored, "endpoints": endpoints}
+        self._fence.check()
         await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
         return True
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
+from controller.apply.fence import Fence, unelected
 from controller.apply.pod_checks import PodLooks
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
@@ -50,14 +51,23 @@ log = logging.getLogger(__name__)
 class Applier:
     """Writes to the API server, and puts the answers into the caches, so that the next plan includes them."""
 
-    def __init__(self, client: KubeClient, caches: Caches[FleetIndex], events: EventRecorder, timing: Timing) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches[FleetIndex],
+        events: EventRecorder,
+        timing: Timing,
+        fence: Fence | None = None,
+    ) -> None:
+        """Every write is checked by `fence` immediately before it is sent."""
         self._client = client
+        self.fence = fence = fence or unelected()
         self._caches = caches
         self.schemas = Schemas(client, timing.writes)
         self._events = events
-        self.refusals = Refusals(client, events, timing.pods)
+        self.refusals = Refusals(client, events, timing.pods, fence)
         self.pod_looks = PodLooks(client, events, timing.pods)
-        self.rendezvous = RendezvousServices(client, events, timing.rendezvous)
+        self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 
@@ -68,6 +78,7 @@ class Applier:
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:
         """Make one write. Raises ApiError; Conflict and NotFound mean that the plan is out of date."""
+        self.fence.check()
         match action:
             case CreateUltraServer(body=body):
                 await self._create_ultraserver(body)
@@ -116,6 +127,7 @@ class Applier:
         ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
         if ours and not always:
             self.schemas.refuse(resource)
+        self.fence.check()  # again: an action may be two writes
         try:
             stored = await self._client.patch(resource, namespace, name, patch, subresource)
         except Invalid:

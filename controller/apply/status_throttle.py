@@ -1,18 +1,23 @@
 """Delays status writes that only change messages: 256 nodes that tag one by one do not cause 256 writes.
 
 State, reasons and reservations of a workload are written at once. A message that names what it still waits for, and a
-group that is removed, are written at most every few seconds.
+group that is removed, are written at most every few seconds. Where a workload waits and only numbers change, as with
+each node that becomes free or is taken, its status is written about once a minute.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from controller.plan.actions import Action, Plan, WriteWorkloadStatus
 from controller.timing import WriteTiming
+
+_NUMBER: Final = re.compile(r"\d+", re.ASCII)
 
 
 class StatusThrottle:
@@ -20,6 +25,9 @@ class StatusThrottle:
 
     def __init__(self, timing: WriteTiming) -> None:
         self._interval = datetime.timedelta(seconds=timing.message_s)
+        self._numbers = datetime.timedelta(seconds=timing.numbers_s)
+        self._spread_s = timing.spread_s
+        self._longest = self._numbers + datetime.timedelta(seconds=timing.spread_s)
         self._written: dict[str, datetime.datetime] = {}
 
     def without_deferrable(self, plan: Plan, now: datetime.datetime) -> Plan:
@@ -36,7 +44,7 @@ class StatusThrottle:
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Note that a workload's status was written."""
-        recent = {uid: moment for uid, moment in self._written.items() if now < moment + self._interval}
+        recent = {uid: moment for uid, moment in self._written.items() if now < moment + self._longest}
         self._written = {**recent, action.uid: now}
 
     def end_waits(self) -> None:
@@ -51,7 +59,22 @@ class StatusThrottle:
             return None
         if _groups(action.status) - _groups(action.before):
             return None
-        return self._written[action.uid] + self._interval
+        return self._written[action.uid] + self._interval_of(action)
+
+    def _interval_of(self, action: WriteWorkloadStatus) -> datetime.timedelta:
+        """Return how long a new message waits after the last write.
+
+        By up to `spread_s` longer, which differs by workload: thousands are not written in the same second.
+        """
+        before, after = _wording(action.before), _wording(action.status)
+        if action.status.get("state") != "Pending" or before != after:
+            return self._interval
+        return self._numbers + datetime.timedelta(seconds=zlib.crc32(action.uid.encode()) % self._spread_s)
+
+
+def _wording(status: Mapping[str, Any]) -> list[str]:
+    """Return the messages of a status without their numbers."""
+    return [_NUMBER.sub("#", str(one.get("message"))) for one in status.get("conditions") or []]
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from controller.apply import schema_check
+from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
@@ -87,6 +88,8 @@ class Writes:
         self.attempted.append(action)
         try:
             await self._applier.perform(action, self._now)
+        except EndedTerm:
+            return False  # not sent, and nobody's fault; the next leader decides
         except ApiError as err:
             self._failed(action, err)
             return False

@@ -148,6 +148,7 @@ class Caches(Generic[IndexT]):
         self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
         self._index.namespaces = {}
+        self._pinned = False
         self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
         self._node_of_slice: dict[str, str] = {}
 
@@ -263,8 +264,13 @@ class Caches(Generic[IndexT]):
     def index(
         self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
     ) -> IndexT:
-        """Update the index with all changes since the last call, and return it; it is always the same object."""
+        """Update the index with all changes since the last call, and return it; it is always the same object.
+
+        While a plan has pinned it, it stays as it is.
+        """
         index = self._index
+        if self._pinned:
+            return index
         for key, node in _touched(self.nodes):
             if index.node_by_name.get(_name(key)) is not node:  # a heartbeat changes nothing
                 index.put_node(_name(key), node)
@@ -298,6 +304,15 @@ class Caches(Generic[IndexT]):
             for key, each in self.ultraservers.damaged.items()
             if not each.paths
         }
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep the index as it is: a plan reads it, and pauses so that other tasks run."""
+        self._pinned = True
+        try:
+            yield
+        finally:
+            self._pinned = False
 
     def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
         """Store a slice with the others of its node; return the nodes whose slices changed."""

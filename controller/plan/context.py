@@ -7,9 +7,11 @@ those before it.
 
 from __future__ import annotations
 
+import bisect
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from controller.observe.model import ClusterNode, Template, Workload
 from controller.plan import outage, placement, restoration
@@ -47,6 +49,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+_FIT = attrgetter("fit")
 
 
 class FreeSlots:
@@ -59,19 +62,29 @@ class FreeSlots:
         self._index = index
         self._holdings = holdings
         self._version = -1
-        self._free: dict[tuple[str, int], Sequence[placement.Slot]] = {}
+        self._free: dict[tuple[str, int], tuple[int, list[placement.Slot]]] = {}  # with the version it is of
+        self._own: dict[tuple[str, str, int], tuple[placement.Slot, ...]] = {}  # of UltraServers that the plan changed
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
+        self._tallies: dict[str, placement.Tally] = {}  # by instance type, since this plan's last reservation
+        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}  # free slots of one kind, and with those coming
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
         """Return the free slots of `size` nodes of an instance type, the best fit first.
 
         Only UltraServers that have an object count, because the reservation is stored in it.
         """
-        self._renew()
-        key = (instance_type, size)
-        if key not in self._free:
-            self._free[key] = self._slots(instance_type, size)
-        return self._free[key]
+        key, version = (instance_type, size), self._holdings.version
+        before = self._free.get(key)
+        if before is not None and before[0] == version:
+            return before[1]
+        if before is None:
+            found, names = self._stored(instance_type, size), {*self._holdings.changed}
+        else:
+            found, names = list(before[1]), {*self._holdings.journal[before[0] :]}
+        for name in names - self._index.unwritable.keys():
+            self._overlay(found, name, instance_type, size)
+        self._free[key] = version, found
+        return found
 
     def has_type(self, instance_type: str) -> bool:
         """Return True if there is an UltraServer of this type."""
@@ -90,16 +103,36 @@ class FreeSlots:
 
         While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
         """
-        free = self.free(workload.instance_type, workload.size)
+        self._renew()
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
-            coming = placement.slots(self._index.unstored, self._holdings, workload.instance_type, workload.size)
-            if coming and placement.most_of_a_kind((*free, *coming)) >= count > placement.most_of_a_kind(free):
+            have, soon = self._free_numbers(workload.instance_type, workload.size)
+            if soon >= count > have:
                 text = "the NeuronUltraServer objects of free nodes are being created"
                 self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
             else:
-                self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
+                tally = self._tally(workload.instance_type)
+                self._shortages[key] = placement.shortage(tally, workload, have, count)
         return self._shortages[key]
+
+    def _free_numbers(self, instance_type: str, size: int) -> tuple[int, int]:
+        """Return how many free slots one workload could have, and how many with the objects that are being created."""
+        key = (instance_type, size)
+        if key not in self._numbers:
+            free = self.free(instance_type, size)
+            have = placement.most_of_a_kind(free)
+            unstored = self._index.unstored
+            coming = placement.slots(unstored, self._holdings, instance_type, size) if unstored else ()
+            self._numbers[key] = have, placement.most_of_a_kind((*free, *coming)) if coming else have
+        return self._numbers[key]
+
+    def _tally(self, instance_type: str) -> placement.Tally:
+        """Return the count of the UltraServers of a type: the index keeps it until this plan changes a reservation."""
+        if not self._holdings.changed:
+            return self._index.tally(instance_type)
+        if instance_type not in self._tallies:
+            self._tallies[instance_type] = placement.tally(self._index.groups, self._holdings, instance_type)
+        return self._tallies[instance_type]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
@@ -107,27 +140,29 @@ class FreeSlots:
         others = frozenset(name for group in groups.values() for name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
 
-    def _slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots: from the index, except for UltraServers that this plan has changed."""
+    def _stored(self, instance_type: str, size: int) -> list[placement.Slot]:
+        """Return the free slots before this plan."""
         stored = self._index.slots(instance_type, size)
-        if self._index.unwritable:
-            stored = [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
-        changed = self._holdings.changed
-        if not changed:
-            return stored
-        groups = [
-            self._index.group_by_name[name]
-            for name in changed
-            if name in self._index.ultraserver_by_name and name not in self._index.unwritable
-        ]
-        now = placement.slots(groups, self._holdings, instance_type, size)
-        return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
+        return [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
+
+    def _overlay(self, found: list[placement.Slot], name: str, instance_type: str, size: int) -> None:
+        """Replace the slots of one UltraServer in a list that is sorted by fit."""
+        group = self._index.group_by_name.get(name)
+        if group is None or name not in self._index.ultraserver_by_name:
+            return
+        key = (name, instance_type, size)
+        before = self._own.get(key)
+        for slot in self._index.slot_index.free_of(*key) if before is None else before:
+            del found[bisect.bisect_left(found, slot.fit, key=_FIT)]
+        self._own[key] = placement.slots((group,), self._holdings, instance_type, size)
+        for slot in self._own[key]:
+            bisect.insort(found, slot, key=_FIT)
 
     def _renew(self) -> None:
         """Empty the cache if reservations were made or dropped since it was filled."""
         if self._version != self._holdings.version:
             self._version = self._holdings.version
-            self._free, self._shortages = {}, {}
+            self._shortages, self._tallies, self._numbers = {}, {}, {}
 
 
 @dataclass(slots=True)

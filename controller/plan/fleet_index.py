@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
@@ -31,6 +30,7 @@ from controller.plan.reserved import (
     Reserved,
     Totals,
     nodes_in,
+    put,
     take,
 )
 from controller.plan.slot_index import SlotIndex
@@ -77,8 +77,9 @@ class FleetIndex:
         self._members: dict[str, set[str]] = {}
         self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that depend on it
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
-        self._slots = SlotIndex()
+        self.slot_index = SlotIndex()
         self._stale: set[str] = set()
+        self._tallies: dict[str, placement.Tally] = {}  # by instance type, until an UltraServer changes
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
@@ -211,19 +212,26 @@ class FleetIndex:
 
         A slot is free if no node of it is reserved or used by a claim.
         """
-        return self._slots.free(instance_type, size)
+        return self.slot_index.free(instance_type, size)
 
     def free_numbers(self) -> Mapping[tuple[str, int], int]:
         """Return the number of free slots by instance type and size."""
-        return self._slots.free_numbers()
+        return self.slot_index.free_numbers()
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
-        return self._slots.capacity(instance_type, size, kind)
+        return self.slot_index.capacity(instance_type, size, kind)
+
+    def tally(self, instance_type: str) -> placement.Tally:
+        """Return the count of the UltraServers of a type."""
+        if instance_type not in self._tallies:
+            taken = {name for name in self.node_by_name.keys() | self.published_by_name if self.is_taken(name)}
+            self._tallies[instance_type] = placement.tally(self.group_by_name.values(), taken, instance_type)
+        return self._tallies[instance_type]
 
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""
-        return self._slots.members(instance_type)
+        return self.slot_index.members(instance_type)
 
     @property
     def unstored(self) -> list[Group]:
@@ -246,33 +254,33 @@ class FleetIndex:
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
         """Follow a change of a Node; None: it was deleted."""
-        _put(self.node_by_name, name, node)
+        put(self.node_by_name, name, node)
         self._facts_changed(name)
 
     def put_published(self, name: str, published: PublishedNode | None) -> None:
         """Follow a change of what a node publishes; None: it publishes nothing."""
         self.evidence.put_published(name, self.published_by_name.get(name), published)
-        _put(self.published_by_name, name, published)
+        put(self.published_by_name, name, published)
         self._facts_changed(name)
 
     def put_claim(self, key: str, use: ClaimUse | None) -> None:
         """Follow a change of a claim; None: it has no Neuron devices."""
         before = self._claims.get(key)
-        _put(self._claims, key, use)
+        put(self._claims, key, use)
         for name in {*(before.nodes if before else ()), *(use.nodes if use else ())}:
             uses = list(self._uses.get(name, ()))
             if before is not None and name in before.nodes:
                 uses.remove(before)
             if use is not None and name in use.nodes:
                 uses.append(use)
-            _put(self._uses, name, tuple(sorted(uses, key=lambda each: (each.namespace, each.name))) or None)
+            put(self._uses, name, tuple(sorted(uses, key=lambda each: (each.namespace, each.name))) or None)
             self._mark(name)
 
     def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
         """Follow a change of a NeuronUltraServer; None: it was deleted."""
         before = self.ultraserver_by_name.get(name)
         self.evidence.put_ultraserver(name, before, ultraserver)
-        _put(self.ultraserver_by_name, name, ultraserver)
+        put(self.ultraserver_by_name, name, ultraserver)
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
         self._stale.add(name)
@@ -281,19 +289,19 @@ class FleetIndex:
         """Follow a change of a Namespace's limit, empty without one; None: the Namespace was deleted."""
         if self.namespaces is None:
             self.namespaces = {}
-        _put(self.namespaces, name, limit)
+        put(self.namespaces, name, limit)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """Follow a change of a NeuronUltraServerWorkload; None: it was deleted."""
         self.evidence.put_workload(key, self.workload_by_key.get(key), workload)
-        _put(self.workload_by_key, key, workload)
+        put(self.workload_by_key, key, workload)
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
         """Follow a change of a ResourceClaimTemplate; None: it was deleted."""
         before = self.template_by_key.get(key)
         if before is not None:
             take(self._templates_of, before.owner_uid, key)
-        _put(self.template_by_key, key, template)
+        put(self.template_by_key, key, template)
         if template is not None:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
 
@@ -311,14 +319,15 @@ class FleetIndex:
         Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
         only.
         """
+        self._tallies = {} if self._stale else self._tallies
         for name in self._stale:
             self.broken.pop(name, None)
             try:
                 self._refresh(name)
             except Exception as err:  # an error about one UltraServer must not end the plans for all others
                 self.broken[name] = err
-                _put(self.group_by_name, name, None)
-                self._slots.put(name, None, frozenset(), stored=False)
+                put(self.group_by_name, name, None)
+                self.slot_index.put(name, None, frozenset(), stored=False)
         self.unsettled |= self._stale
         self._stale = set()
 
@@ -327,17 +336,17 @@ class FleetIndex:
         members = [self.published_by_name[each] for each in sorted(self._members.get(name, ()))]
         stored = self.ultraserver_by_name.get(name)
         group = group_of(name, members, stored, self.node_by_name, self._membership)
-        _put(self.group_by_name, name, group)
+        put(self.group_by_name, name, group)
         reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
         taken = frozenset(node for node in (group.node_names if group else ()) if self.is_taken(node))
-        self._slots.put(name, group, taken, stored=stored is not None)
+        self.slot_index.put(name, group, taken, stored=stored is not None)
         self._count(name, group, stored)
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
         named = self._named.get(name, frozenset()) - unread
-        _put(self._suspects, name, refused_pods.suspects(named, held, self._uses, self.published_by_name) or None)
+        put(self._suspects, name, refused_pods.suspects(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
         """Replace the count of an UltraServer's unavailable nodes."""
@@ -351,7 +360,7 @@ class FleetIndex:
         for node in before.away:
             if not self.away[node]:
                 del self.away[node]
-        _put(self._counts, name, now if now.total else None)
+        put(self._counts, name, now if now.total else None)
 
     def _concern(self, name: str, nodes: frozenset[str]) -> None:
         """Record on which nodes an UltraServer depends."""
@@ -362,7 +371,7 @@ class FleetIndex:
                 del self._concerned[node]
         for node in nodes - before:
             self._concerned.setdefault(node, set()).add(name)
-        _put(self._named, name, nodes or None)
+        put(self._named, name, nodes or None)
 
     def _facts_changed(self, name: str) -> None:
         """Follow a change of a Node or its slices: find its UltraServer, and mark what is stale."""
@@ -379,7 +388,7 @@ class FleetIndex:
                 self._stale.add(before)
             if belongs:
                 self._members.setdefault(belongs, set()).add(name)
-            _put(self._membership, name, belongs or None)
+            put(self._membership, name, belongs or None)
         self._mark(name)
         self.unsettled_nodes.add(name)
 
@@ -389,11 +398,3 @@ class FleetIndex:
         if belongs is not None:
             self._stale.add(belongs)
         self._stale |= self._concerned.get(node, set())
-
-
-def _put(found: dict[Any, Any], key: Any, value: Any) -> None:
-    """Set a value, or remove the key if the value is None."""
-    if value is None:
-        found.pop(key, None)
-    else:
-        found[key] = value

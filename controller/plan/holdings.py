@@ -44,7 +44,8 @@ class Holdings(Container[str]):
         """The entries that this release cannot read, by UltraServer."""
         self._withheld: dict[str, list[str]] = {}  # by workload UID
         self._nodes_of: Counter[str] = Counter()  # by namespace, the difference from what is stored
-        self._version = 0
+        self.journal: list[str] = []
+        """The UltraServer of each reservation that was made or dropped, in order."""
 
     # What is there
 
@@ -58,7 +59,7 @@ class Holdings(Container[str]):
     @property
     def version(self) -> int:
         """A number that changes whenever a reservation is made or dropped."""
-        return self._version
+        return len(self.journal)
 
     @property
     def changed(self) -> Collection[str]:
@@ -262,7 +263,7 @@ class Holdings(Container[str]):
         of_workload.append(one)
         self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
         self._reserved.update(one.allocation.nodes)
-        self._version += 1
+        self.journal.append(one.ultraserver)
 
     def adopt(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
         """Replace unreadable entries of an UltraServer by reservations, `taken`; `left` stay unreadable."""
@@ -279,7 +280,7 @@ class Holdings(Container[str]):
         self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
         self._withheld.setdefault(workload_uid, []).extend(nodes)
         self._reserved.update(nodes)
-        self._version += 1
+        self.journal.append(ultraserver)
 
     def bind(self, one: Reservation) -> None:
         """Open a reservation's nodes for pods of its workload."""
@@ -320,7 +321,7 @@ class Holdings(Container[str]):
         of_workload.remove(one)
         self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
         self._reserved.subtract(one.allocation.nodes)
-        self._version += 1
+        self.journal.append(one.ultraserver)
 
     def _own(self, one: Reservation) -> tuple[list[Reservation], list[Reservation]]:
         """Return the plan's own copies of the lists that a reservation is or belongs in."""

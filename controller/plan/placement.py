@@ -7,7 +7,7 @@ numbers the nodes so that these share a rack. Nodes of two racks form a pair onl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -162,10 +162,41 @@ def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Se
     return candidates[:count]
 
 
-def shortage(
-    groups: Iterable[Group], taken: Container[str], workload: Workload, free: Sequence[Slot], count: int
-) -> Shortage:
-    """Return why `count` more slots are not available, with numbers.
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The nodes of all UltraServers of one instance type: what a shortage's message says about the fleet.
+
+    - `known`: the instance types of all UltraServers, only if there are none of this type.
+    - `ultraservers`, `nodes`, `free`: their number, that of their nodes, and of those that are free.
+    - `parts`: UltraServer and number of its free nodes, without those that have none.
+    """
+
+    known: tuple[str, ...]
+    ultraservers: int
+    nodes: int
+    free: int
+    parts: tuple[tuple[str, int], ...]
+    cordoned: tuple[str, ...]
+
+
+def tally(groups: Collection[Group], taken: Container[str], instance_type: str) -> Tally:
+    """Count the UltraServers of an instance type."""
+    mine = sorted((group for group in groups if group.instance_type == instance_type), key=attrgetter("name"))
+    known = () if mine else tuple(sorted({group.instance_type for group in groups}))
+    free = [(group.name, group.free_nodes(taken)) for group in mine]
+    parts = tuple(part for part in free if part[1])
+    return Tally(
+        known=known,
+        ultraservers=len(mine),
+        nodes=sum(len(group.topology) for group in mine),
+        free=sum(number for _, number in parts),
+        parts=parts,
+        cordoned=tuple(name for group in mine for name in group.cordoned),
+    )
+
+
+def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Shortage:
+    """Return why `count` more slots are not available, with numbers; `have` of one resourceType are free.
 
     - NoUltraServers: no UltraServer has the instance type.
     - CapacitySplit: enough nodes are free, but not in slots of this size.
@@ -174,25 +205,18 @@ def shortage(
     The message names cordoned nodes, which are not free.
     """
     kind = workload.instance_type
-    mine = sorted((group for group in groups if group.instance_type == kind), key=lambda group: group.name)
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
-    if not mine:
-        known = sorted({group.instance_type for group in groups})
-        there = f"; UltraServers here are of type {', '.join(known)}" if known else ""
+    if not counted.ultraservers:
+        there = f"; UltraServers here are of type {', '.join(counted.known)}" if counted.known else ""
         return Shortage("NoUltraServers", f"needs {wanted}, and no UltraServer of this type was discovered{there}")
-    have = most_of_a_kind(free)
     short = (count - have) * workload.size
-    free_nodes = {group.name: group.free_nodes(taken) for group in mine}
-    total = sum(free_nodes.values())
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
-    cordoned = [name for group in mine for name in group.cordoned]
-    also = f"; cordoned: {shortened(cordoned)}" if cordoned else ""
-    if total >= count * workload.size and workload.size > 1:
-        parts = [f"{name} has {number}" for name, number in sorted(free_nodes.items()) if number]
+    also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
+    if counted.free >= count * workload.size and workload.size > 1:
+        parts = [f"{name} has {number}" for name, number in counted.parts]
         return Shortage(
             "CapacitySplit",
-            f"{text}; {total} nodes are free, but split over {len(parts)} UltraServer{'s' if len(parts) > 1 else ''} "
-            f"or without the links: {shortened(parts)}{also}",
+            f"{text}; {counted.free} nodes are free, but split over {len(parts)} "
+            f"UltraServer{'s' if len(parts) > 1 else ''} or without the links: {shortened(parts)}{also}",
         )
-    nodes = sum(len(group.topology) for group in mine)
-    return Shortage("InsufficientCapacity", f"{text}; {total} of {nodes} nodes are free{also}")
+    return Shortage("InsufficientCapacity", f"{text}; {counted.free} of {counted.nodes} nodes are free{also}")

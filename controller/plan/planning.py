@@ -10,18 +10,15 @@ and keeps no state, so another replica can continue at any point.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from controller.observe.discovery import Group
 from controller.observe.model import (
-    RESERVED,
     Meeting,
     Snapshot,
     Starting,
     Suspect,
-    UltraServer,
     Workload,
     shortened,
 )
@@ -35,16 +32,13 @@ from controller.plan import (
     rendezvous,
     restart_all,
     restoration,
+    ultraserver_writes,
 )
 from controller.plan.actions import (
     Action,
-    CreateUltraServer,
     Decided,
-    DeleteUltraServer,
     Plan,
     SetFinalizers,
-    SetUltraServerFinalizers,
-    UpdateTopology,
     Verdict,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
@@ -62,6 +56,9 @@ from neuron_dra.core.ultraserver import Phase
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
+WORKLOADS_A_STEP = 8
+ULTRASERVERS_A_STEP = 64
+
 SHORTAGE_REASONS = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
 """The reasons with which a workload waits for nodes."""
 
@@ -76,7 +73,17 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
 
 
 def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Return the plan for an index that follows the objects, as `plan` does for a snapshot.
+    """Return the plan for an index that follows the objects, as `plan` does for a snapshot."""
+    rest = steps(index, now, limits)
+    while True:
+        try:
+            next(rest)
+        except StopIteration as end:
+            return cast(Plan, end.value)
+
+
+def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Generator[None, None, Plan]:
+    """Plan in steps, between which the caller may do other things, but not change the index; return the plan.
 
     Objects that the index marks as settled are skipped. If the CRDs are outdated (`index.outdated`), the plan only says
     so.
@@ -86,7 +93,9 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     context = PlanningContext.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
     starting, meetings = [], []
-    for workload in _ordered(context):
+    for number, workload in enumerate(_ordered(context)):
+        if number % WORKLOADS_A_STEP == 0:
+            yield
         verdict, starts, meeting = _decide_alone(context, workload)
         if verdict is not None:
             verdicts[workload.uid] = verdict
@@ -100,10 +109,16 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     for uid in sorted(context.holdings.workload_uids() - present):
         _release_alone(context, uid)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
-    others, reservations = _ultraservers(context, names)
+    others: list[Action] = []
+    reservations: list[WriteUltraServerStatus] = []
+    for first in range(0, len(names), ULTRASERVERS_A_STEP):
+        yield
+        more = ultraserver_writes.writes(context, names[first : first + ULTRASERVERS_A_STEP])
+        others += more[0]
+        reservations += more[1]
     _explain_unstored(context, reservations)
     labelled = node_labels.changes(context)
-    written = {_object_of(action) for action in (*others, *reservations)}
+    written = {ultraserver_writes.object_of(action) for action in (*others, *reservations)}
     return Plan(
         actions=(
             *others,
@@ -172,10 +187,15 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
     if known is not None and known.reads == reads:
         return known.verdict, known.starting, known.meeting
     before = decided.effects(context)
+    planned = len(context.before), len(context.last)
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
         verdict = _with_unwritable(context.snapshot.unwritable, verdict)
-        _write_status(context, workload, verdict)
+        sets_finalizers = any(
+            isinstance(action, SetFinalizers) for action in (*context.before[planned[0] :], *context.last[planned[1] :])
+        )
+        if not sets_finalizers:  # that write changes the resourceVersion; the next plan writes the status
+            _write_status(context, workload, verdict)
     starting, meeting = pod_start.look_at(context, workload), rendezvous.meeting(context, workload)
     context.snapshot.decided.pop(workload.uid, None)
     idle = decided.effects(context) == before and not context.holdings.has_changed(workload.uid)
@@ -207,116 +227,6 @@ def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
     if context.outage is not None:
         return ()
     return tuple(each for each in context.snapshot.suspects() if context.holdings.is_ready(each.node))
-
-
-# -- UltraServers ------------------------------------------------------------------------------------------------------
-
-
-def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
-    """Return the writes of NeuronUltraServers, at most one for each object.
-
-    The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
-    reservations change, the object's other writes wait for the next plan, except that spec.topology does not wait for a
-    status that cannot be written.
-    """
-    others: list[Action] = []
-    statuses: list[WriteUltraServerStatus] = []
-    for name in names:
-        group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
-        if have is None:
-            others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
-            continue
-        other, status = _ultraserver_alone(context, group, have)
-        others += other
-        statuses += status
-    return others, statuses
-
-
-def _ultraserver_alone(
-    context: PlanningContext, group: Group | None, have: UltraServer
-) -> tuple[list[Action], list[WriteUltraServerStatus]]:
-    """Return the writes of one NeuronUltraServer; an error becomes its condition."""
-    error = context.snapshot.broken.get(have.name)
-    if error is None and group is not None:
-        try:
-            return _ultraserver(context, group, have)
-        except Exception as err:
-            error = err
-    if error is None:
-        return [], []
-    context.errors[have.name] = error
-    return [], isolation.of_ultraserver(context, have, error)
-
-
-def _ultraserver(
-    context: PlanningContext, group: Group, have: UltraServer
-) -> tuple[list[Action], list[WriteUltraServerStatus]]:
-    """Return the writes of one NeuronUltraServer, in two lists as `_ultraservers` does."""
-    finalizers = _finalizers(context, have)
-    stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-    if stale and have.name in context.snapshot.unwritable:
-        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    if _reservations_change(context, have):
-        return [], _status(context, group, have, finalizers)
-    if finalizers is not None:
-        return [SetUltraServerFinalizers(have.name, have.version, finalizers)], []
-    if not group.topology and not have.reserved:
-        return [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)], []
-    if stale:
-        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    return [], _status(context, group, have, None)
-
-
-def _status(
-    context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
-) -> list[WriteUltraServerStatus]:
-    """Return the write of a NeuronUltraServer's status, if the status changes.
-
-    Its owners are the workloads whose reservations change.
-    """
-    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
-    more = restoration.problems(stored, held, unread)
-    status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
-    if status == dict(stored.status):
-        return []
-    changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
-    return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
-
-
-def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
-    """Return True if it has a reservation, stored or planned."""
-    return stored.reserved or bool(context.holdings.at(stored.name) or context.holdings.unread.get(stored.name))
-
-
-def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
-    """Return the finalizers that the object needs, or None if it has them.
-
-    Ours stays while there is any reservation, readable or not, so `kubectl delete` waits for the workloads. An object
-    that is being deleted accepts no new ones.
-    """
-    wanted = _is_reserved(context, stored)
-    if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
-        return None
-    others = tuple(name for name in stored.finalizers if name != RESERVED)
-    return (*others, RESERVED) if wanted else others
-
-
-def _object_of(action: Action) -> str:
-    """Return the name of the NeuronUltraServer that an action writes."""
-    match action:
-        case CreateUltraServer(body=body):
-            return str(body["metadata"]["name"])
-        case UpdateTopology(name=name) | DeleteUltraServer(name=name) | WriteUltraServerStatus(name=name):
-            return name
-        case SetUltraServerFinalizers(name=name):
-            return name
-    raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
-
-
-def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
-    """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
-    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
-    return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------
@@ -367,8 +277,6 @@ def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict
 
     Draining reservations are not in it: they no longer belong to the workload's allocation.
     """
-    if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
-        return  # that write changes the resourceVersion; the next plan writes the status
     if verdict.reason == objects.NOT_SEEN:
         _write_condition(context, workload, verdict.reason, verdict.message)
         return

@@ -124,3 +124,11 @@ def take(found: dict[str, dict[Any, Any]], first: str, second: Any) -> None:
     del found[first][second]
     if not found[first]:
         del found[first]
+
+
+def put(found: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set a value, or remove the key if the value is None."""
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value

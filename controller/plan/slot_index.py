@@ -29,6 +29,10 @@ class SlotIndex:
         """Return the free slots in UltraServers that have an object, the best fit first."""
         return self._free.get((instance_type, size), ())
 
+    def free_of(self, name: str, instance_type: str, size: int) -> tuple[placement.Slot, ...]:
+        """Return the free slots of one UltraServer."""
+        return tuple(slot for key, slot in self._free_of.get(name, ()) if key == (instance_type, size))
+
     def free_numbers(self) -> dict[tuple[str, int], int]:
         """Return the number of free slots by type and size; 0 where all slots are taken."""
         found = {(instance_type, size): 0 for (instance_type, size, _), number in self._whole.items() if number}

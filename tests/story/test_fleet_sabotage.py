@@ -15,7 +15,16 @@ from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.observe.model import Workload
 from controller.plan import allocation as serving
-from controller.plan import context, objects, outage, placement, planning, queue, recovery, restoration
+from controller.plan import (
+    context,
+    objects,
+    outage,
+    placement,
+    queue,
+    recovery,
+    restoration,
+    ultraserver_writes,
+)
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
@@ -145,7 +154,7 @@ def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
 def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     """As before the fix: no finalizer, no copy, and nodes drop tags that their object does not have."""
     makes_no_reservation_again(patch)
-    patch.setattr(planning, "_finalizers", lambda context, stored: None)
+    patch.setattr(ultraserver_writes, "_finalizers", lambda context, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
 
 

@@ -57,7 +57,7 @@ class Shelf(KubeClient):
     async def _send(self, method: str, path: str, *_: object) -> bytes:
         plural = path.rpartition("/")[2]
         items = [item for item in self.objects.values() if PLURALS.get(item["kind"]) == plural]
-        return msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": items})
+        return msgspec.json.encode({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
 
 
 def world() -> World:

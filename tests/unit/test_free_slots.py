@@ -56,7 +56,8 @@ def test_shortage_has_current_numbers(context: PlanningContext) -> None:
     before = context.free_slots.shortage(asks, 9)
     context.holdings.reserve(workload(context, "two"), 0, context.free_slots.free(TYPE, 2)[0], START)
     after = context.free_slots.shortage(asks, 9)
-    assert after == placement.shortage(context.snapshot.groups, context.holdings, asks, free(context, 2), 9)
+    tally = placement.tally(context.snapshot.groups, context.holdings, TYPE)
+    assert after == placement.shortage(tally, asks, placement.most_of_a_kind(free(context, 2)), 9)
     assert before != after
 
 

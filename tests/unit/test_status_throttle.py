@@ -18,6 +18,9 @@ from controller.timing import DEFAULT_TIMING
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 MESSAGE_INTERVAL = datetime.timedelta(seconds=DEFAULT_TIMING.writes.message_s)
+NUMBERS_INTERVAL = datetime.timedelta(seconds=DEFAULT_TIMING.writes.numbers_s)
+SPREAD_S = DEFAULT_TIMING.writes.spread_s
+SECOND = datetime.timedelta(seconds=1)
 SOON = NOW + datetime.timedelta(seconds=1)
 
 
@@ -71,3 +74,25 @@ def test_other_changes_are_written_at_once(wording: StatusThrottle, after: dict[
 def test_message_is_written_after_quiet_time(wording: StatusThrottle) -> None:
     other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
     assert wording.without_deferrable(Plan(actions=(other,)), SOON) == Plan(actions=(other,))
+
+
+def test_numbers_of_a_waiting_workload_are_written_once_a_minute() -> None:
+    """30.12: a node that became free rewrote the messages of 2,000 workloads."""
+    made = StatusThrottle(DEFAULT_TIMING.writes)
+    dues: set[datetime.datetime | None] = set()
+    for uid in map(str, range(64)):
+        one = write({**status("short of 8"), "state": "Pending"}, {**status("short of 16"), "state": "Pending"}, uid)
+        made.written(one, NOW)
+        made.written(write({}, {}, "later"), NOW + MESSAGE_INTERVAL)
+        plan = made.without_deferrable(Plan(actions=(one,)), NOW + MESSAGE_INTERVAL)
+        assert plan.actions == ()
+        dues.add(plan.recheck)
+    assert dues <= {NOW + NUMBERS_INTERVAL + number * SECOND for number in range(SPREAD_S)}
+    assert len(dues) > SPREAD_S // 2
+
+
+def test_other_words_of_a_waiting_workload_are_written_sooner() -> None:
+    made = StatusThrottle(DEFAULT_TIMING.writes)
+    one = write({**status("short of 8"), "state": "Pending"}, {**status("split over 8"), "state": "Pending"})
+    made.written(one, NOW)
+    assert made.without_deferrable(Plan(actions=(one,)), SOON) == Plan(recheck=NOW + MESSAGE_INTERVAL)

@@ -45,7 +45,7 @@ class Shelf(KubeClient):
 
     async def _send(self, method: str, path: str, *_: object) -> bytes:
         if path.endswith("/resourceclaims"):
-            return b'{"metadata":{"resourceVersion":"1"},"items":[%s]}' % b",".join(self.claims)
+            return b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[%s]}' % b",".join(self.claims)
         if path.endswith("/pods/pod-c"):
             return b'{"metadata":{"name":"pod-c","uid":"p"},"spec":{"nodeName":"node-p"}}'
         raise NotFound(path, status=404)

@@ -1,0 +1,42 @@
+"""Lets only writes of the current term of leadership pass."""
+
+from __future__ import annotations
+
+from controller.apply.leader import Alone, Leadership
+from neuron_dra.errors import ApiError
+
+
+class EndedTerm(ApiError):
+    """The term in which a write was decided has ended, so it was not sent."""
+
+
+class Fence:
+    """The term in which the writes of a pass are decided.
+
+    A replica that loses the lease and gets it back within one pass leads again, but another replica may have written
+    in between: what it decided before must not be sent.
+    """
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._term = 0
+
+    def enter(self, term: int) -> None:
+        """Start a pass in this term."""
+        self._term = term
+
+    def passes(self) -> bool:
+        """Return True while the term lasts."""
+        return self._leadership.holds() and self._leadership.term == self._term
+
+    def check(self) -> None:
+        """Call it immediately before a write. Raises EndedTerm."""
+        if not self.passes():
+            raise EndedTerm("the term of leadership in which this write was decided has ended")
+
+
+def unelected() -> Fence:
+    """Return the fence of a program that works without election: it stops nothing."""
+    made = Fence(Alone())
+    made.enter(Alone.term)
+    return made

@@ -1,0 +1,125 @@
+"""Plans the writes of NeuronUltraServers: creation, topology, finalizer, status with reservations, deletion. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.observe.discovery import Group
+from controller.observe.model import RESERVED, UltraServer
+from controller.plan import isolation, objects, restoration
+from controller.plan.actions import (
+    Action,
+    CreateUltraServer,
+    DeleteUltraServer,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+)
+from controller.plan.context import PlanningContext
+
+
+def writes(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+    """Return the writes of NeuronUltraServers, at most one for each object.
+
+    The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
+    reservations change, the object's other writes wait for the next plan, except that spec.topology does not wait for a
+    status that cannot be written.
+    """
+    others: list[Action] = []
+    statuses: list[WriteUltraServerStatus] = []
+    for name in names:
+        group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
+        if have is None:
+            others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
+            continue
+        other, status = _ultraserver_alone(context, group, have)
+        others += other
+        statuses += status
+    return others, statuses
+
+
+def _ultraserver_alone(
+    context: PlanningContext, group: Group | None, have: UltraServer
+) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+    """Return the writes of one NeuronUltraServer; an error becomes its condition."""
+    error = context.snapshot.broken.get(have.name)
+    if error is None and group is not None:
+        try:
+            return _ultraserver(context, group, have)
+        except Exception as err:
+            error = err
+    if error is None:
+        return [], []
+    context.errors[have.name] = error
+    return [], isolation.of_ultraserver(context, have, error)
+
+
+def _ultraserver(
+    context: PlanningContext, group: Group, have: UltraServer
+) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+    """Return the writes of one NeuronUltraServer, in two lists as `writes` does."""
+    finalizers = _finalizers(context, have)
+    stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
+    if stale and have.name in context.snapshot.unwritable:
+        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
+    if _reservations_change(context, have):
+        return [], _status(context, group, have, finalizers)
+    if finalizers is not None:
+        return [SetUltraServerFinalizers(have.name, have.version, finalizers)], []
+    if not group.topology and not have.reserved:
+        return [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)], []
+    if stale:
+        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
+    return [], _status(context, group, have, None)
+
+
+def _status(
+    context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
+) -> list[WriteUltraServerStatus]:
+    """Return the write of a NeuronUltraServer's status, if the status changes.
+
+    Its owners are the workloads whose reservations change.
+    """
+    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
+    more = restoration.problems(stored, held, unread)
+    status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
+    if status == dict(stored.status):
+        return []
+    changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
+    return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
+
+
+def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
+    """Return True if it has a reservation, stored or planned."""
+    return stored.reserved or bool(context.holdings.at(stored.name) or context.holdings.unread.get(stored.name))
+
+
+def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
+    """Return the finalizers that the object needs, or None if it has them.
+
+    Ours stays while there is any reservation, readable or not, so `kubectl delete` waits for the workloads. An object
+    that is being deleted accepts no new ones.
+    """
+    wanted = _is_reserved(context, stored)
+    if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
+        return None
+    others = tuple(name for name in stored.finalizers if name != RESERVED)
+    return (*others, RESERVED) if wanted else others
+
+
+def object_of(action: Action) -> str:
+    """Return the name of the NeuronUltraServer that an action writes."""
+    match action:
+        case CreateUltraServer(body=body):
+            return str(body["metadata"]["name"])
+        case UpdateTopology(name=name) | DeleteUltraServer(name=name) | WriteUltraServerStatus(name=name):
+            return name
+        case SetUltraServerFinalizers(name=name):
+            return name
+    raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
+
+
+def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
+    """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
+    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
+    return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)

@@ -1,0 +1,119 @@
+"""Measures decisions alone, in process and without requests: `python -m hack.bench.plan`.
+
+It prints a row for each scene and number of nodes: CPU seconds of the first plan, of the longest one, and of all plans
+until every workload has been decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Iterator
+
+from controller.observe import decode
+from controller.plan import planning
+from controller.plan.actions import CreateUltraServer, Plan
+from controller.plan.fleet_index import FleetIndex
+from hack.bench.ultraservers import ultraserver
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+PASSES = 500
+
+
+def fleet(nodes: int) -> FleetIndex:
+    """Return the index of a free fleet of UltraServers with four nodes each."""
+    index = FleetIndex()
+    for number in range(nodes // 4):
+        for item in ultraserver(f"u{number:06}"):
+            name = item["metadata"]["name"]
+            item["metadata"].setdefault("uid", f"uid-{name}")
+            if item["kind"] == "Node":
+                index.put_node(name, decode.cluster_node(item))
+            else:
+                one = decode.published_slice(item)
+                for found in decode.published_nodes([one] if one is not None else []):
+                    index.put_published(found.name, found)
+    index.refresh()
+    plan = planning.plan_of(index, NOW)
+    for action in plan.actions:
+        if isinstance(action, CreateUltraServer):
+            body = dict(action.body)
+            meta = {**body["metadata"], "uid": body["metadata"]["name"], "resourceVersion": "1", "generation": 1}
+            index.put_ultraserver(meta["name"], decode.ultraserver({**body, "metadata": meta}))
+    index.refresh()
+    return index
+
+
+def submit(index: FleetIndex, number: int, size: int, count: int, namespace: str = "many") -> None:
+    """Put a workload that was created `number` milliseconds after the start."""
+    name = f"w{number:05}"
+    created = NOW - datetime.timedelta(hours=1) + datetime.timedelta(seconds=number)
+    item = {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{namespace}-{name}",
+            "resourceVersion": "1",
+            "generation": 1,
+            "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+        "spec": {
+            "instanceType": "trn3.48xlarge",
+            "topologySize": size,
+            "serverCount": count,
+            "resourceClaimTemplate": {"name": f"{name}-template"},
+        },
+    }
+    index.put_workload(f"{namespace}/{name}", decode.workload(item))
+
+
+def passes(index: FleetIndex) -> Iterator[tuple[float, Plan]]:
+    """Plan until each workload has a verdict; nothing is written in between."""
+    for _ in range(PASSES):
+        began = time.process_time()
+        plan = planning.plan_of(index, NOW)
+        index.settle(plan.settled, plan.settled_nodes)
+        yield time.process_time() - began, plan
+        if len(plan.verdicts) == len(index.workloads):
+            return
+
+
+def row(scene: str, nodes: int, index: FleetIndex) -> str:
+    """Return the measured row of a scene."""
+    planning.plan_of(index, NOW)
+    times = [seconds for seconds, _ in passes(index)]
+    return f"{scene:<28} {nodes:>8,} {times[0]:>9.3f} {max(times):>9.3f} {sum(times):>9.3f}"
+
+
+def burst(nodes: int, workloads: int = 100) -> FleetIndex:
+    """Return a fleet on which as many workloads of 8 nodes were created at once."""
+    index = fleet(nodes)
+    for number in range(workloads):
+        submit(index, number, 4, 2)
+    return index
+
+
+def queue(nodes: int, workloads: int = 2500) -> FleetIndex:
+    """Return a fleet for which one user's distinct requests, each more than there is, wait."""
+    index = fleet(nodes)
+    for number in range(workloads):
+        submit(index, number, (1, 2, 4)[number % 3], 1 + min(1023, nodes // 4 + 1 + number // 3))
+    return index
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[2000, 20000])
+    chosen = parser.parse_args()
+    print(f"{'scene':<28} {'nodes':>8} {'first':>9} {'longest':>9} {'all':>9}")
+    for nodes in chosen.nodes:
+        print(row("100 workloads at once", nodes, burst(nodes)), flush=True)
+    print(row("2,500 distinct waiting", 2000, queue(2000)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
