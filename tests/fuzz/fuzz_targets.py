@@ -189,8 +189,9 @@ def hardware(data: bytes) -> None:
 def _check_marks(marked: Mapping[str, Any], judged: health.DeviceHealth) -> None:
     """An unhealthy device has attribute and taints that the API server accepts."""
     assert (judged.status is health.Health.UNHEALTHY) == bool(judged.reasons) == ("taints" in marked)
-    assert health.reasons_on(marked) == judged.reasons[: len(health.reasons_on(marked))]
-    assert bool(health.reasons_on(marked)) == bool(judged.reasons)
+    shown = health.reasons_on(marked)
+    assert shown == tuple(reason for reason in judged.reasons if reason in shown)  # one that is too long is left out
+    assert shown[:1] == judged.reasons[:1]
     assert len(marked.get("taints", ())) <= health.TAINTS
     for taint in marked.get("taints", ()):
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", taint["value"]), taint

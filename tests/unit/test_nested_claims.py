@@ -36,7 +36,7 @@ def nested() -> str:
 
 
 def page() -> bytes:
-    return f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{nested()}]}}'.encode()
+    return f'{{"kind": "List", "metadata": {{"resourceVersion": "1"}}, "items": [{nested()}]}}'.encode()
 
 
 def in_a_program(work: Callable[[], object]) -> None:
