@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,18 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 BACKLOG: Final = 512  # connections that wait in the kernel while the event loop is busy
 PIECE_BYTES: Final = 16 * 1024
+ALL_IPV4: Final = "0.0.0.0"
+ANYWHERE: Final = ("192.0.2.1", 9)  # an address of the documentation's block, RFC 5737
+
+
+def has_ipv4_route() -> bool:
+    """Return whether this network namespace has a route for IPv4 beyond this machine. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(ANYWHERE)
+        except OSError:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +103,15 @@ class NetworkPort:
         self._connections = Connections(limits)
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> None:
-        """Bind the port; an empty `host` means all addresses. Raises OSError."""
+    async def listen(self, host: str, port: int, has_ipv4: Callable[[], bool] = has_ipv4_route) -> None:
+        """Bind the port; an empty `host` means all addresses. Raises OSError.
+
+        Where pods have IPv6 addresses only, 0.0.0.0 means all addresses, too: otherwise no probe would arrive.
+        """
+        if host == ALL_IPV4 and not has_ipv4() and socket.has_dualstack_ipv6():
+            both = socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+            self._server = await asyncio.start_server(self._connected, sock=both, limit=PIECE_BYTES, backlog=BACKLOG)
+            return
         self._server = await asyncio.start_server(
             self._connected, host or None, port, limit=PIECE_BYTES, backlog=BACKLOG
         )
@@ -127,9 +147,9 @@ class Relay:
     gRPC's server cannot limit its connections. It also reads what a client sends before it counts it.
     """
 
-    def __init__(self, socket: str, limits: PortLimits) -> None:
-        """`socket` is a path, or an abstract name that begins with a zero byte."""
-        self._socket = socket
+    def __init__(self, target: str, limits: PortLimits) -> None:
+        """`target` is the socket's path, or an abstract name that begins with a zero byte."""
+        self._socket = target
         self._received_bytes = limits.received_bytes
         self.port = NetworkPort(self._serve, limits)
 

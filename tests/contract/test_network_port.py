@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -133,3 +134,33 @@ async def test_relay_ends_the_connection_if_the_server_is_gone() -> None:
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
     relay.port.stop()
+
+
+async def greeted(host: str, has_ipv4: bool) -> bytes:
+    """Listen on 0.0.0.0, and return what a client of `host` gets."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await writer.drain()
+
+    port = NetworkPort(greet, PortLimits())
+    await port.listen("0.0.0.0", 0, lambda: has_ipv4)
+    try:
+        reader, writer = await asyncio.open_connection(host, port.port)
+        found = await reader.read()
+        writer.close()
+        return found
+    finally:
+        port.stop()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
+async def test_port_without_ipv4_answers_on_ipv6() -> None:
+    """The default address is 0.0.0.0: in an IPv6 pod network no probe and no scrape arrived."""
+    assert [await greeted(host, False) for host in ("::1", "127.0.0.1")] == [b"hello", b"hello"]
+
+
+async def test_port_with_ipv4_stays_on_ipv4() -> None:
+    assert await greeted("127.0.0.1", True) == b"hello"
+    with pytest.raises(OSError, match=r"."):
+        await greeted("::1", True)
