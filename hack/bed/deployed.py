@@ -20,6 +20,9 @@ from neuron_dra.core.wire import Obj
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
 CONTROLLER = "neuron-ultraserver-controller"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
+AS_CONTROLLER = (f"--as={ACCOUNT}", "--as-group=system:masters")
+"""Flags of kubectl: policies see the controller, and RBAC allows everything, as kubectl also reads."""
 ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
 MANIFESTS = REPOSITORY / "tests/bed/manifests"

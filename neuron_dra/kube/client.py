@@ -169,7 +169,8 @@ class KubeClient:
         MAX_ANSWER_BYTES, raises TooLarge.
 
         A request that gets a 401 is sent once more, with new credentials if there are any: the old ones may have
-        expired, or the token on disk may just have been rotated.
+        expired, or the token on disk may just have been rotated. So is a GET that gets a 408, which a proxy sends on a
+        connection that was idle for too long, perhaps just when the request is sent.
         """
         limit_s = self.timing.request_s if timeout_s is None else timeout_s
         for attempt in (1, 2):
@@ -178,6 +179,9 @@ class KubeClient:
                 return await self._send(method, path, params, body, content_type, limit_s, most_bytes)
             except Forbidden as err:
                 if err.status != 401 or attempt == 2 or not await self._may_try_again(number):
+                    raise
+            except ApiError as err:
+                if err.status != 408 or attempt == 2 or method != "GET":
                     raise
         raise AssertionError("unreachable")
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from neuron_dra.errors import Unavailable
+from neuron_dra.kube import objects
 
 
 class _Kind(msgspec.Struct):
@@ -16,9 +17,12 @@ class _Kind(msgspec.Struct):
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in a reply. Raises Unavailable for anything else."""
+    """Return the JSON object in a reply, without opaque values that cannot be decoded.
+
+    Raises Unavailable for anything else.
+    """
     try:
-        value = json.loads(raw)
+        value = json.loads(objects.readable(raw))
     except (ValueError, RecursionError) as err:
         raise Unavailable(f"the API server's response is not JSON: {err}") from err
     if not isinstance(value, dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE
+from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
@@ -161,4 +161,5 @@ def test_pending_workload_is_mutable(place) -> None:
 def set_state(place: Namespace, state: str) -> None:
     """Write the state as a controller does."""
     patch = json.dumps({"status": {"state": state}})
-    place.kubectl("patch", "nusw", "my-training-job", "--subresource=status", "--type=merge", "-p", patch)
+    words = ("patch", "nusw", "my-training-job", "--subresource=status", "--type=merge", "-p", patch)
+    place.kubectl(*words, *AS_CONTROLLER)

@@ -23,12 +23,11 @@ from fleet import (
     workload,
 )
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE
+from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 
 WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
 KINDS = ("neuronultraservers", "neuronultraserverworkloads")
 FIRST = NODES[:4]
 
@@ -60,7 +59,7 @@ def allocate_as_aws_does(bed: TestBed, ref: str) -> None:
     }
     patch = json.dumps({"status": {"allocations": [entry]}})
     words = ("patch", "nus", name, "--namespace", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
-    bed.kubectl(*words, f"--as={ACCOUNT}", "--as-group=system:masters")  # kubectl reads it first
+    bed.kubectl(*words, *AS_CONTROLLER)
 
 
 def template_of_aws(name: str) -> Obj:
@@ -162,6 +161,7 @@ def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Na
     assert written(place, "second")[0] == versions[1]
 
     bed.kubectl("replace", "-f", str(OUR_CRDS))
+    eventually("the replaced custom resources are served", lambda: place.get(WORKLOADS, "second"), 60)
     wait_state(place, "second", "Allocated", 150)
     wait_state(place, "job", "Allocated", 30)
     assert slots(bed)["job"] == held

@@ -162,6 +162,14 @@ async def test_closed_idle_connection_is_replaced(server: Script, client: KubeCl
     assert server.connections == 2
 
 
+async def test_get_that_meets_a_farewell_is_sent_again(server: Script, client: KubeClient) -> None:
+    """The farewell of an idle connection arrives after the request was sent, and looks like its reply."""
+    farewell = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
+    server.answers = [OK, farewell, OK]
+    assert await get(client) == b"hi"
+    assert await get(client) == b"hi"
+
+
 async def test_get_on_a_closed_connection_is_sent_again(server: Script, client: KubeClient) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
+import aiohttp
 import pytest
 from api_client import Server
 from test_api_resources import allocation, claim
@@ -44,8 +46,11 @@ async def test_opaque_parameters_are_stored_byte_by_byte(server: Server, paramet
 
 @pytest.mark.parametrize("parameters", REJECTED, ids=range(len(REJECTED)))
 async def test_opaque_parameters_that_go_cannot_decode_are_rejected(server: Server, parameters: bytes) -> None:
-    answer = await server.post(server.place("resourceclaims"), poisoned("c", parameters))
-    assert answer.status in (400, 422), answer.body
+    path = server.place("resourceclaims")
+    with contextlib.suppress(aiohttp.ServerDisconnectedError):  # the real one ends the connection for 1e400
+        answer = await server.post(path, poisoned("c", parameters))
+        assert answer.status in (400, 422), answer.body
+    assert (await server.get(f"{path}/c")).status == 404
 
 
 async def test_data_of_a_device_is_stored_byte_by_byte(server: Server) -> None:

@@ -217,8 +217,8 @@ async def test_without_taints_device_in_use_stays(api: EmbeddedApi, host: Plugin
 
 async def test_rejected_probe_means_no_taints(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
-    body = b'{"kind": "Status", "reason": "Forbidden", "message": "no dry runs here"}'
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=403, body=body))
+    body = b'{"kind": "Status", "reason": "Invalid", "message": "no dry runs here"}'
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=422, body=body))
     async with host.running():
         await until(api, well(5))
 
