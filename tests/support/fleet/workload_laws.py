@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from controller.plan.objects import NOT_STORED
@@ -54,17 +54,23 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
             continue
         if not ready.get("reason") or not ready.get("message"):
             yield f"workload {name} is {state(workload)} without a reason"
-        yield from _missing_ranks(view.of(uid), workload)
+        yield from _missing_ranks(view.of(uid), workload, known)
         check = {"Allocated": _allocated, "Failed": _failed}.get(state(workload), _waiting)
         yield from check(view, uid, workload, nodes, known)
 
 
-def _missing_ranks(held: Iterable[Held], workload: Wire) -> Iterator[str]:
-    """No group may publish more ranks than the groups that the workload has, or is about to have again."""
-    allocations = [each.allocation for each in held]
-    groups = 1 + max((each.ultraserver_index for each in allocations), default=-1)
+def _missing_ranks(held: Sequence[Held], workload: Wire, known: Known) -> Iterator[str]:
+    """No group may publish more ranks than the groups that the workload has, or is about to have again.
+
+    What cannot be written stays as it was.
+    """
+    groups = 1 + max((each.allocation.ultraserver_index for each in held), default=-1)
     nodes = groups * int(workload["spec"]["topologySize"])
-    sizes = {each.world_size or 0 for each in allocations if each.phase is not Phase.DRAINING}
+    sizes = {
+        each.allocation.world_size or 0
+        for each in held
+        if each.allocation.phase is not Phase.DRAINING and each.ultraserver not in known.unwritable
+    }
     if max(sizes, default=0) > nodes:
         yield f"workload {workload['metadata']['name']} has groups for {nodes} nodes, and they publish {max(sizes)}"
 
