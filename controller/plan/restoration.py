@@ -154,8 +154,9 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: date
     An object that exists overrides the copy. A copy is believed only as far as the nodes show it, because users may
     write it where no admission policy prevents that:
 
-    - All nodes show this reservation: it is restored. A Node that is gone, or was replaced, shows nothing anymore.
-    - A node shows another reservation, or none: it is not restored.
+    - All nodes show this reservation: it is restored. A Node that is gone, or was replaced, shows nothing anymore. A
+      claim of the workload for reserved devices counts, too: its pod runs there, and its rank must not run twice.
+    - A node shows another reservation, or none, and has no such claim: it is not restored.
     - A node publishes nothing: the nodes stay closed until it does, unless another workload's claim uses it, or the
       namespace's limit is exceeded.
     """
@@ -173,17 +174,22 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: date
             allocation = _copied(workload, record, now)
             there = _nodes_that_are_there(index, record)
             published = [name for name in there if _is_published(index, name)]
-            tags = [_shown(index, name, allocation) for name in published]
-            phases = [tag.phase for tag in tags if tag is not None]
-            if len(phases) < len(published):
+            tags = {name: _shown(index, name, allocation) for name in published}
+            pods = [name for name in there if _has_claim(holdings, name, allocation)]
+            if any(tag is None and name not in pods for name, tag in tags.items()):
                 continue
+            one = Reservation(record["ultraserver"], allocation)
             silent = [name for name in there if name not in published]
             if silent:
-                _withhold(holdings, quota, workload, Reservation(record["ultraserver"], allocation), silent)
-            elif phases:
+                _withhold(holdings, quota, workload, one, silent)
+                continue
+            phases = [tag.phase for tag in tags.values() if tag is not None]
+            if pods and not phases:
+                phases = [Phase.BOUND]
+            if phases:
                 if record.get("draining") is not True:  # a dead node may show Bound permanently
-                    allocation = replace(allocation, phase=min(phases, key=_CLOSING.index))
-                holdings.add(Reservation(record["ultraserver"], allocation))
+                    one = one.changed(phase=min(phases, key=_CLOSING.index))
+                holdings.add(one)
 
 
 def _copied(workload: Workload, record: Wire, now: datetime.datetime) -> Allocation:
@@ -220,6 +226,14 @@ def _is_published(index: FleetIndex, name: str) -> bool:
     return published is not None and published.complete
 
 
+def _has_claim(holdings: Holdings, name: str, allocation: Allocation) -> bool:
+    """Return True if the node has a claim of the reservation's workload that was made for reserved devices.
+
+    Only the controller's template makes such claims; a user cannot, where the admission policies are installed.
+    """
+    return any(use.reserved_class and use.is_of(allocation) for use in holdings.uses([name]))
+
+
 def _withhold(holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]) -> None:
     """Keep the nodes of a copy closed while some are silent, unless a claim or the namespace's limit contradicts it."""
     if workload.deleting:
@@ -227,7 +241,8 @@ def _withhold(holdings: Holdings, quota: Quota, workload: Workload, one: Reserva
     allocation = one.allocation
     foreign = [use for use in holdings.uses(silent) if not use.is_of(allocation)]
     refusal = quota.refusal(workload, [allocation.ultraserver_index])
-    if foreign or (refusal is not None and refusal.reason == REASON):
+    too_many = refusal is not None and refusal.reason == REASON
+    if foreign or (too_many and not any(_has_claim(holdings, name, allocation) for name in silent)):
         return
     holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)
 

@@ -269,6 +269,25 @@ def test_copy_with_the_id_of_another_workload_is_not_believed() -> None:
     assert world.reserved("job") == {0: NODES}
 
 
+def test_reserved_claim_on_an_untagged_node_restores_the_group() -> None:
+    """An older driver publishes no tag. The pod runs on, and no other may get its rank."""
+    world = running(servers=3)
+    for item in world.all("ResourceClaim"):
+        item["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "workload.neuron.aws.com"
+        world.put(item)
+    before = [entry["allocatedNodes"] for entry in server(world)["status"]["allocations"]]
+    world.silent = {"u0-2"}
+    item = world.get("ResourceSlice", "u0-2-neuron.aws.com-00")
+    for device in item["spec"]["devices"]:
+        kept = {k: v for k, v in device["attributes"].items() if not k.startswith(("workload", "allocationId"))}
+        device["attributes"] = kept
+    world.put(item)
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.settle()
+    assert [entry["allocatedNodes"] for entry in server(world)["status"]["allocations"]] == before
+    assert evictions(world) == []
+
+
 def unpublished(world: World, *names: str) -> list[dict[str, Any]]:
     """Remove the slices of these nodes, and return them."""
     slices = [item for item in world.all("ResourceSlice") if item["spec"]["nodeName"] in names]

@@ -49,7 +49,9 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
         if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
-            if not any(held.ultraserver in known.unwritable for held in view.of(uid)):  # its status waits for theirs
+            held = view.of(uid)
+            waits = any(each.ultraserver in known.unwritable for each in held)  # its status waits for theirs
+            if not (waits or _not_stored_again(workload, held, known)):
                 yield f"workload {name} has not been looked at since it changed"
             continue
         if not ready.get("reason") or not ready.get("message"):
