@@ -25,14 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Decides if this process may write.
-
-    - `term`: changes each time that it becomes the leader.
-    - `tenure`: the same, unless nobody else can have held the lease in between: then its caches are still good.
-    """
+    """Decides if this process may write. `term` changes each time that it becomes the leader."""
 
     term: int
-    tenure: int
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -42,7 +37,6 @@ class Alone:
     """Leadership without election, for a single replica."""
 
     term = 1
-    tenure = 1
 
     def holds(self) -> bool:
         """Return True."""
@@ -79,14 +73,12 @@ class Leader:
         self._on_change = on_change
         self._works = works
         self._suspended = suspended
-        self._before = ""  # who held the lease before the last time that this replica took it
         self._seen: tuple[str, str] = ("", "")  # holder and renewTime, as last read
         self._seen_at = 0.0
         self._free_at = 0.0  # when another replica's lease expires
         self._valid_until = 0.0
         self._logged = ""  # the last logged error, to log it once
         self.term = 0
-        self.tenure = 0
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -104,8 +96,6 @@ class Leader:
                     elif await self._take():
                         if not self.holds():  # also if it expired during this request
                             self.term += 1
-                            if self._before != self._identity:
-                                self.tenure += 1
                             log.info("leader", extra={"identity": self._identity, "term": self.term})
                         self._valid_until = started + self._timing.renew_deadline_s
                     else:
@@ -168,7 +158,6 @@ class Leader:
                 await self._client.create(LEASES, self._namespace, body)
             except AlreadyExists:
                 return False
-            self._before = ""
             return True
         spec = lease.get("spec") or {}
         holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
@@ -184,7 +173,6 @@ class Leader:
             await self._client.replace(LEASES, self._namespace, {**lease, "spec": self._spec(spec)})
         except Conflict:
             return False
-        self._before = holder
         return True
 
     async def _read(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Reconciler:
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
-        self._tenure = 0
+        self._term = 0
         self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
@@ -125,13 +125,14 @@ class Reconciler:
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
         self._applier.fence.enter(self._leadership.term)
-        if self._tenure != self._leadership.tenure:
-            tenure = self._leadership.tenure
+        if self._term != self._leadership.term:
+            # Also if no other replica held the Lease: what ended the term may have interrupted the watches, too.
+            term = self._leadership.term
             try:
                 await self._caches.relist()
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
-            self._tenure = tenure
+            self._term = term
             self._report_foreign_templates()
             self._progressed()
         now = self._clock()
@@ -141,7 +142,7 @@ class Reconciler:
             self._applier.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
-        await self._applier.schemas.try_all(*names, now, self._tenure)
+        await self._applier.schemas.try_all(*names, now, self._term)
         plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
