@@ -89,7 +89,7 @@ class Writes:
         try:
             await self._applier.perform(action, self._now)
         except EndedTerm:
-            return False  # not sent, and nobody's fault; the next leader decides
+            return False  # it was not sent, which is no failure of the object; the next leader decides
         except ApiError as err:
             self._failed(action, err)
             return False
