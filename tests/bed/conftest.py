@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleet import TRN3, end_workloads, slots
-from releases import Shell, publish, with_registry
 
 from hack.bed.deployed import is_installed, relabel, settled
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+from tests.bed.fleet import TRN3, end_workloads, slots
+from tests.bed.releases import Shell, publish, with_registry
 from tests.support.skipping import impossible
 
 TRN2 = "trn2.48xlarge"

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import forged_writes as table
 import pytest
 import yaml
-from forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
 
 from hack.bed import pki
 from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import forged_writes as table
+from tests.bed.forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"
 WRITTEN = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

@@ -21,10 +21,7 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import break_links, repair_links, running
-from prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
 from prometheus_client import start_http_server
-from ultraserver_world import World
 
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
@@ -33,6 +30,9 @@ from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
 from neuron_dra.node.metrics import Metrics as PluginMetrics
+from tests.bed.prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
+from tests.unit.failing_world import break_links, repair_links, running
+from tests.unit.ultraserver_world import World
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # Prometheus is built first
 NODES = tuple(f"u0-{number}" for number in range(4))

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from fleet import TRN3, slots
 
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
+from tests.bed.fleet import TRN3, slots
 
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
 POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from fleet import (
+
+from hack.bed.deployed import is_ready
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     OUTAGE,
     TRN3,
     end_workloads,
@@ -24,10 +28,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed.deployed import is_ready
-from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
 
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"

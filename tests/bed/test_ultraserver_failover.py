@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import slots, workload
 
 from hack.bed import cgroups, driver
 from hack.bed.deployed import CONTROLLER, NAMESPACE, is_ready
 from hack.bed.real_cluster import TESTBED, Namespace, TestBed, eventually
+from tests.bed.fleet import slots, workload
 
 
 def leader(bed: TestBed) -> str:

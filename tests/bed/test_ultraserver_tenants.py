@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from fleet import NODES, condition, slots, submit, wait_reason, wait_state, without_policies, workload
 
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import QUICK, Namespace, TestBed, eventually
+from tests.bed.fleet import NODES, condition, slots, submit, wait_reason, wait_state, without_policies, workload
 
 RESERVED = "workload.neuron.aws.com"
 LIMIT = "neuron.aws.com/max-reserved-nodes"

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from fleet import (
+
+from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
+from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     NODES,
     RANK,
     TRN3,
@@ -34,11 +38,7 @@ from fleet import (
     without_policies,
     workload,
 )
-from recipes import idle
-
-from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
-from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
+from tests.bed.recipes import idle
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-training-job-rct"

@@ -12,9 +12,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from api_client import Server, real_session, serve_things
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.contract.api_client import Server, real_session, serve_things
 from tests.support.plugin_host import PluginHost
 from tests.support.skipping import impossible
 from tests.support.timings import QUICK

@@ -7,9 +7,9 @@ import copy
 from typing import Any
 
 import pytest
-from api_client import DRA, SLICES, Answer, Server
 
 from neuron_dra.core.wire import Obj
+from tests.contract.api_client import DRA, SLICES, Answer, Server
 
 DRIVER = "neuron.aws.com"
 CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from test_transaction import Disk, claim, decided
 
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
@@ -14,6 +13,7 @@ from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.node.timing import DEFAULT_TIMING
+from tests.contract.test_transaction import Disk, claim, decided
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 

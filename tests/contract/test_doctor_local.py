@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from test_doctor_cluster import serve
-from test_inspect_cluster import answer, interpreted
 
 from neuron_dra.doctor import local, node_files
 from neuron_dra.doctor.lines import Line, State, to_wire
@@ -21,6 +19,8 @@ from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
+from tests.contract.test_doctor_cluster import serve
+from tests.contract.test_inspect_cluster import answer, interpreted
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 

@@ -14,10 +14,6 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from fuzz_connected_sets import connected_sets
-from fuzz_inputs import Bytes, MemorySource, changed
-from fuzz_limits import limits as limits_of_pods
-
 from controller.observe import decode as controller_decode
 from controller.observe import discovery
 from controller.plan import objects
@@ -42,6 +38,9 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.publish import sysfs, sysfs_helper
+from tests.fuzz.fuzz_connected_sets import connected_sets
+from tests.fuzz.fuzz_inputs import Bytes, MemorySource, changed
+from tests.fuzz.fuzz_limits import limits as limits_of_pods
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)

@@ -10,8 +10,6 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply.refused_pod_eviction import Refusals
 from controller.observe.model import RESERVED, Suspect
@@ -23,6 +21,8 @@ from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.story.controller_cluster import Cluster
+from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import BRIEF_LEASE, QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
 from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.store import Store
+from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from tests.support.crash_points import (
     Lives,
     Point,

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply import rendezvous_service
 from controller.apply.rendezvous_service import RendezvousServices
@@ -22,6 +20,8 @@ from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.story.controller_cluster import Cluster
+from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually

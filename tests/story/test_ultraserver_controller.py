@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from controller_cluster import Cluster
 
 from controller import settings as controller_settings
 from controller.apply.loop import wall_clock
@@ -28,6 +27,7 @@ from neuron_dra.emulation.embedded_api import (
 )
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube.config import KubeConfig
+from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes
 from tests.support.controller_timings import BRIEF_LEASE, QUICK
 from tests.support.timings import quicker

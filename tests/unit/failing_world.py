@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from ultraserver_world import World
-
 from controller.plan.actions import Evict
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 

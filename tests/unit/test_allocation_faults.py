@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U0, U1, U2, allocations, attribute, degraded, evicted, held, running
-from ultraserver_world import World
+
+from tests.unit.failing_world import LIMITS, U0, U1, U2, allocations, attribute, degraded, evicted, held, running
+from tests.unit.ultraserver_world import World
 
 TAG = ("workloadNamespace", "workloadId", "workloadUid", "allocationId", "workloadPhase")
 STRATEGIES = ["NoOp", "RestartAll", "MigrateAffected"]

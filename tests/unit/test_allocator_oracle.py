@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
-from selector_grammar import CAPACITIES as RANDOM_CAPACITIES
-from selector_grammar import DRIVER as RANDOM_DRIVER
-from selector_grammar import selector
-from test_selectors import (
+
+from hack.oracle import allocator_walk
+from hack.oracle.judge import CannotBuild, Oracle, build
+from neuron_dra.core.wire import Obj
+from neuron_dra.simulate import allocator, model, selectors
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.semantics import NEW, OLD, Semantics
+from tests.unit.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
+from tests.unit.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
+from tests.unit.selector_grammar import DRIVER as RANDOM_DRIVER
+from tests.unit.selector_grammar import selector
+from tests.unit.test_selectors import (
     ABSORBED,
     ATTRIBUTES,
     CAPACITIES,
@@ -23,14 +31,6 @@ from test_selectors import (
     LOOPS,
     MEANINGS,
 )
-
-from hack.oracle import allocator_walk
-from hack.oracle.judge import CannotBuild, Oracle, build
-from neuron_dra.core.wire import Obj
-from neuron_dra.simulate import allocator, model, selectors
-from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.pools import Inventory
-from neuron_dra.simulate.semantics import NEW, OLD, Semantics
 
 pytestmark = pytest.mark.long
 

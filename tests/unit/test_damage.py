@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from ultraserver_world import World
 
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
@@ -26,6 +25,7 @@ from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.unit.ultraserver_world import World
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ultraserver_world import World
-
 from hack.bench.ultraservers import facts, node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts, Unread
+from tests.unit.ultraserver_world import World
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from failing_world import (
+
+from controller.plan.actions import CreateTemplate, DeleteTemplate
+from hack.bench.ultraservers import ultraserver
+from tests.unit.failing_world import (
     LIMITS,
     U0,
     U1,
@@ -25,10 +28,7 @@ from failing_world import (
     running,
     start_pods,
 )
-from ultraserver_world import World
-
-from controller.plan.actions import CreateTemplate, DeleteTemplate
-from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 

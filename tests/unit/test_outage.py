@@ -5,7 +5,13 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from failing_world import (
+
+from controller.observe.model import ClusterNode
+from controller.plan import outage, states
+from controller.plan.actions import DeleteTemplate, Evict
+from controller.plan.planning import Limits
+from neuron_dra.core.ultraserver import Phase
+from tests.unit.failing_world import (
     LIMITS,
     U0,
     U1,
@@ -18,13 +24,7 @@ from failing_world import (
     ready_again,
     running,
 )
-from ultraserver_world import World
-
-from controller.observe.model import ClusterNode
-from controller.plan import outage, states
-from controller.plan.actions import DeleteTemplate, Evict
-from controller.plan.planning import Limits
-from neuron_dra.core.ultraserver import Phase
+from tests.unit.ultraserver_world import World
 
 ACTING = ["RestartAll", "MigrateAffected"]
 

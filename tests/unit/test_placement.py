@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ultraserver_world import START, World
 
 from controller.observe import decode
 from controller.observe.discovery import Group
@@ -15,6 +14,7 @@ from controller.plan import placement
 from controller.plan.planning import plan
 from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts
+from tests.unit.ultraserver_world import START, World
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ultraserver_world import World
 
 from controller.main import main
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ultraserver_world import World
 
 from controller.main import main
 from controller.plan import planning
@@ -20,6 +19,7 @@ from controller.query import queries
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from tests.unit.ultraserver_world import World
 
 FLEETS = int(os.environ.get("NEURON_DRA_PLAN_FLEETS", "150"))
 AT_ONCE = 50

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from failing_world import LIMITS, not_ready, running
 
 from tests.support.walk import Return, Walk
+from tests.unit.failing_world import LIMITS, not_ready, running
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])

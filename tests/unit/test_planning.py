@@ -6,7 +6,6 @@ import datetime
 from dataclasses import replace
 
 import pytest
-from ultraserver_world import World
 
 from controller.observe import decode
 from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
@@ -14,6 +13,7 @@ from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
+from tests.unit.ultraserver_world import World
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
 ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]

@@ -15,11 +15,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from small_release import MACHINES, ROOT, images, inside, layers
 
 from hack.release import base as release_base
 from hack.release import build as release
 from tests.support.skipping import impossible
+from tests.unit.small_release import MACHINES, ROOT, images, inside, layers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 VERSION = "1.2.3-rc.1"

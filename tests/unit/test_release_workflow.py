@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from small_release import ROOT
 
 from hack.bed import build, layout
 from tests.support.skipping import impossible
+from tests.unit.small_release import ROOT
 
 FOLDER = ROOT / ".github/workflows"
 WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())

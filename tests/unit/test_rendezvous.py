@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import LIMITS, not_ready, running, start_pods
-from ultraserver_world import World
 
 from controller.observe.model import Meeting
 from controller.plan import planning
@@ -20,6 +18,8 @@ from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
 from tests.support.policies import evaluate, variables
+from tests.unit.failing_world import LIMITS, not_ready, running, start_pods
+from tests.unit.ultraserver_world import World
 
 NAME = "job-rank0.ml.svc"
 ALWAYS = ("NEURON_DRA_RANK0_ADDR=job-rank0.ml.svc", "NEURON_GLOBAL_TOPOID0_HOST=job-rank0.ml.svc")

@@ -8,10 +8,10 @@ from collections import Counter
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ultraserver_world import World
 
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 BLOCKS = ("u0", "u1", "u2")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
 from hypothesis import given
 from hypothesis import strategies as st
-from ultraserver_world import World
 
 from controller.observe import decode
 from controller.observe.model import Workload
 from controller.plan import restart_limit
 from controller.plan.actions import Evict
+from tests.unit.failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
+from tests.unit.ultraserver_world import World
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ultraserver_world import World
 
 from controller.observe import decode
 from controller.plan.actions import Evict, WriteWorkloadStatus
 from controller.plan.planning import Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE, Phase
+from tests.unit.ultraserver_world import World
 
 RESERVED = "neuron.aws.com/ultraserver-reserved"
 NODES = ("u0-0", "u0-1", "u0-2", "u0-3")
