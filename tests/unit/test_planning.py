@@ -126,7 +126,7 @@ def test_late_nodes_are_counted() -> None:
     ("size", "count", "what"),
     [(1, 1, "1 node in 1 UltraServer"), (1, 2, "2 nodes in 1 UltraServer"), (4, 2, "8 nodes in 2 UltraServers")],
 )
-def test_allocated_message_explains_the_template(size, count, what) -> None:
+def test_allocated_message_explains_the_template(size: int, count: int, what: str) -> None:
     world = fleet(2)
     world.submit("job", size=size, count=count)
     world.settle()
@@ -309,7 +309,7 @@ def test_bypassing_claim_delays_no_reservation() -> None:
         ([], {"request": "r"}, False),
     ],
 )
-def test_bypassing_claim_is_known_by_its_class(requests, result, reserved) -> None:
+def test_bypassing_claim_is_known_by_its_class(requests, result: dict[str, bool | str], reserved: bool | None) -> None:
     """13.2. None: it has no Neuron device, or only with admin access."""
     result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
     status = {"allocation": {"devices": {"results": [result]}}}
@@ -453,7 +453,7 @@ def test_plan_has_the_next_deadline() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"), [("gone", "NodeGone"), ("not ready", "NodeNotReady"), ("no slice", "SliceMissing")]
 )
-def test_noop_fault_is_only_reported(fault, reason) -> None:
+def test_noop_fault_is_only_reported(fault: str, reason: str) -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -521,7 +521,7 @@ def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:
 
 
 @pytest.mark.parametrize("allocation_id", ["0000000000000000", "zzzzzzzzzzzzzzzz"])
-def test_duplicate_index_keeps_the_bound_slot(allocation_id) -> None:
+def test_duplicate_index_keeps_the_bound_slot(allocation_id: str) -> None:
     world = fleet(2)
     world.submit("job")
     world.settle()

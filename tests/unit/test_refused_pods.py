@@ -134,7 +134,9 @@ def test_pod_counts_as_rejected_after_two_minutes() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_possibly_starting_pod_is_kept(changes) -> None:
+def test_possibly_starting_pod_is_kept(
+    changes: dict[str, Any],
+) -> None:
     """13.12: one that pulls a large image is ready to start containers."""
     assert refused_until(pod(**changes), SUSPECT) is None
 

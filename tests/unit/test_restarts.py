@@ -116,7 +116,7 @@ def workload(begun: list[float], ready_for: float | None, degraded_for: float | 
 @pytest.mark.parametrize(
     ("begun", "waits"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 320), (7, 600), (8, 600)]
 )
-def test_restart_delay_doubles_to_ten_minutes(begun, waits) -> None:
+def test_restart_delay_doubles_to_ten_minutes(begun: int, waits: int) -> None:
     """13.4."""
     found = restart_limit.next_restart(workload([100.0] * begun, None, None), NOW, 16)
     assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))

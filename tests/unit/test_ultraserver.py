@@ -359,7 +359,7 @@ def test_allocation_of_a_replaced_node_is_ignored() -> None:
         ("node-b", "uid-b", (), True),
     ],
 )
-def test_other_uid_is_another_node(node, uid, known, expected) -> None:
+def test_other_uid_is_another_node(node: str, uid: str, known: tuple[str, ...], expected: bool) -> None:
     assert replace(SLOT, node_uids=known).is_for(node, uid) is expected
 
 
