@@ -100,7 +100,8 @@ def automated(argocd: Namespace, policy: Obj | None) -> None:
 def compared(argocd: Namespace) -> Obj:
     """Return the source that was compared with the cluster last."""
     found: Obj = argocd.get("application", CHART).get("status", {}).get("sync", {}).get("comparedTo", {})
-    return found.get("source", {})
+    source: Obj = found.get("source", {})
+    return source
 
 
 def state(argocd: Namespace, name: str) -> tuple[str, str, str]:

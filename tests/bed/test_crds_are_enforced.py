@@ -88,7 +88,7 @@ def stored(place: Namespace, version: str) -> Obj:
     return place.get(resource, "my-training-job")
 
 
-BAD = [
+BAD: list[tuple[dict[str, Any], str]] = [
     ({"spec__topologySize": 3}, "write 1, 2 or 4: the number of nodes that work together in one UltraServer"),
     ({"spec__serverCount": 0}, "write 1 to 1024; to release everything, delete the workload"),
     ({"spec__serverCount": 1025}, "write 1 to 1024"),
@@ -126,7 +126,7 @@ def test_versions_and_defaults_round_trip(place: Namespace) -> None:
     assert new["spec"]["config"] == {"logicalNeuronCore": 2}
 
 
-LOCKED = [
+LOCKED: list[tuple[dict[str, Any], str]] = [
     ({"spec__instanceType": "trn2u.48xlarge"}, "spec.instanceType cannot be changed while the workload is Allocated"),
     ({"spec__topologySize": 2}, "spec.topologySize cannot be changed while the workload is Allocated"),
     ({"spec__config__logicalNeuronCore": 1}, "spec.config.logicalNeuronCore cannot be changed"),

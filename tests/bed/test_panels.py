@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import json
 import math
 import subprocess
@@ -176,9 +175,10 @@ def scraped(objects: list[Obj], tmp_path: Path) -> Iterator[tuple[Story, Server]
     """A story before it begins, and Prometheus, which has scraped all of it once."""
     story, where = Story(), layout.from_environment()
     addresses, servers = {}, []
-    for name, metrics in itertools.chain(story.plugins.items(), [("controller", story.controller)]):
+    registries = {name: metrics.registry for name, metrics in story.plugins.items()}
+    for name, registry in {**registries, "controller": story.controller.registry}.items():
         port = network.free_port()
-        servers.append(start_http_server(port, "127.0.0.1", metrics.registry))
+        servers.append(start_http_server(port, "127.0.0.1", registry))
         addresses[name] = f"127.0.0.1:{port}"
     rules, config, port = tmp_path / "rules.yaml", tmp_path / "prometheus.yaml", network.free_port()
     rules.write_text(yaml.safe_dump({"groups": rule_groups(objects, FACTOR)}))
@@ -188,7 +188,7 @@ def scraped(objects: list[Obj], tmp_path: Path) -> Iterator[tuple[Story, Server]
         "scrape_configs": configuration(objects, addresses),
     }
     config.write_text(yaml.safe_dump(content))
-    words = [program(where, "prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    words = [str(program(where, "prometheus")), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     words.append(f"--web.listen-address=127.0.0.1:{port}")
     with (tmp_path / "log").open("wb") as log:
         child = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)

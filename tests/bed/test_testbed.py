@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,12 @@ BOOT_ID_VOLUME = {"name": "boot-id", "hostPath": {"path": "/proc/sys/kernel/rand
 BOOT_ID_MOUNT = {"name": "boot-id", "mountPath": "/host/boot_id", "readOnly": True}
 
 
-def neighbours(node, device: int) -> set[int]:
+def neighbours(node: BedNode, device: int) -> set[int]:
     text = node.run("cat", f"/sys/class/neuron_device/neuron{device}/connected_devices")
     return {int(part) for part in text.split(",") if part.strip()}
 
 
-def devices(node) -> tuple[set[str], set[str]]:
+def devices(node: BedNode) -> tuple[set[str], set[str]]:
     """The names of the devices in sysfs and in /dev."""
     in_sysfs = {name for name in node.run("ls", "/sys/class/neuron_device").split() if name.startswith("neuron")}
     return in_sysfs, {name for name in node.run("ls", "/dev").split() if name.startswith("neuron")}
@@ -109,7 +110,7 @@ def test_api_server_is_reachable_from_inside_only(bed: TestBed) -> None:
         ("node", "trn2-48xlarge-0"),
         ("nodes", "--selector=node.kubernetes.io/instance-type=trn1.2xlarge"),
         ("pods", "-n", "neuron-dra-driver"),
-        ("events", "-A", "--field-selector=involvedObject.kind=Node"),
+        ("events", "-A", "--field-selector=involveddict[str, Any]ect.kind=Node"),
         ("leases", "--all-namespaces"),
         ("resourceslices",),
         ("nusw", "--namespace=default"),
@@ -121,11 +122,12 @@ def test_client_reads_what_kubectl_prints(
 ) -> None:
     node("trn2.48xlarge")
 
-    def names(found: dict) -> set[str]:
+    def names(found: dict[str, Any]) -> set[str]:
         return {item["metadata"]["name"] for item in found.get("items", [found])}
 
-    def printed() -> dict:
-        return json.loads(driver.kubectl("get", *words, "-o", "json"))
+    def printed() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(driver.kubectl("get", *words, "-o", "json"))
+        return found
 
     eventually("the same", lambda: names(driver.get(*words)) == names(printed()), 10)
 

@@ -84,7 +84,8 @@ def running(place: Namespace, strategy: str) -> dict[str, str]:
 
 
 def status(place: Namespace) -> Obj:
-    return place.get("nusw", "job")["status"]
+    found: Obj = place.get("nusw", "job")["status"]
+    return found
 
 
 @pytest.mark.long

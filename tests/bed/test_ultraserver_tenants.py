@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def tenants(bed: TestBed, fleet: TestBed) -> Iterator[Namespace]:
     own.remove()
 
 
-def refusal(place: Namespace, made: dict, *words: str) -> str:
+def refusal(place: Namespace, made: dict[str, Any], *words: str) -> str:
     """Try to create an object; return the error, empty on success."""
     try:
         place.kubectl("create", "-f", "-", *words, stdin=json.dumps(made))

@@ -47,7 +47,8 @@ def real_cluster() -> Iterator[RealCluster]:
         return
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
-    from hack.bed.real_cluster import TestBed, layout
+    from hack.bed import layout
+    from hack.bed.real_cluster import TestBed
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -171,6 +172,13 @@ async def test_exec_is_that_of_kubernetes(tmp_path: Path) -> None:
         await config.load_kube_config(config_file=file, client_configuration=loaded)
         async with WsApiClient(loaded) as socket:
             text = await client.CoreV1Api(socket).connect_get_namespaced_pod_exec(
-                "p", "ns", command=["a", "b"], container="c", stderr=True, stdin=False, stdout=True, tty=False
+                "p",
+                "ns",
+                command=cast(Any, ["a", "b"]),
+                container="c",
+                stderr=True,
+                stdin=False,
+                stdout=True,
+                tty=False,
             )
     assert text == "ns p c ['a', 'b']"

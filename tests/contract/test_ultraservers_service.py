@@ -340,6 +340,7 @@ async def test_grpcurl_needs_no_proto_file(controller: Controller) -> None:
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
 
+    assert controller.grpc is not None
     target = controller.grpc.target
     assert SERVICE in (await run(target, "list")).splitlines()
     assert "rpc Plan" in await run(target, "describe", SERVICE)

@@ -311,10 +311,10 @@ def _publishes(source: Bytes) -> None:
         made_plan = slices.diff(POOL, list(stored.values()), wanted)
         if not (made_plan.delete or made_plan.update or made_plan.create):
             break
-        for item in made_plan.delete:
-            del stored[item["metadata"]["name"]]
-        for item in (*made_plan.update, *made_plan.create):
-            stored[item["metadata"]["name"]] = _stored(item, turn + 10)
+        for gone in made_plan.delete:
+            del stored[gone["metadata"]["name"]]
+        for written in (*made_plan.update, *made_plan.create):
+            stored[written["metadata"]["name"]] = _stored(written, turn + 10)
     else:
         raise AssertionError(f"no end of writes: {made_plan}")
     assert sorted(stored) == [item["metadata"]["name"] for item in slices.desired(POOL, wanted, 1)]

@@ -193,7 +193,7 @@ def slices(draw: st.DrawFn) -> list[Obj]:
             draw(device(first + index, bool(where.get("perDeviceNodeSelection"))))
             for index in range(draw(st.integers(1, 5)))
         ]
-        pool = {
+        pool: dict[str, Any] = {
             "name": draw(st.sampled_from(["p1", "p2", "p3"])) if draw(seldom) else f"q{number}",
             "generation": 2 if draw(seldom) else 1,
             "resourceSliceCount": 2 if draw(seldom) else 1,

@@ -220,7 +220,7 @@ def test_invalid_namespace_limit_is_rejected(value: str) -> None:
 
 @needs_helm
 def test_label_policy_users_are_a_value() -> None:
-    def policies(*values):
+    def policies(*values: str) -> list[dict[str, Any]]:
         command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]
         command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
         sets = [word for value in values for word in ("--set", value)]

@@ -14,7 +14,8 @@ Schema = dict[str, Any]
 
 
 def load(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    crd: dict[str, Any] = yaml.safe_load(path.read_text())
+    return crd
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:

@@ -29,7 +29,7 @@ from tests.unit.ultraserver_world import World
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()
-VALUES = (
+VALUES: tuple[Any, ...] = (
     ABSENT, None, True, 7, -1, 0, 2**70, 10**30, 1e308, "x", "", " ", "1" * 5000, "nan", [], {}, [None], [7], ["x"],
     [{}], [[]], {"x": None}, {"": {}}, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00",
 )  # fmt: skip
@@ -90,9 +90,9 @@ def paths(value: Any, at: Path = ()) -> Iterator[Path]:
         yield at
     entries: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
-        entries = list(value.items())
+        entries = [*value.items()]
     elif isinstance(value, list):
-        entries = list(enumerate(value))[:1]
+        entries = [*enumerate(value[:1])]
     for key, entry in entries:
         yield from paths(entry, (*at, key))
 

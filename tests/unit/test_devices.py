@@ -220,7 +220,7 @@ def test_extra_device_has_no_coordinates() -> None:
 
 @pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
-def test_devices_are_published_in_id_order(order) -> None:
+def test_devices_are_published_in_id_order(order: list[int]) -> None:
     read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)
     kept = published(topology.build(NodeFacts("trn2.48xlarge", None, read), NO_LABELS))
     assert [device.device_ids for device in kept] == [(n,) for n in range(16)]

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli, settings
+from neuron_dra.core.facts import Unread
 from neuron_dra.emulation import mode
 from neuron_dra.emulation.simulated_node import SimulatedNode
 from neuron_dra.errors import SettingsError
-from neuron_dra.node import plugin
+from neuron_dra.node.boot import boot_id
 from neuron_dra.node.publish import sysfs
 from neuron_dra.settings import PluginSettings
 
@@ -26,7 +27,7 @@ def stamps(root: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in sorted(Path(root).rglob("*"))}
 
 
-def emulated_by(loaded):
+def emulated_by(loaded: PluginSettings) -> PluginSettings:
     """Return the settings of a plugin that ended without an error."""
     with cli._emulated(loaded) as emulated:
         return emulated
@@ -46,13 +47,13 @@ def test_restart_writes_no_hardware(loaded: PluginSettings) -> None:
     again = emulated_by(loaded)
     assert again == first
     assert stamps(first.host_root) == before
-    assert plugin.boot_id(first) == plugin.boot_id(again) == "first-boot"
+    assert boot_id(first) == boot_id(again) == "first-boot"
 
 
 def test_boot_id_is_the_machines(loaded: PluginSettings, tmp_path: Path) -> None:
     (tmp_path / "boot_id").unlink()
     emulated = emulated_by(loaded)
-    assert plugin.boot_id(emulated) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert boot_id(emulated) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_machine_reboot_keeps_the_hardware(loaded: PluginSettings, tmp_path: Path) -> None:
@@ -60,9 +61,9 @@ def test_machine_reboot_keeps_the_hardware(loaded: PluginSettings, tmp_path: Pat
     SimulatedNode(emulated.host_root).remove_device(4)
     (tmp_path / "boot_id").write_text("second-boot\n")
     emulated = emulated_by(loaded)
-    assert plugin.boot_id(emulated) == "second-boot"
+    assert boot_id(emulated) == "second-boot"
     (tmp_path / "boot_id").unlink()
-    assert plugin.boot_id(emulated) == "second-boot"
+    assert boot_id(emulated) == "second-boot"
     assert 4 not in SimulatedNode(emulated.host_root).device_ids()
 
 
@@ -70,7 +71,9 @@ def test_a_restart_repairs_nothing(loaded: PluginSettings) -> None:
     emulated = emulated_by(loaded)
     SimulatedNode(emulated.host_root).break_link(0, 1)
     emulated_by(loaded)
-    assert 1 not in sysfs.read_node(Path(emulated.host_root)).devices[0].connected
+    connected = sysfs.read_node(Path(emulated.host_root)).devices[0].connected
+    assert not isinstance(connected, Unread)
+    assert 1 not in connected
 
 
 def test_changed_type_is_rewritten(tmp_path: Path) -> None:

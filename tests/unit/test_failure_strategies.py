@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -208,7 +209,7 @@ def test_migration_steps_are_in_order() -> None:
     break_links(world, "u1-2")
     world.settle(LIMITS)
     world.later(30)
-    seen = []
+    seen: list[list[tuple[Any, ...]]] = []
     for _ in range(12):
         world.step(LIMITS)
         now = held(world)[1:]
@@ -240,7 +241,7 @@ def test_new_slot_is_bound_after_old_one_closed() -> None:
         world.remove("ResourceClaim", f"claim-{name}", "ml")
     not_ready(world, *U1)
     world.later(60)
-    seen = []
+    seen: list[list[tuple[Any, ...]]] = []
     for _ in range(8):
         world.step(LIMITS)
         now = held(world)[1:]

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_write_removes_the_former_node(tmp_path: Path) -> None:
     write(tmp_path / "used", "trn2u.48xlarge", node_id=1, driver_version="2.24.7.0").remove_device(3)
     write(tmp_path / "used", "trn3e.24xlarge", boot_id="b")
 
-    def but_serials(root: Path) -> dict:
+    def but_serials(root: Path) -> dict[str, Any]:
         return {name: about for name, about in tree(root).items() if not name.endswith("serial_number")}
 
     assert but_serials(tmp_path / "used") == but_serials(tmp_path / "fresh")
@@ -244,7 +245,8 @@ def test_missing_node_is_an_error(tmp_path: Path) -> None:
     assert SimulatedNode.found(tmp_path).instance_type == "trn1.2xlarge"
 
 
-BREAKS = {
+Act = Callable[[SimulatedNode], object]
+BREAKS: dict[str, tuple[Act, Act]] = {
     "link": (lambda node: node.break_link(4, 5), lambda node: node.repair_link(4, 5)),
     "device": (lambda node: node.remove_device(5), lambda node: node.restore_device(5)),
     "busy": (lambda node: node.busy(), lambda node: node.busy(False)),
@@ -279,7 +281,7 @@ def test_repair_restores_the_original_files(tmp_path: Path, what: str, version: 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.permutations(sorted(BREAKS)), st.permutations(sorted(BREAKS)))
-def test_any_order_of_repairs_restores_the_node(tmp_path: Path, breaking, repairing) -> None:
+def test_any_order_of_repairs_restores_the_node(tmp_path: Path, breaking: list[str], repairing: list[str]) -> None:
     node = write(tmp_path, "trn2u.48xlarge", node_id=1)
     before = tree(tmp_path)
     # A link to a removed device cannot change, so the device is removed last and restored first.
@@ -350,7 +352,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path: Path) -> None:
         (lambda node: node.set_reset_state(77, 2), "no reset of neuron77"),
     ],
 )
-def test_missing_parts_cannot_break(tmp_path: Path, break_it, why: str) -> None:
+def test_missing_parts_cannot_break(tmp_path: Path, break_it: Act, why: str) -> None:
     node = write(tmp_path, "trn2u.48xlarge")
     before = tree(tmp_path)
     with pytest.raises(NeuronDraError, match=why):

@@ -81,7 +81,7 @@ def test_groups_partition_the_devices_and_nest(known: InstanceType) -> None:
 
 
 @given(st.lists(st.sampled_from(["0000:c9:00.0", "0000:b4:00.0", "0000:10:1a.0", "0000:f6:00.0"]), min_size=1))
-def test_group_id_ignores_order_and_duplicates(functions) -> None:
+def test_group_id_ignores_order_and_duplicates(functions: list[str]) -> None:
     value = groups.group_id(functions)
     assert re.fullmatch("[0-9a-f]{16}", value)
     assert value == groups.group_id(reversed(functions)) == groups.group_id([*functions, *functions])

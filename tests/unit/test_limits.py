@@ -1,6 +1,7 @@
 """The API server's rules, checked in advance."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -122,7 +123,7 @@ def test_reserved_room_fits_all_tags_and_taints() -> None:
     assert (len(TAGS), len(MARKS)) == (limits.WORKLOAD_TAGS, limits.HEALTH_MARKS)
 
 
-def as_slice(wire: list) -> dict:
+def as_slice(wire: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -154,7 +155,7 @@ strange = st.builds(
 
 @pytest.mark.contract("S15")
 @given(st.lists(strange, max_size=5))
-def test_accepted_devices_obey_api_limits(candidates) -> None:
+def test_accepted_devices_obey_api_limits(candidates: list[Device]) -> None:
     kept, problems = limits.check_devices(candidates)
     assert len({device.name for device in kept}) == len(kept)
     assert problems or list(kept) == candidates
@@ -165,10 +166,12 @@ def test_accepted_devices_obey_api_limits(candidates) -> None:
             assert KEY.fullmatch(name)
             assert len(name.rpartition("/")[0]) <= 63
             if attribute.kind in ("string", "version"):
+                assert isinstance(attribute.value, str)
                 assert 0 < len(attribute.value.encode()) <= 64
             if attribute.kind == "version":
-                semver.parse(attribute.value)
+                semver.parse(str(attribute.value))
             if attribute.kind == "int":
+                assert isinstance(attribute.value, int)
                 assert -(2**63) <= attribute.value < 2**63
     assert slice_rules.check(as_slice([device.to_wire() for device in kept]), None) == []
 

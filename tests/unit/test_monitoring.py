@@ -67,8 +67,8 @@ def problems(query: str) -> list[str]:
         found += [f"{metric} has no label {each}" for each in labels if each not in SERIES.get(metric, set()) | TARGET]
     words = re.findall(r"(?<![\w$])[A-Za-z_]\w*", bare)
     metrics = {each for each in words if each in SERIES}
-    labels = {label for each in metrics for label in SERIES[each]} | TARGET
-    found += [f"{each} is unknown" for each in words if each not in metrics | labels | WORDS]
+    known = {label for each in metrics for label in SERIES[each]} | TARGET
+    found += [f"{each} is unknown" for each in words if each not in metrics | known | WORDS]
     return found if metrics else [*found, "it names no metric"]
 
 

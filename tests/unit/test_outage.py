@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def all_ready(world: World) -> None:
             ready_again(world, node["metadata"]["name"])
 
 
-def condition(world: World, kind: str) -> dict:
+def condition(world: World, kind: str) -> dict[str, Any]:
     return next((c for c in world.workload("job")["status"]["conditions"] if c["type"] == kind), {})
 
 
@@ -307,5 +308,5 @@ def test_draining_group_never_opens_again(after: Phase) -> None:
         states.check_step(Phase.DRAINING, after)
 
 
-def _allocations(world: World) -> list[dict]:
+def _allocations(world: World) -> list[dict[str, Any]]:
     return [each for item in world.all("NeuronUltraServer") for each in item["status"].get("allocations", [])]

@@ -53,7 +53,7 @@ def happens(world: World, rng: random.Random, number: int, nodes: list[str]) -> 
     match rng.choice(("submit", "submit", "submit", "claim", "cordon", "lose", "silence", "delete", "resize", "new")):
         case "submit":
             strategy = {"failureStrategy": rng.choice(("NoOp", "RestartAll", "MigrateAffected"))}
-            template = {"resourceClaimTemplate": {"name": "same"}} if rng.random() < 0.2 else {}
+            template: dict[str, Any] = {"resourceClaimTemplate": {"name": "same"}} if rng.random() < 0.2 else {}
             count = rng.choice((1, 1, 2, 3, 100))
             world.submit(name, size=rng.choice((1, 2, 4)), count=count, allocationPolicy=strategy, **template)
         case "claim":
@@ -166,7 +166,7 @@ def refused(capsys: pytest.CaptureFixture[str], path: Any, content: str) -> str:
     return capsys.readouterr().err.removeprefix(f"neuron-ultraserver-controller: --snapshot {path}: ").strip()
 
 
-WORKLOAD = {
+WORKLOAD: dict[str, Any] = {
     "apiVersion": "neuron.aws.com/v1beta1",
     "kind": "NeuronUltraServerWorkload",
     "metadata": {"name": "job", "namespace": "ml"},

@@ -12,6 +12,7 @@ import yaml
 from controller.observe.model import Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
+from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
@@ -203,6 +204,7 @@ def test_address_is_removed_without_the_rights() -> None:
     assert planning.plan_of(index, world.now, LIMITS).actions == ()
     index.without_services = True
     (first, *_) = planning.plan_of(index, world.now, LIMITS).actions
+    assert isinstance(first, WriteUltraServerStatus)
     assert ["rendezvous" in each for each in first.status["allocations"]] == [False]
 
 

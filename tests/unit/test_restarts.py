@@ -136,7 +136,9 @@ def test_a_first_restart_begins_at_once() -> None:
     st.none() | st.integers(0, 8000).map(float),
     st.integers(1, 5),
 )
-def test_restart_limit_holds_in_any_state(begun, ready, degraded_for, limit) -> None:
+def test_restart_limit_holds_in_any_state(
+    begun: list[float], ready: float | None, degraded_for: float | None, limit: int
+) -> None:
     """13.4."""
     found = workload(begun, ready, degraded_for)
     healthy_for = min(ready, degraded_for) if ready is not None and degraded_for is not None else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_unraisable_limit_is_an_error(
     assert f"{limit} is 128 and cannot be raised" in capsys.readouterr().out
 
 
-def refuse(self, data, *rest, real=Path.write_text, **more):
+def refuse(self: Path, data: str, real: Callable[[Path, str], int] = Path.write_text) -> int:
     if self == inotify.LIMIT:
         raise OSError(30, "Read-only file system")
-    return real(self, data, *rest, **more)
+    return real(self, data)

@@ -1,6 +1,7 @@
 """From readings to the node, and findings about differences."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,7 @@ from neuron_dra.core import catalogue, facts, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 
-TORUS = catalogue.lookup("trn2.48xlarge")
-assert TORUS is not None
+[TORUS] = [known for known in catalogue.all_types() if known.name == "trn2.48xlarge"]
 
 
 def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
@@ -27,7 +27,7 @@ def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
     )
 
 
-def changed(read: NodeFacts, device_id: int, **values: object) -> NodeFacts:
+def changed(read: NodeFacts, device_id: int, **values: Any) -> NodeFacts:
     return replace(read, devices=tuple(replace(d, **values) if d.device_id == device_id else d for d in read.devices))
 
 
@@ -35,7 +35,7 @@ def without(read: NodeFacts, *device_ids: int) -> NodeFacts:
     return replace(read, devices=tuple(d for d in read.devices if d.device_id not in device_ids))
 
 
-def build(read: NodeFacts, **labels: str) -> topology.Node:
+def build(read: NodeFacts, **labels: Any) -> topology.Node:
     return topology.build(read, NodeLabels(**labels))
 
 
@@ -229,7 +229,9 @@ cores = st.sampled_from(list(Unread)) | st.integers(1, 16)
     st.sampled_from([known.name for known in catalogue.all_types()] + ["trn9.48xlarge", None]),
     st.dictionaries(st.integers(0, 20), st.tuples(readings, cores, st.booleans()), max_size=18),
 )
-def test_links_are_symmetric_for_any_input(name, read) -> None:
+def test_links_are_symmetric_for_any_input(
+    name: str | None, read: dict[int, tuple[tuple[int, ...] | Unread, int | Unread, bool]]
+) -> None:
     devices = tuple(
         DeviceFacts(i, core_count, connected, (243, i), present)
         for i, (connected, core_count, present) in sorted(read.items())

@@ -346,7 +346,8 @@ def test_allocation_of_a_replaced_node_is_ignored() -> None:
     reading = read_allocations(ultraserver(with_uids("uid-a", "uid-b", "uid-c", "uid-d").to_wire()))
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
     without = reading.without_predecessors_of("node-b", "uid-new")
-    assert (without.allocations, without.replaced) == ((), {each.allocation_id for each in reading.allocations})
+    assert without.allocations == ()
+    assert without.replaced == {each.allocation_id for each in reading.allocations}
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
 
 
