@@ -8,6 +8,7 @@ import asyncio
 import datetime
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ SHORT_PAUSES = quicker(QUICK, writes={"first_s": 0.002, "first_eviction_s": 0.05
 """Pauses between failed writes are a hundredth of the real ones."""
 
 
-def refused(resource: str, verb: str = "patch", status: int = 403, **more: str) -> Fault:
-    return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)  # type: ignore[arg-type]
+def refused(resource: str, verb: str = "patch", status: int = 403, **more: Any) -> Fault:
+    return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)
 
 
 async def test_forbidden_labels_delay_no_workload(cluster: Cluster) -> None:  # noqa: F811

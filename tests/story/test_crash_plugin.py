@@ -162,9 +162,9 @@ def commit_before_the_cdi_file() -> None:
             claim, more = late.pop()
             write_spec(self, claim, **more)
 
-    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[method-assign]
-    Store._write = write_specs_after  # type: ignore[method-assign]
-    MetadataFiles.sync = lambda self, claims: None  # type: ignore[method-assign]
+    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[method-assign]  # a planted bug
+    Store._write = write_specs_after  # type: ignore[method-assign]  # a planted bug
+    MetadataFiles.sync = lambda self, claims: None  # type: ignore[method-assign]  # a planted bug
 
 
 def do_not_look_at_the_boot_id() -> None:
