@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fuzz_inputs import Bytes
-
 from hack.oracle.packing_walk import possible
 from neuron_dra.core import catalogue, devices, limits, members, names, partitions, slices, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.core.partitions import Partition, Partitioned
 from neuron_dra.emulation.embedded_api import slice_rules
+from tests.fuzz.fuzz_inputs import Bytes
 
 POOL: Final = slices.Pool("node-a", "node-uid")
 SHAPES: Final = ("devices", "both", "node")

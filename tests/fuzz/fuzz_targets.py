@@ -14,10 +14,6 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from fuzz_connected_sets import connected_sets
-from fuzz_inputs import Bytes, MemorySource, changed
-from fuzz_limits import limits as limits_of_pods
-
 from controller.observe import decode as controller_decode
 from controller.observe import discovery
 from controller.plan import objects
@@ -42,6 +38,9 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.publish import sysfs, sysfs_helper
+from tests.fuzz.fuzz_connected_sets import connected_sets
+from tests.fuzz.fuzz_inputs import Bytes, MemorySource, changed
+from tests.fuzz.fuzz_limits import limits as limits_of_pods
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)
@@ -312,10 +311,10 @@ def _publishes(source: Bytes) -> None:
         made_plan = slices.diff(POOL, list(stored.values()), wanted)
         if not (made_plan.delete or made_plan.update or made_plan.create):
             break
-        for item in made_plan.delete:
-            del stored[item["metadata"]["name"]]
-        for item in (*made_plan.update, *made_plan.create):
-            stored[item["metadata"]["name"]] = _stored(item, turn + 10)
+        for gone in made_plan.delete:
+            del stored[gone["metadata"]["name"]]
+        for written in (*made_plan.update, *made_plan.create):
+            stored[written["metadata"]["name"]] = _stored(written, turn + 10)
     else:
         raise AssertionError(f"no end of writes: {made_plan}")
     assert sorted(stored) == [item["metadata"]["name"] for item in slices.desired(POOL, wanted, 1)]

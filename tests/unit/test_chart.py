@@ -39,11 +39,13 @@ def daemonset() -> dict[str, Any]:
 
 @pytest.fixture
 def pod(daemonset: dict[str, Any]) -> dict[str, Any]:
-    return daemonset["spec"]["template"]["spec"]
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
 
 
 @pytest.fixture
 def container(pod: dict[str, Any]) -> dict[str, Any]:
+    only: dict[str, Any]
     [only] = pod["containers"]
     return only
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from ultraserver_world import START, World
 
 from controller.observe.model import Workload
 from controller.plan import placement
 from controller.plan.context import DEFAULT_LIMITS, PlanningContext
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import START, World
 
 TYPE = "trn3.48xlarge"
 

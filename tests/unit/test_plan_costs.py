@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ultraserver_world import World
 
 from controller.plan import placement
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 BLOCKS = 12
 WAITING = 30
