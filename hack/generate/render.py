@@ -28,6 +28,7 @@ OUT = ROOT / "deploy" / "manifests"
 SIZES = CHART / "files" / "sizes.json"
 CONFIGURATION = CHART / "files" / "configuration.json"
 IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
+KNOWN_BAD = CHART / "files/known-bad-releases.json"
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
     "rbac.yaml": "10-rbac.yaml",
@@ -116,6 +117,23 @@ def _message(kind: str, field: str, value: object) -> str:
     raise AssertionError(f"{kind}.{field} may be {value!r}")
 
 
+def known_bad_releases() -> str:
+    """Return the chart's files/known-bad-releases.json, for its notes."""
+    from neuron_dra.core import releases
+
+    faults = [
+        {
+            "releases": f">={releases.text(bad.since)}-0 <{releases.text(bad.fixed_in)}",
+            "breaks": bad.breaks,
+            "issue": bad.issue,
+            "fixedIn": releases.text(bad.fixed_in),
+            "forbids": bad.forbids,
+        }
+        for bad in releases.KNOWN_BAD
+    ]
+    return json.dumps(faults, indent=1) + "\n"
+
+
 def helm() -> str | None:
     """Return the helm binary to use, or None if there is none."""
     return os.environ.get("HELM") or shutil.which("helm")
@@ -167,6 +185,7 @@ def main() -> int:
         metadata.write_text(with_version(metadata.read_text(), __version__))
         SIZES.write_text(served())
         CONFIGURATION.write_text(configuration())
+        KNOWN_BAD.write_text(known_bad_releases())
     wanted, found = render(binary), present()
     if check:
         differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

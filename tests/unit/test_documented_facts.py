@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.generate import docs
 from neuron_dra import cli
+from neuron_dra.core import releases
 from tests.support import small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +43,11 @@ def test_readme_names_the_numbers_of_connected_devices() -> None:
     assert served("inf1.24xlarge") == numbers(found[2])
     others = {"inf1.6xlarge": 4, "inf2.24xlarge": 6, "inf2.48xlarge": 12}
     assert {name: served(name) for name in others} == {name: list(range(1, n + 1)) for name, n in others.items()}
+
+
+def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
+    header = ["releases", "what breaks", "kubernetes/kubernetes", "the driver"]
+    assert docs.table(header, releases.table()) in (ROOT / "docs/compatibility.md").read_text()
 
 
 def test_connected_sets_are_off_by_default() -> None:
