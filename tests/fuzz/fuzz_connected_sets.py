@@ -124,11 +124,18 @@ def _served(one: Partition, node: topology.Node, spec: InstanceType) -> None:
 
 
 def _is_linked(node: topology.Node, spec: InstanceType, ids: Collection[int]) -> bool:
-    """Return True if neighbors on a ring or a line are linked, unless these are all devices."""
-    if spec.shape not in ("ring", "line") or len(ids) == spec.device_count:
+    """Return True if the members reach each other over links between them that no end denies."""
+    if spec.shape == "switch":
         return True
-    links = {device.device_id: device.connected for device in node.devices}
-    return all(after in links[before] for before, after in itertools.pairwise(ids))
+    reported = {device.device_id: device.reported for device in node.devices}
+    colour = {device_id: device_id for device_id in ids}
+    for one, other in itertools.permutations(ids, 2):
+        here, there = reported[one], reported[other]
+        denied = (here is not None and other not in here) or (there is not None and one not in there)
+        known = here is not None and there is not None
+        if not denied and (known or other in spec.links[one]):
+            colour = {each: colour[one] if of == colour[other] else of for each, of in colour.items()}
+    return len(set(colour.values())) == 1
 
 
 def _counted(found: Partitioned, spec: InstanceType) -> None:

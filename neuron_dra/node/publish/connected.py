@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from neuron_dra.core import connected, devices, divided, names, partitions, server_gate, slices, versions
+from neuron_dra.core import connected, devices, divided, linked, names, partitions, server_gate, slices, versions
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.divided import Division, Leaving
 from neuron_dra.core.server_gate import Gate
@@ -54,7 +54,9 @@ class ConnectedSets:
         self._files = files
         self._disk = Worker("connected sets")
         self._marker: bool | None = None  # None until it is read
-        self._made: tuple[Node, bool, Division | None] | None = None
+        self._made: tuple[Node, bool, frozenset[linked.Pair], Division | None] | None = None
+        self._links = linked.Links()
+        self._followed: Node | None = None
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
         self._look_at: float | None = None  # when to check again
         self._gate: Gate | None = None  # None until the first question
@@ -72,10 +74,11 @@ class ConnectedSets:
 
     @property
     def look_at(self) -> float | None:
-        """When to check again."""
-        if self._look_at is None or self._gate is None:
-            return self._look_at
-        return min(self._look_at, self._gate.ask_at)
+        """When to check again, or a link that was down may count as up."""
+        if self._look_at is None:
+            return None
+        ask_at = self._gate.ask_at if self._gate is not None else None
+        return min(at for at in (self._look_at, ask_at, self._links.look_at) if at is not None)
 
     @property
     def _path(self) -> Path:
@@ -94,7 +97,7 @@ class ConnectedSets:
         wanted = self._settings.connected_sets
         in_play = self._marker or divided.is_in_play(published, prepared)
         if not wanted and not in_play:
-            self._look_at = None
+            self._look_at, self._links, self._followed = None, linked.Links(), None
             return False
         if wanted:
             await self._ask(published)
@@ -167,12 +170,23 @@ class ConnectedSets:
 
     def division(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""
-        if self._made is None or self._made[0] is not node or self._made[1] is not self.on:
-            self._made = (node, self.on, self._divide(node, offered))
-        return self._made[2]
+        self._follow_links(node)
+        up = self._links.up
+        if self._made is None or self._made[0] is not node or self._made[1:3] != (self.on, up):
+            self._made = (node, self.on, up, self._divide(node, offered))
+        return self._made[3]
+
+    def _follow_links(self, node: Node) -> None:
+        """Take over the links of a new reading, and those that have been well for long enough."""
+        now = asyncio.get_running_loop().time()
+        is_due = self._links.look_at is not None and now >= self._links.look_at
+        if node is not self._followed or is_due:
+            hold_s = self._settings.unhealthy_device_hold_seconds
+            self._links, self._followed = linked.followed(self._links, node, now, hold_s), node
 
     def _divide(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
-        found = partitions.partitioned(node, offered, sizes=self._settings.connected_sizes_wanted)
+        sizes_wanted = self._settings.connected_sizes_wanted
+        found = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up)
         if found is None:
             return None
         if self.on and found.left_out:
