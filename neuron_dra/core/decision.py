@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import cdi, config, names, visible_cores
+from neuron_dra.core import cdi, config, linked, names, visible_cores
 from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
@@ -211,7 +211,8 @@ def _visible_cores(
         asked = config.effective(claim.configs, result.request).neuron
         scale[result.request] = spec.lnc_default // asked.logical_neuron_core if asked else 1
         pinned[result.request] = core_size(spec.lnc_default) if spec.lnc_allowed and not asked else ()
-    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale)
+    links = linked.of_type(spec) | linked.up_now(node)
+    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
     return {request: (*pinned[request], text) for request, text in found.items()}
 
 

@@ -210,3 +210,24 @@ def test_whole_devices_leave_the_size_to_the_pod() -> None:
 
 def test_types_with_one_size_have_no_variable_for_it() -> None:
     assert given(prepare(claim(("req", "neuron-cores-1-5")))) == [(files(2), visible("1"))]
+
+
+@pytest.mark.parametrize(
+    ("node", "first", "second"),
+    [
+        (INF2, "neuron-cores-1-1", "neuron-cores-1-4"),  # devices 0 and 2 of a ring: cores 1 and 2 of what it sees
+        (TRN2, "neuron-cores-1-15", "neuron-cores-1-24"),  # devices 3 and 6 of the torus
+        (INF2, "neuron-device-3", "neuron-cores-1-10"),
+    ],
+)
+def test_core_ranges_over_devices_that_are_not_linked_are_refused(node: Node, first: str, second: str) -> None:
+    """(32.11)"""
+    wanted = claim(("container-0-request-0", first), ("container-0-request-1", second), limits=True)
+    with pytest.raises(ClaimError, match=r"cores of neuron\d, neuron\d, which no links connect.*cores-\d\.neuron"):
+        prepare(wanted, node)
+
+
+def test_a_link_that_has_failed_refuses_no_range() -> None:
+    """The set that the scheduler gave is withdrawn; its pod is not held up by what it would find when it runs."""
+    cut = tuple(replace(one, reported=frozenset()) for one in INF2.devices)
+    assert given(prepare(claim(("req", "neuron-cores-3-4")), replace(INF2, devices=cut)))[0][1] == visible("0-2")
