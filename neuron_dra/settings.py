@@ -113,7 +113,7 @@ class PluginSettings:
     connected_sizes: str = _setting(
         "",
         "the sizes to publish, such as connected-4,cores-9, the most important ones first; empty means all that fit "
-        "below 256 devices a node",
+        "below the most devices that a node publishes, 256, or 511 on Inf1",
     )
     enable_ultraserver_operator: bool = _setting(
         False,

@@ -73,7 +73,8 @@ def served() -> str:
         found = served.partitions
         whole = [one for one in found if not one.device.name.startswith(names.CORES_PREFIX)]
         published = {"device": {len(one.device.device_ids) for one in whole}, "core": {len(one.cores) for one in found}}
-        groups[key] = {"types": types[key], "wholeNode": spec.whole_node}
+        at_most = partitions.devices_at_most(spec)
+        groups[key] = {"types": types[key], "wholeNode": spec.whole_node, "devicesAtMost": at_most}
         for kind, counts in published.items():
             groups[key][kind] = sorted(sizes.counts(spec, kind))
             groups[key][f"{kind}sLeftOut"] = sorted(sizes.counts(spec, kind) - counts)

@@ -92,7 +92,7 @@ WHOLE = (
     "draDriver.ultraserverDevices to devices or both."
 )
 LEFT_OUT = (
-    ", because they publish at most 256 devices. Please request a different number, or name the size in the chart "
+    ", because they publish at most 511 devices. Please request a different number, or name the size in the chart "
     "value scheduler.sizes."
 )
 
@@ -270,8 +270,8 @@ DENIED: Final = [
     ),
     Row(
         "a size that nodes leave out",
-        pod(one({NEURON: "5"}), **on("inf1.24xlarge")),
-        denied=f"Nodes of instance type inf1.24xlarge do not publish 5 connected devices{LEFT_OUT}",
+        pod(one({CORE: "17"}), **on("inf1.24xlarge")),
+        denied=f"Nodes of instance type inf1.24xlarge do not publish 17 contiguous cores{LEFT_OUT}",
     ),
     Row(
         "four of an UltraServer's node",

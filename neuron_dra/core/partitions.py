@@ -26,6 +26,9 @@ from neuron_dra.core.topology import Node
 DEVICES_AT_MOST: Final = 256
 """The most devices that a node publishes; a size that would exceed it is left out completely."""
 
+DEVICES_AT_MOST_INF1: Final = 511
+"""The same for Inf1: on inf1.24xlarge every number of devices, and every number of cores up to 15, fits."""
+
 COUNTERS_PER_SET: Final = 32
 COUNTER_SETS_PER_SLICE: Final = 8
 
@@ -67,20 +70,21 @@ class Partitioned:
 def partitioned(
     node: Node,
     published: Sequence[Device],
-    at_most: int = DEVICES_AT_MOST,
+    at_most: int | None = None,
     sizes: Sequence[str] = (),
     links: Collection[linked.Pair] | None = None,
 ) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
-    of devices. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
+    of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
     empty, all are. `links` are those that are up; without it, those of this reading. Returns None if nothing can be
     divided, because the instance type is unknown.
     """
     if node.spec is None:
         return None
     shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
+    at_most = devices_at_most(node.spec) if at_most is None else at_most
     up = linked.up_now(node) if links is None else links
     made = _Maker(node, node.spec, up, with_node=any(device.name == names.NODE_DEVICE for device in shown))
     singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids]
@@ -99,6 +103,11 @@ def partitioned(
     position = {name: n for n, name in enumerate(sorted(slots, key=lambda name: slots[name]))}
     ordered = sorted(kept, key=lambda one: position[one.device.name])
     return Partitioned(tuple(ordered), made.counters(), position, tuple(left_out))
+
+
+def devices_at_most(spec: InstanceType | None) -> int:
+    """Return the most devices that a node of a type publishes."""
+    return DEVICES_AT_MOST_INF1 if spec is not None and spec.generation == "inf1" else DEVICES_AT_MOST
 
 
 def named(node: Node, name: str) -> Device | None:

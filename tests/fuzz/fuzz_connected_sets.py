@@ -32,7 +32,7 @@ def connected_sets(data: bytes) -> None:
     found = partitions.partitioned(node, published, sizes=sizes)
     assert found is not None
     shown = [one.device.name for one in found.partitions]
-    assert len(shown) == len({*shown}) <= partitions.DEVICES_AT_MOST >= len(found.position)
+    assert len(shown) == len({*shown}) <= partitions.devices_at_most(spec) >= len(found.position)
     assert shown == sorted(shown, key=lambda name: found.position[name])
     for one in found.partitions:
         _served(one, node, spec)
@@ -187,7 +187,7 @@ def _nothing_missing(found: Partitioned, node: topology.Node, spec: InstanceType
     shown = Counter(name.rpartition("-")[0] for name in (one.device.name for one in found.partitions))
     for size in found.left_out:
         assert not shown[f"neuron-{size.replace('connected', 'set')}"], size
-        assert len(found.position) + len(_places(spec.name, size)) > partitions.DEVICES_AT_MOST, size
+        assert len(found.position) + len(_places(spec.name, size)) > partitions.devices_at_most(spec), size
     has_node = any(one.device.name == names.NODE_DEVICE for one in found.partitions)
     if has_node and len(found.partitions) == 1:
         return

@@ -190,7 +190,7 @@ class ConnectedSets:
         if found is None:
             return None
         if self.on and found.left_out:
-            sizes, limit = ", ".join(found.left_out), partitions.DEVICES_AT_MOST
+            sizes, limit = ", ".join(found.left_out), partitions.devices_at_most(node.spec)
             log.info("sizes are left out: a node publishes few devices", extra={"sizes": sizes, "limit": limit})
         wanted = {device.name for device in offered}
         return Division(
