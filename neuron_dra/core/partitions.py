@@ -77,9 +77,9 @@ def partitioned(
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
-    of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
-    empty, all are. `links` are those that are up; without it, those of this reading. Returns None if nothing can be
-    divided, because the instance type is unknown.
+    of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most
+    important ones first; if it is empty, all are. `links` are those that are up; without it, those of this reading.
+    Returns None if nothing can be divided, because the instance type is unknown.
     """
     if node.spec is None:
         return None
