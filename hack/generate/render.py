@@ -27,6 +27,7 @@ OUT = ROOT / "deploy" / "manifests"
 SIZES = CHART / "files" / "sizes.json"
 CONFIGURATION = CHART / "files" / "configuration.json"
 IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
+KNOWN_BAD = CHART / "files/known-bad-releases.json"
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
     "rbac.yaml": "10-rbac.yaml",
@@ -71,7 +72,8 @@ def served() -> str:
         found = served.partitions
         whole = [one for one in found if not one.device.name.startswith(names.CORES_PREFIX)]
         published = {"device": {len(one.device.device_ids) for one in whole}, "core": {len(one.cores) for one in found}}
-        groups[key] = {"types": types[key], "wholeNode": spec.whole_node}
+        at_most = partitions.devices_at_most(spec)
+        groups[key] = {"types": types[key], "wholeNode": spec.whole_node, "devicesAtMost": at_most}
         for kind, counts in published.items():
             groups[key][kind] = sorted(sizes.counts(spec, kind))
             groups[key][f"{kind}sLeftOut"] = sorted(sizes.counts(spec, kind) - counts)
@@ -99,6 +101,23 @@ def configuration() -> str:
             fields.append(found)
         kinds.append({"name": kind, "fields": fields})
     return json.dumps({"apiVersions": config.API_VERSIONS, "kinds": kinds}, indent=1) + "\n"
+
+
+def known_bad_releases() -> str:
+    """Return the chart's files/known-bad-releases.json, for its notes."""
+    from neuron_dra.core import releases
+
+    faults = [
+        {
+            "releases": f">={releases.text(bad.since)}-0 <{releases.text(bad.fixed_in)}",
+            "breaks": bad.breaks,
+            "issue": bad.issue,
+            "fixedIn": releases.text(bad.fixed_in),
+            "forbids": bad.forbids,
+        }
+        for bad in releases.KNOWN_BAD
+    ]
+    return json.dumps(faults, indent=1) + "\n"
 
 
 def helm() -> str | None:
@@ -152,6 +171,7 @@ def main() -> int:
         metadata.write_text(with_version(metadata.read_text(), __version__))
         SIZES.write_text(served())
         CONFIGURATION.write_text(configuration())
+        KNOWN_BAD.write_text(known_bad_releases())
     wanted, found = render(binary), present()
     if check:
         differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

@@ -39,6 +39,7 @@ class NeuronDevice:
     - `connected`: ids of the devices to which both ends report a link.
     - `dev`: major and minor number of the device file; None if unread.
     - `node_present`: True if /dev/neuronN exists. Without it the device cannot be used.
+    - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
 
     device_id: int
@@ -47,6 +48,7 @@ class NeuronDevice:
     connected: frozenset[int]
     dev: tuple[int, int] | None
     node_present: bool
+    reported: frozenset[int] | None = None
 
     @property
     def name(self) -> str:
@@ -241,7 +243,15 @@ def _device(
         connected=connected,
         dev=facts.dev,
         node_present=facts.node_present,
+        reported=_reported(facts, spec),
     )
+
+
+def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] | None:
+    """Return the devices to which one end reports a link; None if it is unread. A switch connects every pair."""
+    if spec is not None and spec.shape == "switch":
+        return frozenset(range(spec.device_count)) - {facts.device_id}
+    return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
 
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:

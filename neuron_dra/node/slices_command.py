@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.connected_sets and divided is None:
         print("neuron-dra: the instance type is unknown: no sets of devices are published", file=sys.stderr)
     elif divided is not None and divided.left_out:
-        limit = partitions.DEVICES_AT_MOST
+        limit = partitions.devices_at_most(node.spec)
         print(
             f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
         )

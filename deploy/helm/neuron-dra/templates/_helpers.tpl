@@ -143,6 +143,10 @@ argocd.argoproj.io/hook: Skip
 - name: CONNECTED_SIZES
   value: {{ join "," . | quote }}
 {{- end }}
+{{- with $.Values.scheduler.oldestRelease }}
+- name: CONNECTED_SETS_OLDEST_RELEASE
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- with .emulationMode }}
 - name: NEURON_DRA_DRIVER_EMULATION_MODE
