@@ -1,6 +1,6 @@
 """Readings of a node's hardware, without interpretation: each is a value, or the reason why there is none.
 
-node/publish/sysfs.py reads them; core/topology.py and core/health.py interpret them. Sources: aws-neuron-driver,
+node/hardware/sysfs.py reads them; core/topology.py and core/health.py interpret them. Sources: aws-neuron-driver,
 neuron_cdev.c (sysfs class and device files) and neuron_sysfs_metrics.c (counters).
 """
 

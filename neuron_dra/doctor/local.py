@@ -26,12 +26,13 @@ from neuron_dra.kube import config, requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.boot import boot_id
 from neuron_dra.node.endpoints.liveness import Liveness
+from neuron_dra.node.hardware import sysfs
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.prepare.store import CHECKPOINT
-from neuron_dra.node.publish import coexistence, sysfs
-from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.publish import coexistence
 from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings
 

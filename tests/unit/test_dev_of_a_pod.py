@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.emulation import simulated_node
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from neuron_dra.emulation import mode
 from neuron_dra.emulation.simulated_node import SimulatedNode
 from neuron_dra.errors import SettingsError
 from neuron_dra.node import plugin
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 
 @pytest.fixture

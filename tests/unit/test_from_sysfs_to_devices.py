@@ -14,7 +14,7 @@ from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels
 from neuron_dra.emulation import simulated_node
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READ = sysfs.DEVICE_FILES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
 from neuron_dra.emulation import simulated_node
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 BUSY, UNKNOWN = Unread.BUSY, Unread.UNKNOWN
 

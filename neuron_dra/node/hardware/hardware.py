@@ -16,8 +16,8 @@ from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.members import Cores
 from neuron_dra.core.topology import Node
-from neuron_dra.node.publish import sysfs, sysfs_helper
-from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import DEFAULT_TIMING, HardwareTiming
 
@@ -44,7 +44,7 @@ class Hardware:
         self.read_at = 0.0  # when everything that does not hang was last read, in seconds since the epoch
         self.facts = NodeFacts(None, None, ())
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
-        self._raw: sysfs_helper.Raw | None = None
+        self._raw: helper.Raw | None = None
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._is_overdue = False  # the last reading did not end, so the facts are older
         self._probing: asyncio.Task[None] | None = None
@@ -98,9 +98,9 @@ class Hardware:
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
-                if found := (unit := sysfs_helper.unit_of(err.path)) != sysfs_helper.CLASS:
+                if found := (unit := helper.unit_of(err.path)) != helper.CLASS:
                     self._hanging[unit] = err.path
-            self._overdue(err.path or sysfs_helper.CLASS)
+            self._overdue(err.path or helper.CLASS)
         except OSError as err:
             log.error("cannot read the hardware", extra={"error": str(err)})
             self._overdue()
@@ -119,7 +119,7 @@ class Hardware:
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
-    def take(self, raw: sysfs_helper.Raw) -> None:
+    def take(self, raw: helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
         read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
@@ -136,7 +136,7 @@ class Hardware:
         self.known.set()
         self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
 
-    def _overdue(self, path: str = sysfs_helper.CLASS) -> None:
+    def _overdue(self, path: str = helper.CLASS) -> None:
         """Mark all devices as unread, and keep everything else."""
         self._is_overdue = True
         paths = {*self._hanging.values(), path}

@@ -16,8 +16,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from neuron_dra.node.publish import sysfs, sysfs_helper
-from neuron_dra.node.publish.sysfs_helper import Groups, Raw
+from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.node.hardware.helper import Groups, Raw
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +49,17 @@ class Reader:
 
     async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
         """Return the contents of all files except the units in `leave_out`. Raises Overdue, OSError."""
-        return await self._ask(sysfs_helper.request(careful=False, leave_out=leave_out), deadline_s)
+        return await self._ask(helper.request(careful=False, leave_out=leave_out), deadline_s)
 
     async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
         """Read as `read` does, with a deadline for each file. Raises OSError, Overdue with the file that hangs."""
-        return await self._ask(sysfs_helper.request(careful=True, leave_out=leave_out), deadline_s)
+        return await self._ask(helper.request(careful=True, leave_out=leave_out), deadline_s)
 
     async def probe(self, unit: str, deadline_s: float) -> None:
         """Try to read one unit, in a separate helper process. Raises Overdue, OSError."""
         made = await self._start()
         try:
-            await made.answer(sysfs_helper.request(careful=False, only=unit), deadline_s)
+            await made.answer(helper.request(careful=False, only=unit), deadline_s)
         finally:
             await self._end(made)
 
@@ -116,10 +116,10 @@ class _Helper:
     @classmethod
     async def start(cls, root: Path, layout: Sequence[Groups]) -> _Helper:
         """Start a helper. Raises OSError."""
-        parts = [sysfs_helper.to_argument(groups) for groups in layout]
+        parts = [helper.to_argument(groups) for groups in layout]
         # It inherits no open files: a helper that hangs must not hold our locks.
         process = subprocess.Popen(  # noqa: ASYNC220 - as quick as starting a thread for it
-            [sys.executable, "-I", "-S", sysfs_helper.__file__, str(root).rstrip("/"), *parts],
+            [sys.executable, "-I", "-S", helper.__file__, str(root).rstrip("/"), *parts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -15,8 +15,8 @@ from typing import Final
 
 from neuron_dra.core import health
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
-from neuron_dra.node.publish import sysfs_helper
-from neuron_dra.node.publish.sysfs_helper import CLASS, Raw
+from neuron_dra.node.hardware import helper
+from neuron_dra.node.hardware.helper import CLASS, Raw
 
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
 DRIVER_VERSION: Final = ("sys/module/neuron/version",)
@@ -68,9 +68,9 @@ _COMPONENT_BYTES: Final = 63  # the longest value of a taint
 _BUSY = "busy"
 
 
-def read_node(root: Path, source: sysfs_helper.Source | None = None) -> NodeFacts:
+def read_node(root: Path, source: helper.Source | None = None) -> NodeFacts:
     """Return the facts of the host below `root`, read in this process. Never raises."""
-    return facts(sysfs_helper.read(source or sysfs_helper.Source(), str(root).rstrip("/"), LAYOUT))
+    return facts(helper.read(source or helper.Source(), str(root).rstrip("/"), LAYOUT))
 
 
 def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -> NodeFacts:
@@ -82,7 +82,7 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -
     node, ids, of_class, _ = raw if before is None else with_earlier(raw, before, left_out)
     devices = raw[3]
     product_name, driver_version = (_decoded(text) for text in node)
-    files = {i for i, device in devices.items() if device is not None and device[0] != sysfs_helper.NO_FILE}
+    files = {i for i, device in devices.items() if device is not None and device[0] != helper.NO_FILE}
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
@@ -101,8 +101,8 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
 
 
 def _or_before(
-    folder: str, groups: sysfs_helper.Groups, read: sysfs_helper.Texts, before: sysfs_helper.Texts, left_out: set[str]
-) -> sysfs_helper.Texts:
+    folder: str, groups: helper.Groups, read: helper.Texts, before: helper.Texts, left_out: set[str]
+) -> helper.Texts:
     return [
         old if text is None and left_out.intersection(f"{folder}{candidate}" for candidate in group) else text
         for group, text, old in zip(groups, read, before, strict=True)
@@ -117,7 +117,7 @@ def _device_or_before(
     known = before[3].get(device_id) if before is not None else None
     if known is None:
         return DeviceFacts(device_id, node_present=True, hangs=True)
-    has_file = None if known[0] == sysfs_helper.NO_FILE and not files else known[0] != sysfs_helper.NO_FILE
+    has_file = None if known[0] == helper.NO_FILE and not files else known[0] != helper.NO_FILE
     return dataclasses.replace(_device(known[1], has_file, device_id), hangs=True)
 
 
@@ -159,7 +159,7 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
 
 def plain_device_files(raw: Raw) -> bool:
     """Return whether the device files are plain files, as on simulated hardware without the right to make devices."""
-    return any(device is not None and device[0] == sysfs_helper.A_PLAIN_FILE for device in raw[3].values())
+    return any(device is not None and device[0] == helper.A_PLAIN_FILE for device in raw[3].values())
 
 
 def _decoded(text: bytes | None) -> str | None:
