@@ -36,7 +36,7 @@ class DeviceFacts:
     core_count: int | Unread = Unread.UNKNOWN  # physical NeuronCores
     connected: tuple[int, ...] | Unread = Unread.UNKNOWN
     dev: tuple[int, int] | None = None
-    node_present: bool = False  # /dev/neuronN exists
+    device_file: bool | None = None  # /dev/neuronN exists on the host; None if the host's /dev is not visible
     reset_state: int | Unread = Unread.UNKNOWN  # 0 resetting, 1 ready, 2 invalid
     serial: str | Unread = Unread.UNKNOWN
     sram_ecc_uncorrected: int | Unread = Unread.UNKNOWN

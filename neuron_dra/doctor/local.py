@@ -156,9 +156,10 @@ async def _sockets(node: Node) -> list[Line]:
 
 async def _hardware(node: Node) -> list[Line]:
     root = Path(node.settings.host_root or "/")
-    reader = Reader(root)
+    dev = sysfs.device_folder(root, node.settings.host_dev)
+    reader = Reader(root, dev=dev.path)
     try:
-        facts = sysfs.facts(await reader.read(node.timing.hardware_s))
+        facts = sysfs.facts(await reader.read(node.timing.hardware_s), is_hosts_dev=dev.is_hosts)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
         return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]

@@ -90,7 +90,7 @@ class Plugin:
         self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube, timing=timing.client)
         self.hardware = hardware or Hardware(
-            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware
+            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware, settings.host_dev
         )
         self.health = HealthSource(lambda: self.hardware.read_at)
         self.events = EventQueue(name, EventRecorder(self.client, name))

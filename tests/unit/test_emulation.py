@@ -36,7 +36,7 @@ def test_trn2u_emulates_an_ultraserver_node(loaded) -> None:
     read = sysfs.read_node(Path(emulated.host_root))
     assert read.product_name == "trn2u.48xlarge"
     assert len(read.devices) == 16
-    assert all(device.node_present for device in read.devices)
+    assert all(device.device_file for device in read.devices)
 
 
 def test_restart_writes_no_hardware(loaded) -> None:

@@ -34,9 +34,16 @@ class Hardware:
     good for `hold_s` seconds. Until the first reading ends, `known` is not set and `node` has no devices.
     """
 
-    def __init__(self, host_root: str, hold_s: float = 0.0, timing: HardwareTiming = DEFAULT_TIMING.hardware) -> None:
+    def __init__(
+        self,
+        host_root: str,
+        hold_s: float = 0.0,
+        timing: HardwareTiming = DEFAULT_TIMING.hardware,
+        host_dev: str = "/host/dev",
+    ) -> None:
         self._timing = timing
         self._root = Path(host_root or "/")
+        self._dev = sysfs.device_folder(self._root, host_dev)
         self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
         self.changed = Signal()
@@ -75,7 +82,7 @@ class Hardware:
 
     async def poll(self) -> None:
         """Read now, and again after each period, until cancelled."""
-        reader = Reader(self._root)
+        reader = Reader(self._root, dev=self._dev.path)
         try:
             while True:
                 if not await self._look(reader):
@@ -121,9 +128,10 @@ class Hardware:
 
     def take(self, raw: helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
-        read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
+        left_out = self._hanging.values()
+        read = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
-            raw = sysfs.with_earlier(raw, self._raw, self._hanging.values())
+            raw = sysfs.with_earlier(raw, self._raw, left_out)
         self._raw = raw
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
         self.read_at, self._is_overdue = time.time(), False
@@ -163,8 +171,12 @@ class Hardware:
         return health.observe(before, facts.devices, expected, now, self._hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
-        """Restore the faults of a device that the previous process published."""
-        watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        """Restore the faults of a device that the previous process published.
+
+        A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
+        """
+        visible = [reason for reason in reasons if self._dev.is_hosts or reason != health.DEVICE_FILE_MISSING]
+        watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
     def health_of(self, device_name: str) -> health.DeviceHealth:

@@ -36,14 +36,15 @@ class Overdue(Exception):
 
 
 class Reader:
-    """Reads the files of `layout` below `root` in a helper process.
+    """Reads the files of `layout` below `root`, and the device files in the folder `dev`, in a helper process.
 
     Use it from one task; only `probe` may run concurrently.
     """
 
-    def __init__(self, root: Path, layout: Sequence[Groups] = sysfs.LAYOUT) -> None:
+    def __init__(self, root: Path, layout: Sequence[Groups] = sysfs.LAYOUT, dev: str = "") -> None:
         self._root = root
         self._layout = layout
+        self._dev = dev or str(root / "dev")
         self._helper: _Helper | None = None
         self._left: list[subprocess.Popen[bytes]] = []
 
@@ -76,7 +77,7 @@ class Reader:
         self._left = [process for process in self._left if process.poll() is None]
         if len(self._left) >= LEFT_BEHIND:
             raise OSError(f"{len(self._left)} helper processes hang in the kernel; none is started until one exits")
-        return await _Helper.start(self._root, self._layout)
+        return await _Helper.start(self._root, self._layout, self._dev)
 
     async def close(self) -> None:
         """Kill the helper; do not wait for long if the kernel holds it."""
@@ -114,12 +115,12 @@ class _Helper:
         self._transport = transport
 
     @classmethod
-    async def start(cls, root: Path, layout: Sequence[Groups]) -> _Helper:
+    async def start(cls, root: Path, layout: Sequence[Groups], dev: str) -> _Helper:
         """Start a helper. Raises OSError."""
         parts = [helper.to_argument(groups) for groups in layout]
         # It inherits no open files: a helper that hangs must not hold our locks.
         process = subprocess.Popen(  # noqa: ASYNC220 - as quick as starting a thread for it
-            [sys.executable, "-I", "-S", helper.__file__, str(root).rstrip("/"), *parts],
+            [sys.executable, "-I", "-S", helper.__file__, str(root).rstrip("/"), dev, *parts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
