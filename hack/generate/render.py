@@ -54,7 +54,7 @@ def served() -> str:
     from neuron_dra.core import catalogue, devices, names, partitions, sizes, topology
     from neuron_dra.core.facts import NodeLabels
     from neuron_dra.emulation import simulated_node
-    from neuron_dra.node.publish import sysfs
+    from neuron_dra.node.hardware import sysfs
 
     groups: dict[tuple[object, ...], dict[str, object]] = {}
     types: dict[tuple[object, ...], list[str]] = {}

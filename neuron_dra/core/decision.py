@@ -130,7 +130,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
     missing or has no file in /dev: unlike a node, a set must be complete.
     """
     if device_name == names.NODE_DEVICE:
-        ids = tuple(device.device_id for device in node.devices if device.node_present)
+        ids = tuple(device.device_id for device in node.devices if device.device_file is not False)
         if not ids:
             raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
         return Members(ids)
@@ -143,7 +143,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
             f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
         )
     for device in devices:
-        if not device.node_present:
+        if device.device_file is False:
             raise ClaimError(
                 f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
                 "node; check the kernel driver, or delete the pod so that it gets another device",
