@@ -172,7 +172,18 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "metadata", "devices")
+_CLAIM_FIELDS = (
+    "namespace",
+    "name",
+    "preparedAt",
+    "pod",
+    "adopted",
+    "doubtful",
+    "workload",
+    "ofItsPod",
+    "metadata",
+    "devices",
+)
 _DEVICE_FIELDS = (
     "request",
     "pool",
@@ -198,6 +209,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
         **({"adopted": True} if claim.adopted else {}),
         **({"doubtful": True} if claim.doubtful else {}),
         **({"workload": claim.workload} if claim.workload else {}),
+        **({"ofItsPod": True} if claim.of_its_pod else {}),
         **({"metadata": claim.metadata} if claim.metadata else {}),
         "devices": [_device_to_wire(device) for device in claim.devices],
     }
@@ -232,6 +244,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         adopted=wire.get("adopted") is True,
         doubtful=wire.get("doubtful") is True,
         workload=_optional(wire, "workload") or "",
+        of_its_pod=wire.get("ofItsPod") is True,
         metadata=_texts(wire, "metadata"),
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )

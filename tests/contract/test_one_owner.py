@@ -97,6 +97,9 @@ class Admitting:
     async def fetch(self, ref: ClaimRef) -> Claim:
         return await self.node.api.fetch(ref)
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
+
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return self.node.decide(wanted, held)
 

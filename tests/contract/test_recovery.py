@@ -62,6 +62,9 @@ class Cluster:
                 return found
         raise NotFound("gone", status=404)
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
+
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return decided(wanted, held)
 
@@ -145,8 +148,8 @@ async def test_recovery_restores_all_prepared_claims(node: Node, harm: Callable[
     transactions = await node.recovered()
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
     assert node.specs == {"uid-0", "uid-1", "uid-2"}
-    node.cluster.error = Unavailable("away")
     assert await transactions.prepare(claim(2).ref) == found_again(2)
+    node.cluster.error = Unavailable("away")
     for number in range(3):
         await transactions.unprepare(claim(number).ref)
     assert node.specs == set()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, decision
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
@@ -177,6 +177,7 @@ class Store:
         present = current.claims.get(uid)
         try:
             if present is not None and not present.adopted:
+                decision.refuse_new_allocation(present, claim)
                 self._write_missing_spec(present)
                 return present
             prepared = decide(claim, [*current.claims.values(), *fresh.values()])
