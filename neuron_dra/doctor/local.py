@@ -27,9 +27,9 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.boot import boot_id
 from neuron_dra.node.endpoints.liveness import Liveness
 from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.daemon_worker import Worker
-from neuron_dra.node.prepare.store import CHECKPOINT
 from neuron_dra.node.publish import coexistence, sysfs
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
 from neuron_dra.node.timing import LivenessTiming

@@ -392,11 +392,7 @@ async def test_retried_prepare_of_a_claim_made_for_a_pod_is_not_read_again(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
-    wanted = allocated_claim("job", "node-a", [0, 3])
-    (pod,) = wanted["status"]["reservedFor"]
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"], "controller": True}
-    wanted["metadata"]["ownerReferences"] = [owner]
-    made = api.create(wanted)
+    made = api.create(allocated_claim("job", "node-a", [0, 3], of_its_pod=True))
     assert await kubelet.prepare([made]) == await kubelet.prepare([made])
     assert len(api.requests("get", "resourceclaims")) == 1
 

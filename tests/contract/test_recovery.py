@@ -207,12 +207,16 @@ async def test_claim_unprepared_after_the_copy_stays_so(node: Node) -> None:
     assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-2"}
 
 
-async def test_damaged_checkpoint_of_an_earlier_boot_is_empty(node: Node) -> None:
-    node.checkpoint.write_text("{")
-    for name in os.listdir(node.cdi_root):
-        os.unlink(node.cdi_root / name)
-    transactions = await node.recovered(boot_id="boot-2")
-    assert transactions.prepared.claims == {}
+@pytest.mark.parametrize("harm", [lambda path: path.write_text("{"), lambda path: path.unlink()])
+async def test_checkpoint_of_an_earlier_boot_needs_no_recovery(node: Node, harm: Callable[[Path], object]) -> None:
+    harm(node.checkpoint)
+    node.cluster.error = Unavailable("away")
+    transactions, _ = node.process(boot_id="boot-2")
+    await transactions.prepared.open()
+    assert (transactions.prepared.damaged, transactions.prepared.claims) == (None, {})
+    assert node.specs == set()
+    assert set(os.listdir(node.checkpoint.parent)) == {"boot.json", "checkpoint.json", "serialize.lock"}
+    node.cluster.error = None
     assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
 
 

@@ -135,6 +135,7 @@ class Transactions:
             known = await self._known(ref, until)
             if known is not None:
                 return known
+            self._reject_while_unflushed(ref)
             prepared = await self._commit_when_free(ref, mark, until)
         except CheckpointDamaged as err:
             self.prepared.found_damaged(err)
@@ -178,6 +179,7 @@ class Transactions:
         while True:
             claim = await self._fetched(self._admission.fetch, ref, wait, until)
             self._reject_while_damaged(ref)
+            self._reject_while_unflushed(ref)
             if ref.uid in self._withdrawn:
                 raise refusal(ref)
             seen = self.prepared.changed.count
@@ -227,6 +229,14 @@ class Transactions:
     def _reject_while_damaged(self, ref: ClaimRef) -> None:
         if self.prepared.damaged is not None:
             raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged})")
+
+    def _reject_while_unflushed(self, ref: ClaimRef) -> None:
+        if self.prepared.unflushed is not None:
+            raise ClaimError(
+                f"claim {ref}: the node's disk did not keep what was written ({self.prepared.unflushed}), so nothing "
+                "new is prepared; the plugin writes it again, and the kubelet tries again. Check the disk of the "
+                "kubelet's folder"
+            )
 
     def _pause(self, err: ApiError, usual_s: float) -> float:
         """Return the seconds to wait before a retry; Retry-After counts up to a limit."""
