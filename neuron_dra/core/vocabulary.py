@@ -138,6 +138,11 @@ EVENTS: Final = (
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
+    Word(
+        "NeuronStateNotFlushed",
+        "Node",
+        "the disk did not keep the plugin's files; nothing new is prepared until it does",
+    ),
     Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
     Word(
         "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"

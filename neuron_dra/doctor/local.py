@@ -29,9 +29,9 @@ from neuron_dra.node.endpoints.liveness import Liveness
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.daemon_worker import Worker
-from neuron_dra.node.prepare.store import CHECKPOINT
 from neuron_dra.node.publish import coexistence
 from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings

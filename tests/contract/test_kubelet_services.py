@@ -384,7 +384,33 @@ async def test_retried_prepare_returns_the_same_result(
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
     assert await kubelet.prepare([made]) == await kubelet.prepare([made])
+    assert len(api.requests("get", "resourceclaims")) == 2
+
+
+@pytest.mark.contract("P2")
+async def test_retried_prepare_of_a_claim_made_for_a_pod_is_not_read_again(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0, 3], of_its_pod=True))
+    assert await kubelet.prepare([made]) == await kubelet.prepare([made])
     assert len(api.requests("get", "resourceclaims")) == 1
+
+
+@pytest.mark.contract("P34")
+async def test_claim_that_the_next_pod_has_anew_is_refused(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    assert (await kubelet.prepare([made]))[made["metadata"]["uid"]].error == ""
+    api.patch("resourceclaims", "job", {"status": {"reservedFor": None, "allocation": None}}, "default")
+    api.patch("resourceclaims", "job", {"status": allocated_claim("job", "node-a", [5])["status"]}, "default")
+    answers = await kubelet.prepare([made])
+    assert "claim default/job was allocated again before it was unprepared" in answers[made["metadata"]["uid"]].error
+    assert await kubelet.unprepare([made]) == {made["metadata"]["uid"]: ""}
+    answers = await kubelet.prepare([made])
+    assert [d.device_name for d in answers[made["metadata"]["uid"]].devices] == ["neuron-device-5"]
 
 
 @pytest.mark.contract("P5")
