@@ -228,6 +228,11 @@ class Workload:
         return str(self.status.get("state") or "Pending")
 
     @property
+    def runs(self) -> bool:
+        """True if it is Allocated and not being deleted: problems then are of its condition Degraded."""
+        return self.state == "Allocated" and not self.deleting
+
+    @property
     def ref(self) -> str:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"

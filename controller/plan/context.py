@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from controller.observe.model import ClusterNode, Template, Workload
-from controller.plan import outage, placement, restoration
-from controller.plan.actions import Action
+from controller.plan import objects, outage, placement, restoration
+from controller.plan.actions import Action, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
@@ -188,6 +188,7 @@ class PlanningContext:
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
     errors: dict[str, Exception] = field(default_factory=dict)  # by namespace/name or name of the object
+    unrestored: restoration.Failures = field(default_factory=restoration.Failures)
     contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
     """Which workload gets each template name that several request."""
 
@@ -199,11 +200,22 @@ class PlanningContext:
         """
         holdings = Holdings(index)
         quota = Quota(index, limits.max_reserved_nodes, holdings)
-        restoration.restore(index, holdings, quota, now)
+        unrestored = restoration.restore(index, holdings, quota, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         free_slots = FreeSlots(index, holdings)
         contested = template_names(index.workloads, index.template_by_key, holdings)
-        return cls(index, now, limits, holdings, free_slots, quota, outage=found, contested=contested)
+        return cls(
+            index,
+            now,
+            limits,
+            holdings,
+            free_slots,
+            quota,
+            outage=found,
+            errors=dict(unrestored.ultraservers),
+            unrestored=unrestored,
+            contested=contested,
+        )
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
@@ -214,6 +226,14 @@ class PlanningContext:
     def templates(self) -> Mapping[tuple[str, str], Template]:
         """Every ResourceClaimTemplate by namespace and name."""
         return self.snapshot.template_by_key
+
+    def explain(self, workload: Workload, reason: str, text: str) -> None:
+        """Plan the write of one condition, if it changes. The rest of the stored status stays, with its copies."""
+        kind = ("Degraded", True) if workload.runs else ("Ready", False)
+        status = objects.with_condition(workload, *kind, reason, text, self.now)
+        if status is not None and workload.version:  # what was never read has no version, and cannot be written
+            meta = (workload.namespace, workload.name, workload.uid, workload.version)
+            self.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
 
     def look_again(self, moment: datetime.datetime) -> None:
         """Plan again at that time, if it is in the future."""

@@ -277,8 +277,12 @@ class Holdings(Container[str]):
 
     def withhold(self, ultraserver: str, workload_uid: str, nodes: Sequence[str]) -> None:
         """Keep nodes closed for a workload that may have them: nothing shows whether it does."""
-        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
         self._withheld.setdefault(workload_uid, []).extend(nodes)
+        self.close(ultraserver, nodes)
+
+    def close(self, ultraserver: str, nodes: Iterable[str]) -> None:
+        """Keep nodes of an UltraServer closed in this plan, as if they were reserved."""
+        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
         self._reserved.update(nodes)
         self.journal.append(ultraserver)
 

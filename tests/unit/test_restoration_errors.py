@@ -16,7 +16,6 @@ from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
 
-pytestmark = pytest.mark.xfail(strict=True, reason="an error in restoration ends the plan")
 FREE = ("u2-0", "u2-1", "u2-2", "u2-3")
 
 
