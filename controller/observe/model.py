@@ -281,6 +281,14 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """The time in which workloads of one namespace hold back those of others: from `began` to `last`, so far."""
+
+    began: datetime.datetime
+    last: datetime.datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a plan depends on, besides the time. The order of the tuples does not matter."""
 
@@ -296,6 +304,7 @@ class Snapshot:
     outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
+    turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
 
 
 def condition(status: Wire, kind: str) -> Wire:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from controller.observe.model import ClusterNode, Template, Workload
+from controller.observe.model import ClusterNode, Template, Turn, Workload
 from controller.plan import objects, outage, placement, restoration
 from controller.plan.actions import Action, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
@@ -184,6 +184,7 @@ class PlanningContext:
     statuses: list[Action] = field(default_factory=list)
     last: list[Action] = field(default_factory=list)
     starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
+    turns: dict[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace, see `queue`
     recheck: list[datetime.datetime] = field(default_factory=list)
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
@@ -214,6 +215,7 @@ class PlanningContext:
             outage=found,
             errors=dict(unrestored.ultraservers),
             unrestored=unrestored,
+            turns=dict(index.turns),
             contested=contested,
         )
 

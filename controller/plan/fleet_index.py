@@ -20,6 +20,7 @@ from controller.observe.model import (
     Snapshot,
     Suspect,
     Template,
+    Turn,
     UltraServer,
     Workload,
 )
@@ -35,6 +36,9 @@ from controller.plan.reserved import (
 )
 from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
+
+_KNOWN = ("workload_class", "blocked_evictions", "unwritable", "unschedulable", "outdated", "turns")
+"""What a plan depends on besides the objects; a Snapshot has it, too."""
 
 
 class FleetIndex:
@@ -57,6 +61,7 @@ class FleetIndex:
         self.unschedulable: Mapping[str, str] = {}
         self.without_services = False
         self.outdated = ""
+        self.turns: Mapping[tuple[str, str], Turn] = {}
         self.evidence = Evidence()
         self.namespaces: dict[str, str] | None = None
         """The limit in each Namespace's annotation, empty without one; None if Namespaces cannot be read."""
@@ -103,11 +108,8 @@ class FleetIndex:
             index.put_workload(workload.uid, workload)
         for template in snapshot.templates:
             index.put_template((template.namespace, template.name), template)
-        index.workload_class = snapshot.workload_class
-        index.blocked_evictions = snapshot.blocked_evictions
-        index.unwritable = snapshot.unwritable
-        index.unschedulable = snapshot.unschedulable
-        index.outdated = snapshot.outdated
+        for name in _KNOWN:
+            setattr(index, name, getattr(snapshot, name))
         index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()
         return index
@@ -121,12 +123,8 @@ class FleetIndex:
             ultraservers=tuple(self.ultraservers),
             workloads=tuple(self.workloads),
             templates=tuple(self.templates),
-            workload_class=self.workload_class,
-            blocked_evictions=self.blocked_evictions,
-            unwritable=self.unwritable,
-            outdated=self.outdated,
-            unschedulable=self.unschedulable,
             namespaces=None if self.namespaces is None else dict(self.namespaces),
+            **{name: getattr(self, name) for name in _KNOWN},
         )
 
     # The objects, as in a Snapshot

@@ -137,6 +137,7 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
         errors=context.errors,
+        turns=queue.turns(context, verdicts),
     )
 
 
