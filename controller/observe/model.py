@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -328,8 +328,12 @@ def scheduling_refusal(pod: Wire) -> Wire:
     return scheduled if waits and not (spec.get("nodeName") or meta.get("deletionTimestamp")) else {}
 
 
-def shortened(names: list[str] | tuple[str, ...]) -> str:
-    """Return names for a message: all of a few, else the first and a count."""
-    if len(names) <= NODE_NAMES_SHOWN:
+def shortened(names: Sequence[str], number: int | None = None) -> str:
+    """Return names for a message: all of a few, else the first and a count.
+
+    `number` is how many there are, if `names` are only the first NODE_NAMES_SHOWN of them.
+    """
+    more = (len(names) if number is None else number) - NODE_NAMES_SHOWN
+    if more <= 0:
         return ", ".join(names)
-    return ", ".join(names[:NODE_NAMES_SHOWN]) + f" and {len(names) - NODE_NAMES_SHOWN} more"
+    return ", ".join(names[:NODE_NAMES_SHOWN]) + f" and {more} more"
