@@ -33,6 +33,7 @@ from neuron_dra.node.endpoints.inspector import Inspector
 from neuron_dra.node.endpoints.liveness import Lag, Liveness
 from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.endpoints.stale_sockets import StaleSockets
 from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
@@ -82,7 +83,7 @@ class Plugin:
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
-        files = files or Files()
+        self._files = files = files or Files()
         name = settings.node_name
         self.settings = settings
         self._timing = timing
@@ -241,6 +242,9 @@ class Plugin:
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
                 "post events": self.events.run(),
+                "remove stale sockets": StaleSockets(self.settings, self._files).run(
+                    self._timing.kubelet.stale_sockets_s
+                ),
                 "flush the checkpoint": self._flusher.run(),
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),

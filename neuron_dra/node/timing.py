@@ -118,6 +118,7 @@ class KubeletTiming:
     rejected_s: float = seconds(10.0, "the same, after the kubelet rejected the registration")
     health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
     health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
+    stale_sockets_s: float = seconds(60.0, "between looks for sockets that killed plugins left behind")
     supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
     registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
     call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")
