@@ -106,8 +106,7 @@ class Plugin:
         identity = settings.pod_uid or f"pid-{os.getpid()}"
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
         self._lock_keeper = LockKeeper(self.publisher_lock)
-        plugins = Path(settings.kubelet_device_plugins_directory_path)
-        self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify, timing.publish.device_plugin_s)
+        self.device_plugin = DevicePluginWatch(settings, self.dirty.notify, timing.publish)
         expected = settings.enable_ultraserver_operator
         self.ultraserver = UltraServerWatch(
             self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
