@@ -143,7 +143,12 @@ EVENTS: Final = (
         "Node",
         "the disk did not keep the plugin's files; nothing new is prepared until it does",
     ),
-    Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
+    Word(
+        "NeuronDevicePluginAlive",
+        "Node",
+        "a Neuron device plugin runs on the node, or a pod has devices of one; remove it",
+    ),
+    Word("NeuronPodsNotListed", "Node", "the kubelet's pods cannot be listed, so pods of a device plugin are not seen"),
     Word(
         "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"
     ),

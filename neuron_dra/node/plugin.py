@@ -33,6 +33,7 @@ from neuron_dra.node.endpoints.inspector import Inspector
 from neuron_dra.node.endpoints.liveness import Lag, Liveness
 from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.endpoints.stale_sockets import StaleSockets
 from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
@@ -82,7 +83,7 @@ class Plugin:
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
-        files = files or Files()
+        self._files = files = files or Files()
         name = settings.node_name
         self.settings = settings
         self._timing = timing
@@ -105,8 +106,7 @@ class Plugin:
         identity = settings.pod_uid or f"pid-{os.getpid()}"
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
         self._lock_keeper = LockKeeper(self.publisher_lock)
-        plugins = Path(settings.kubelet_device_plugins_directory_path)
-        self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify, timing.publish.device_plugin_s)
+        self.device_plugin = DevicePluginWatch(settings, self.dirty.notify, timing.publish)
         expected = settings.enable_ultraserver_operator
         self.ultraserver = UltraServerWatch(
             self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
@@ -241,6 +241,9 @@ class Plugin:
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
                 "post events": self.events.run(),
+                "remove stale sockets": StaleSockets(self.settings, self._files).run(
+                    self._timing.kubelet.stale_sockets_s
+                ),
                 "flush the checkpoint": self._flusher.run(),
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),

@@ -38,7 +38,11 @@ class PublishTiming:
     longest_retry_after_s: float = seconds(
         60.0, "cap on the API server's Retry-After, as long as the longest wait without one"
     )
-    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin")
+    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin and its pods")
+    device_plugin_pods_s: float = seconds(2.0, "limit of the kubelet's list of pods in such a look")
+    device_plugin_away_s: float = seconds(
+        360.0, "how long a device plugin that was alive still counts; one that fails is started again after 300 s"
+    )
     sets_check_s: tuple[float, float] = seconds(
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
@@ -120,6 +124,7 @@ class KubeletTiming:
     rejected_s: float = seconds(10.0, "the same, after the kubelet rejected the registration")
     health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
     health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
+    stale_sockets_s: float = seconds(60.0, "between looks for sockets that killed plugins left behind")
     supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
     registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
     call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,17 @@ class Store:
     In a rolling update two processes use the same folders, so what was read before the lock is read again under it.
     """
 
-    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files, lock_s: float = _LOCK_S) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cdi_root: Path,
+        boot_id: str,
+        files: Files,
+        lock_s: float = _LOCK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the same in all processes of a boot."""
+        self._clock = clock
         self._cdi_root = cdi_root
         self._boot_id = boot_id
         self._files = files
@@ -226,7 +237,7 @@ class Store:
         with self._locked():
             current = self._read()
             # Also for a claim that is not prepared: another process may be about to prepare it.
-            self._write(current.withdrawing(uids))
+            self._write(current.withdrawing(uids, int(self._clock())))
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
@@ -248,7 +259,7 @@ class Store:
             current = self._read()
             gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
             if gone:
-                current = current.withdrawing(claim.ref.uid for claim in gone)
+                current = current.withdrawing((claim.ref.uid for claim in gone), int(self._clock()))
                 self._write(current)
                 for claim in gone:
                     value_of(self._removed(claim.ref.uid, claim))
