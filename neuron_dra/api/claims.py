@@ -177,7 +177,7 @@ def _classes(claim: ResourceClaim) -> dict[str, str]:
 
 
 def must_load(wire: ResourceClaim) -> bool:
-    """Return True if `to_core` will first import the decoder of configuration, which takes 30 ms, once per process."""
+    """Return True if `to_core` will first import the decoder of configuration, which takes 100 ms, once per process."""
     has_configuration = wire.status.allocation is not None and wire.status.allocation.devices.config
     return bool(has_configuration) and _CONFIG not in sys.modules
 
@@ -209,7 +209,7 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
             raise ClaimError(f"claim {ref}: config[{index}] is not opaque configuration; use opaque")
         if entry.opaque.driver != names.DRIVER:
             continue
-        from neuron_dra.api import config  # pydantic's validator: 3 MiB and 30 ms, only on nodes that need it
+        from neuron_dra.api import config  # pydantic: 8 MiB and 100 ms, only on nodes that need it
 
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM

@@ -37,6 +37,7 @@ from neuron_dra.node.endpoints.stale_sockets import StaleSockets
 from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.own_node import OwnNode
@@ -52,7 +53,6 @@ from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import Reports
@@ -92,7 +92,7 @@ class Plugin:
         self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube, timing=timing.client)
         self.hardware = hardware or Hardware(
-            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware
+            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware, settings.host_dev
         )
         self.health = HealthSource(lambda: self.hardware.read_at)
         self.events = EventQueue(name, EventRecorder(self.client, name))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, LeavingTiming
+from neuron_dra.core.server_gate import DEFAULT_GATE_TIMING, GateTiming
 from neuron_dra.core.timing import seconds
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
@@ -46,6 +47,7 @@ class PublishTiming:
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
     )
+    server: GateTiming = DEFAULT_GATE_TIMING
     leaving: LeavingTiming = DEFAULT_LEAVING_TIMING
 
 

@@ -11,7 +11,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import aiohttp
 import grpc
@@ -274,7 +274,7 @@ async def test_unknown_methods_are_unimplemented(plugin: Plugin, host: PluginHos
     async with dialled(host.data / "dra-pod-1.sock") as channel:
         for method in ("/v9.DRAPlugin/NodePrepareResources", "/v1.DRAPlugin/NodeReboot", "/x"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(method)(b"", timeout=60, metadata=(("x-unknown", "1"),))
+                await cast(Any, channel.unary_unary(method))(b"", timeout=60, metadata=(("x-unknown", "1"),))
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         stub = dra_pb2_grpc.DRAPluginStub(channel)
         await stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(), timeout=60)
@@ -492,10 +492,10 @@ async def test_unexpected_exception_is_a_claim_error(
     def broken(*_: object) -> Any:
         raise ZeroDivisionError("secret detail")
 
-    decide, plugin.admission.decide = plugin.admission.decide, broken
-    error = (await kubelet.prepare([made]))[uid].error
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugin.admission, "decide", broken)
+        error = (await kubelet.prepare([made]))[uid].error
     assert error == "claim default/job: internal error in neuron.aws.com; its log on this node has the details"
-    plugin.admission.decide = decide
     assert not (await kubelet.prepare([made]))[uid].error
     refused = plugin.metrics.registry.get_sample_value  # 18.4
     assert refused("neuron_dra_refused_claims_total", {"reason": "Internal"}) == 1

@@ -111,10 +111,10 @@ class Node:
     async def recovered(self, boot_id: str = "boot-1") -> Transactions:
         transactions, rebuild = self.process(boot_id=boot_id)
         await transactions.prepared.open()
-        assert transactions.prepared.damaged is not None
+        assert transactions.prepared.damaged
         async with asyncio.timeout(60):
             await rebuild.rebuild()
-        assert transactions.prepared.damaged is None
+        assert not transactions.prepared.damaged
         return transactions
 
     @property

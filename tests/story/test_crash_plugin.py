@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
 from neuron_dra.node.prepare.store import Store
+from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from tests.support.crash_points import (
     Lives,
     Point,
@@ -161,12 +161,12 @@ def commit_before_the_cdi_file() -> None:
             claim, more = late.pop()
             write_spec(self, claim, **more)
 
-    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[assignment,method-assign]
-    Store._write = write_specs_after  # type: ignore[method-assign]
+    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[method-assign]  # a planted bug
+    Store._write = write_specs_after  # type: ignore[method-assign]  # a planted bug
 
 
 def do_not_look_at_the_boot_id() -> None:
-    plugin.boot_id = lambda settings: "always the same"
+    plugin.boot_id = lambda settings: "always the same"  # type: ignore[attr-defined]  # where the plugin finds it
 
 
 @pytest.mark.parametrize(

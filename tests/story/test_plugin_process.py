@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import inspect_command
+from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually
 

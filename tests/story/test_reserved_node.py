@@ -59,7 +59,7 @@ async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncItera
 
 
 def trn2u(folder: Path, api: EmbeddedApi, timing: Timing) -> PluginHost:
-    hardware = {"instance_type": "trn2u.48xlarge", "node_id": 1, "server_id": HARDWARE_ID}
+    hardware: dict[str, Any] = {"instance_type": "trn2u.48xlarge", "node_id": 1, "server_id": HARDWARE_ID}
     return PluginHost(folder, api.url, timing=timing, **hardware)
 
 
