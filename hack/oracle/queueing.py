@@ -22,7 +22,7 @@ from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
 from hack.oracle import kueue
-from hack.oracle.limit_rows import LABEL, NEURON, one, pod, sets
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
 from hack.oracle.quotas import PAUSE_S, POLICIES, WAIT_S, Place, claim, of_class, prepare, run
 from neuron_dra.core.wire import Obj
 

@@ -19,7 +19,7 @@ from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
 from hack.bench import sets as bench_sets
-from hack.oracle.limit_rows import LABEL, NEURON, one, pod, sets
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import from_kubeconfig
