@@ -11,7 +11,7 @@ import pytest
 
 from hack.bed.deployed import IMAGE, neurons
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from hack.oracle import packing_walk as packing
+from hack.oracle import packing
 from tests.bed.deployed import devices, environment, events, started
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
