@@ -259,7 +259,8 @@ def study(options: Options) -> int:
     with bench_api.running(options.kubernetes, with_scheduler=True) as plane:
         cases = asyncio.run(run(plane, options.first, options.number or 500))
     wrong = [f"case {made.number}: {made.wrong}" for made in cases if made.wrong]
-    print("\n".join(wrong))
+    for text in wrong:
+        print(text)
     placed, refused = sum(made.placed for made in cases), sum(made.refused for made in cases)
     late, predicted = sum(made.late for made in cases), sum(made.predicted for made in cases)
     print(
