@@ -98,6 +98,9 @@ class Admitting:
         found: Claim = await self.node.api.fetch(ref)
         return found
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
+
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         decision: PreparedClaim = self.node.decide(wanted, held)
         return decision

@@ -12,7 +12,6 @@ import pytest
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
-from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.store import Store
 from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from tests.support.crash_points import (
@@ -164,7 +163,6 @@ def commit_before_the_cdi_file() -> None:
 
     Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[method-assign]  # a planted bug
     Store._write = write_specs_after  # type: ignore[method-assign]  # a planted bug
-    MetadataFiles.sync = lambda self, claims: None  # type: ignore[method-assign]  # a planted bug
 
 
 def do_not_look_at_the_boot_id() -> None:
@@ -175,7 +173,7 @@ def do_not_look_at_the_boot_id() -> None:
     ("sabotage", "place", "rebooted", "complaint"),
     [
         (commit_before_the_cdi_file, "rename checkpoint.json", False, "a claim in the checkpoint has no CDI file"),
-        (do_not_look_at_the_boot_id, "sync_folder cdi", True, "claims of another boot count as prepared"),
+        (do_not_look_at_the_boot_id, "rename checkpoint.json", True, "claims of another boot count as prepared"),
     ],
     ids=["checkpoint before CDI", "no look at the boot id"],
 )

@@ -312,7 +312,7 @@ async def test_lost_disk_restores_the_tag_from_the_slice(api: EmbeddedApi, host:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
-    for file in host.data.glob("checkpoint.json*"):
+    for file in host.data.glob("*.json*"):
         file.unlink()
     hang = Fault(Do.HANG, resource="neuronultraservers", times=None)
     api.faults.add(hang)

@@ -77,7 +77,7 @@ CLAIM = [
     "neuron_dra.node.prepare.device_wait",
     "neuron_dra.node.admission",
     "neuron_dra.node.prepare.claim_reader",
-    "neuron_dra.node.publish.hardware",
+    "neuron_dra.node.hardware.hardware",
     "neuron_dra.node.publish.coexistence",
     "neuron_dra.node.ultraserver.reservation_gate",
     "neuron_dra.node.prepare.group_commit",

@@ -184,15 +184,15 @@ def test_modes_decide_the_link_attributes(modes: tuple[int, ...], sizes: str, ve
     assert (described["linkVertical"], described["linkHorizontal"]) == (vertical, horizontal)
 
 
-def test_device_without_file_is_not_published() -> None:
+def test_device_without_file_stays_published_for_its_taint() -> None:
     node = node_of()
-    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
-    assert [device.device_ids[0] for device in published(gone)] == [n for n in range(16) if n != 3]
+    gone = replace(node, devices=tuple(replace(d, device_file=d.device_id != 3) for d in node.devices))
+    assert [device.device_ids[0] for device in published(gone)] == list(range(16))
 
 
 def test_node_device_has_the_present_devices() -> None:
     node = node_of("trn2u.48xlarge")
-    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
+    gone = replace(node, devices=tuple(d for d in node.devices if d.device_id != 3))
     (device,) = published(gone)
     assert 3 not in device.device_ids
     assert device.capacity == {"neuronCores": "120", "memory": "1440Gi"}
@@ -207,7 +207,7 @@ def test_unknown_type_is_published_with_known_facts() -> None:
 
 
 def test_unknown_cores_are_no_capacity_of_nought() -> None:
-    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, node_present=True),))
+    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, device_file=True),))
     (device,) = published(topology.build(read, NO_LABELS))
     assert device.capacity == {}
 

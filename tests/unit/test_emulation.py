@@ -10,7 +10,7 @@ from neuron_dra.emulation import mode
 from neuron_dra.emulation.simulated_node import SimulatedNode
 from neuron_dra.errors import SettingsError
 from neuron_dra.node.boot import boot_id
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 from neuron_dra.settings import PluginSettings
 
 
@@ -38,7 +38,7 @@ def test_trn2u_emulates_an_ultraserver_node(loaded: PluginSettings) -> None:
     read = sysfs.read_node(Path(emulated.host_root))
     assert read.product_name == "trn2u.48xlarge"
     assert len(read.devices) == 16
-    assert all(device.node_present for device in read.devices)
+    assert all(device.device_file for device in read.devices)
 
 
 def test_restart_writes_no_hardware(loaded: PluginSettings) -> None:

@@ -14,7 +14,7 @@ from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.emulation import simulated_node
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READ = sysfs.DEVICE_FILES
@@ -58,7 +58,7 @@ def test_any_file_content_gives_valid_devices(ultraserver_node: tuple[Path, list
 
 
 def test_a_device_is_not_its_own_neighbour() -> None:
-    read = tuple(DeviceFacts(i, 8, (0, 1), (243, i), node_present=True) for i in (0, 1))
+    read = tuple(DeviceFacts(i, 8, (0, 1), (243, i), device_file=True) for i in (0, 1))
     node = topology.build(NodeFacts("trn2.48xlarge", "2.30.2.0", read), NodeLabels())
     assert [each.connected for each in node.devices] == [frozenset({1}), frozenset({0})]
 

@@ -291,7 +291,10 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (pod(container(neuron=3), **on("inf2.48xlarge")), "needs Kubernetes 1.36; before that request 1 or 12 devices"),
+        (
+            pod(container(neuron=3), **on("inf2.48xlarge")),
+            "needs Kubernetes 1.36.3; before that request 1 or 12 devices",
+        ),
         (pod(container(neuron=4), **on("trn2n.48xlarge")), "before that request 1 or 16 devices"),
         (pod(container(neuroncore=9), **on("inf2.48xlarge")), "a device has 2 cores: request 10, or upgrade"),
         (pod(container(neuroncore=1), **on("trn1.32xlarge")), "a device has 2 cores: request 2, or upgrade"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
 from neuron_dra.emulation import simulated_node
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 BUSY, UNKNOWN = Unread.BUSY, Unread.UNKNOWN
 
@@ -47,7 +47,7 @@ def test_a_simulated_node_is_read_whole(root: Path) -> None:
     )
     first = read.devices[0]
     assert (first.core_count, first.connected, first.dev) == (8, (12, 1, 3, 4), (simulated_node.DEFAULT_MAJOR, 0))
-    assert first.node_present
+    assert first.device_file
     assert (first.reset_state, first.unhealthy_components) == (1, ())
     assert (first.sram_ecc_uncorrected, first.mem_ecc_uncorrected) == (0, 0)
     assert re.fullmatch("[0-9a-f]{16}", str(first.serial))
@@ -206,7 +206,7 @@ def test_device_without_folder_is_unknown(root: Path) -> None:
     link = class_file(root, "neuron16")
     link.symlink_to("../../devices/virtual/neuron_device/neuron16")
     read = sysfs.read_node(root)
-    assert read.devices[16] == DeviceFacts(16)
+    assert read.devices[16] == DeviceFacts(16, device_file=False)
 
 
 def test_unopenable_file_is_unknown(root: Path) -> None:

@@ -162,7 +162,7 @@ def test_unknown_core_count_is_zero() -> None:
 
 
 def test_device_without_file_is_a_finding() -> None:
-    node = build(changed(node_of(), 5, node_present=False))
+    node = build(changed(node_of(), 5, device_file=False))
     assert kinds(node) == ["missing-device-file"]
     assert "/dev/neuron5" in node.findings[0].message
 

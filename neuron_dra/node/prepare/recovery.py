@@ -90,9 +90,8 @@ class Recovery:
     async def _collect(self) -> dict[str, PreparedClaim]:
         copy = await asyncio.to_thread(self._store.last_good)
         specs = await asyncio.to_thread(self._store.specs)
-        if copy is not None and copy.boot_id != self._store.boot_id and not specs:
-            return {}  # the loss happened before anything was prepared in this boot
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
+        claims |= self._prepared.claims  # of this process: the file may have become older under it
         allocated = {claim.ref.uid: claim async for claim in self._claims.allocated()}
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
             # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
