@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import is_installed, relabel, settled
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+from tests.bed.deployed import is_installed, relabel, settled
 from tests.bed.fleet import TRN3, end_workloads, slots
 from tests.bed.releases import Shell, publish, with_registry
 from tests.support.skipping import impossible

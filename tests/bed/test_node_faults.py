@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import (
-    DATA,
+from hack.bed.deployed import DATA, neurons, pod, prepared, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import (
     NAMESPACE,
     device_plugin,
     devices,
     healths,
-    neurons,
     plugin_pod,
-    pod,
-    prepared,
     refusal,
     registered_pods,
     relabel,
@@ -26,10 +25,7 @@ from hack.bed.deployed import (
     settled,
     slices,
     sockets,
-    template,
 )
-from hack.bed.errors import BedError
-from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 POLICY = "neuron-dra-driver-own-resourceslices"
