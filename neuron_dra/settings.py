@@ -93,6 +93,10 @@ class PluginSettings:
         env="NEURON_DRA_DRIVER_EMULATION_MODE",
     )
     host_root: str = _setting("", "folder with the host's sys, dev and proc")
+    host_dev: str = _setting(
+        "/host/dev",
+        "folder where the host's /dev is mounted, to find devices without a file; if missing, that is unknown",
+    )
     boot_id_file: str = _setting("/host/boot_id", "file with the host's boot id; if missing, /proc is read")
     ultraserver_devices: str = _setting(
         "node",

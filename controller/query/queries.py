@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -234,7 +235,7 @@ def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: 
     """Return the numbers of what a workload lacks."""
     mine = [group for group in groups if group.instance_type == workload.instance_type]
     slots = placement.slots(mine, taken, workload.instance_type, workload.size)
-    free = placement.most_of_a_kind(slots)
+    free = placement.most_of_a_kind(Counter(slot.kind for slot in slots))
     return pb.Shortage(
         groups_missing=missing,
         groups_free=free,

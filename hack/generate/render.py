@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from hack.release.chart import with_version
 from neuron_dra import __version__
@@ -55,7 +54,7 @@ def served() -> str:
     from neuron_dra.core import catalogue, devices, names, partitions, sizes, topology
     from neuron_dra.core.facts import NodeLabels
     from neuron_dra.emulation import simulated_node
-    from neuron_dra.node.publish import sysfs
+    from neuron_dra.node.hardware import sysfs
 
     groups: dict[tuple[object, ...], dict[str, object]] = {}
     types: dict[tuple[object, ...], list[str]] = {}
@@ -87,35 +86,21 @@ def configuration() -> str:
     from neuron_dra.api import config
 
     kinds = []
-    for kind, spec in config.KINDS.items():
+    for kind in config.KINDS:
         fields = []
-        for name, field in spec.fields.items():
-            inner: dict[str, Any] = dict(field.schema["schema"])
-            found: dict[str, object] = {"name": name, "required": name in spec.required}
-            if "expected" in inner:
-                found |= {"numbers": inner["expected"], "notWhole": _message(kind, name, "x")}
-                found |= {"otherNumber": _message(kind, name, 0)}
+        for rule in config.rules(kind):
+            found: dict[str, object] = {"name": rule.name, "required": rule.required}
+            if rule.numbers:
+                found["numbers"] = rule.numbers
+                examples: dict[str, object] = {"notWhole": "x", "otherNumber": 0}
             else:
-                found |= {"shortest": inner["min_length"], "longest": inner["max_length"]}
-                found |= {"notText": _message(kind, name, 0), "tooShort": _message(kind, name, "")}
-                found |= {"tooLong": _message(kind, name, "x" * (inner["max_length"] + 1))}
+                found |= {"shortest": rule.shortest, "longest": rule.longest}
+                examples = {"notText": 0, "tooShort": "", "tooLong": "x" * (rule.longest + 1)}
+            for problem, value in examples.items():
+                found[problem] = config.fault_of(kind, rule.name, value)
             fields.append(found)
         kinds.append({"name": kind, "fields": fields})
     return json.dumps({"apiVersions": config.API_VERSIONS, "kinds": kinds}, indent=1) + "\n"
-
-
-def _message(kind: str, field: str, value: object) -> str:
-    """Return the decoder's message for a value of a field, without the field's path and the value."""
-    from neuron_dra.api import config
-    from neuron_dra.errors import ClaimError
-
-    try:
-        config.decode({"apiVersion": config.API_VERSIONS[0], "kind": kind, field: value}, "p")
-    except ClaimError as err:
-        return next(part.partition(": ")[2] for part in str(err).split("; ") if f'"p.{field}" is' in part).rpartition(
-            ": "
-        )[2]
-    raise AssertionError(f"{kind}.{field} may be {value!r}")
 
 
 def known_bad_releases() -> str:

@@ -151,9 +151,7 @@ class _Maker:
         self._links = links
         self._with_node = with_node
         self._usable = {
-            device.device_id: device
-            for device in node.devices
-            if device.node_present and device.core_count == spec.cores_per_device
+            device.device_id: device for device in node.devices if device.core_count == spec.cores_per_device
         }
         self.ids = tuple(range(spec.device_count))
         self._each = members.cores_each(spec)

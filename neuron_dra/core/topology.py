@@ -38,7 +38,7 @@ class NeuronDevice:
     - `memory_bytes`: device memory from the catalogue; None for an unknown instance type.
     - `connected`: ids of the devices to which both ends report a link.
     - `dev`: major and minor number of the device file; None if unread.
-    - `node_present`: True if /dev/neuronN exists. Without it the device cannot be used.
+    - `device_file`: True if /dev/neuronN exists, False if it does not and the device cannot be used, None if unknown.
     - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
 
@@ -47,7 +47,7 @@ class NeuronDevice:
     memory_bytes: int | None
     connected: frozenset[int]
     dev: tuple[int, int] | None
-    node_present: bool
+    device_file: bool | None
     reported: frozenset[int] | None = None
 
     @property
@@ -228,12 +228,12 @@ def _device(
                     f"{spec.cores_per_device}; it is published with {cores}. Replace the instance",
                 )
             )
-    if not facts.node_present:
+    if facts.device_file is False:
         findings.append(
             Finding(
                 "missing-device-file",
-                f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing; it is not "
-                "published. Check udev and the kernel driver",
+                f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing on the host; no new "
+                "claim gets it. Check udev and the kernel driver",
             )
         )
     return NeuronDevice(
@@ -242,7 +242,7 @@ def _device(
         memory_bytes=spec.memory_bytes_per_device if spec else None,
         connected=connected,
         dev=facts.dev,
-        node_present=facts.node_present,
+        device_file=facts.device_file,
         reported=_reported(facts, spec),
     )
 

@@ -36,12 +36,14 @@ from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, recovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.claim_status import ClaimStatus
+from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.prepare.kubelet import DraService, HealthService, Registration
 from neuron_dra.node.prepare.orphan_release import OrphanRelease
@@ -50,7 +52,6 @@ from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import Reports
@@ -90,7 +91,7 @@ class Plugin:
         self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube, timing=timing.client)
         self.hardware = hardware or Hardware(
-            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware
+            settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware, settings.host_dev
         )
         self.health = HealthSource(lambda: self.hardware.read_at)
         self.events = EventQueue(name, EventRecorder(self.client, name))
@@ -100,6 +101,7 @@ class Plugin:
             settings.data_folder, Path(settings.cdi_root), boot_id(settings), files, timing.prepare.lock_s
         )
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
+        self._flusher = Flusher(self.prepared, self._not_flushed, timing.prepare)
         identity = settings.pod_uid or f"pid-{os.getpid()}"
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
         self._lock_keeper = LockKeeper(self.publisher_lock)
@@ -129,6 +131,9 @@ class Plugin:
         refresh = self.telemetry.refresh if self.telemetry is not None else None
         self.http = HttpServer(self.metrics.registry, self.why_not_ready, refresh)
         self._stop = asyncio.Event()
+
+    def _not_flushed(self, text: str) -> None:
+        self.events.post("Warning", "NeuronStateNotFlushed", text)
 
     def _recovery(self) -> recovery.Recovery:
         return recovery.Recovery(
@@ -236,6 +241,7 @@ class Plugin:
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
                 "post events": self.events.run(),
+                "flush the checkpoint": self._flusher.run(),
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),
                 "look for a device plugin": self.device_plugin.run(),
@@ -302,6 +308,8 @@ class Plugin:
             reasons.append("slices are not published yet")
         if self.prepared.damaged is not None:
             reasons.append("the checkpoint is being rebuilt")
+        if self.prepared.unflushed is not None:
+            reasons.append(f"the disk did not keep what was written: {self.prepared.unflushed}")
         return "; ".join(reasons)
 
     async def _repair(self) -> None:

@@ -82,6 +82,8 @@ class PrepareTiming:
     lock_s: float = seconds(
         15.0, "limit of the wait for the lock; well below the kubelet's 45 s: it gets a reason, not a timeout"
     )
+    flush_s: float = seconds(0.1, "from a write of the checkpoint to its flush, which no call waits for")
+    flush_retry_s: tuple[float, float] = seconds((1.0, 60.0), "first and longest wait after a flush has failed")
     repair_s: float = seconds(5.0, "between checks of the CDI files")
     rebuild_retry_s: tuple[float, float] = seconds(
         (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"

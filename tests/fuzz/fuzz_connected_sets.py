@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fuzz_inputs import Bytes
-
 from hack.oracle.packing_walk import possible
 from neuron_dra.core import catalogue, devices, limits, members, names, partitions, slices, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.core.partitions import Partition, Partitioned
 from neuron_dra.emulation.embedded_api import slice_rules
+from tests.fuzz.fuzz_inputs import Bytes
 
 POOL: Final = slices.Pool("node-a", "node-uid")
 SHAPES: Final = ("devices", "both", "node")
@@ -80,7 +79,7 @@ def _facts(source: Bytes, spec: InstanceType) -> NodeFacts:
                 cores = source.pick((0, 1, spec.cores_per_device * 2, Unread.BUSY))
                 found[number] = replace(found[number], core_count=cores)
             case 6:
-                found[number] = replace(found[number], node_present=not found[number].node_present)
+                found[number] = replace(found[number], device_file=not found[number].device_file)
             case 7:
                 del found[number]
     return NodeFacts(spec.name, "2.30.2.0", tuple(found[number] for number in sorted(found)))
@@ -104,17 +103,13 @@ def _sizes(source: Bytes, spec: InstanceType) -> tuple[str, ...]:
 
 
 def _is_usable(node: topology.Node, spec: InstanceType, device_id: int) -> bool:
-    return any(
-        one.device_id == device_id and one.node_present and one.core_count == spec.cores_per_device
-        for one in node.devices
-    )
+    return any(one.device_id == device_id and one.core_count == spec.cores_per_device for one in node.devices)
 
 
 def _served(one: Partition, node: topology.Node, spec: InstanceType) -> None:
     """The place is one that the type has; its devices can be used, and the links between them are up."""
     name, ids = one.device.name, one.device.device_ids
     if not members.is_partition(name):
-        assert all(device.node_present for device in node.devices if device.device_id in ids), name
         return
     kind, size, _ = name.removeprefix("neuron-").split("-")
     size_name = f"{'connected' if kind == 'set' else kind}-{size}"

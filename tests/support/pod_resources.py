@@ -8,7 +8,7 @@ tests/bed/test_released_claims.py compares it with the real kubelet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -26,7 +26,7 @@ class Runs(Protocol):
     """The state of a scripted node that the API shows."""
 
     @property
-    def pods(self) -> list[Pod]: ...
+    def pods(self) -> Sequence[Pod]: ...
 
     def prepared(self, namespace: str, name: str) -> Devices | None: ...
 

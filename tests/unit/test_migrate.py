@@ -266,7 +266,7 @@ def requested(template: dict[str, Any]) -> tuple[str, int | None, str, str]:
         ("trn2u.48xlarge", {"neuron": 16}, ("ExactCount", 1, "", "")),
     ],
 )
-def test_limits_become_claims(instance_type: str, limits: dict[str, int], expected: tuple[Any, ...]) -> None:
+def test_limits_become_claims(instance_type: str, limits: dict[str, Any], expected: tuple[Any, ...]) -> None:
     changed, outcome = migrated(pod(container(**limits), **on(instance_type)), CLAIMS)
     [template] = outcome.templates
     assert requested(template) == expected
@@ -339,7 +339,7 @@ def test_init_containers_use_the_claim_of_a_main_container() -> None:
 
 
 def test_a_request_of_v1beta1_is_nested_in_exactly() -> None:
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"name": "a", "deviceClassName": "neuron.aws.com", "count": 4, "selectors": [{"cel": {"expression": "true"}}]},
         {"name": "b", "firstAvailable": [{"name": "c", "deviceClassName": "neuron.aws.com"}]},
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 import pytest
@@ -21,7 +22,9 @@ from neuron_dra.errors import ClaimError, DeviceInUse
 INF2, INF1, TRN2 = (healthy_node(name) for name in ("inf2.48xlarge", "inf1.24xlarge", "trn2.48xlarge"))
 
 
-def claim(*devices: tuple[str, str], name: str = "job", lnc: int | None = None, limits: bool = False) -> Claim:
+def claim(
+    *devices: tuple[str, str], name: str = "job", lnc: Literal[1, 2] | None = None, limits: bool = False
+) -> Claim:
     """A claim for devices, each with its request."""
     results = tuple(AllocatedDevice(request, "node-a", device) for request, device in devices)
     configs = () if lnc is None else (Entry(Source.CLAIM, (), NeuronSettings(lnc)),)
@@ -59,7 +62,7 @@ def test_cores_are_numbered_from_the_first_visible_device() -> None:
 
 
 @pytest.mark.parametrize(("lnc", "text"), [(None, "1"), (2, "1"), (1, "2-3")])
-def test_cores_are_counted_in_the_claims_size(lnc: int | None, text: str) -> None:
+def test_cores_are_counted_in_the_claims_size(lnc: Literal[1, 2] | None, text: str) -> None:
     """A logical core of trn2 is two physical ones; with logicalNeuronCore 1 the runtime counts each of them."""
     [(paths, env)] = given(prepare(claim(("req", "neuron-cores-1-5"), lnc=lnc), TRN2))
     assert (paths, env[-1:]) == (files(1), visible(text))

@@ -24,7 +24,7 @@ from neuron_dra.core.partitions import (
 )
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.objects import healthy_node
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 TYPES = ("inf1.xlarge", "inf1.6xlarge", "inf1.24xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge",
          "trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,7 +16,7 @@ TIMING = GateTiming(ask_s=300.0, retry_s=60.0, closed_s=600.0)
 GOOD, BAD = "v1.36.3", "v1.36.1-eks-4"
 
 
-def walked(answers: list[str | None], *, is_plain: bool) -> tuple[Gate, list[float]]:
+def walked(answers: Sequence[str | None], *, is_plain: bool) -> tuple[Gate, list[float]]:
     """Return the gate after these answers, each at the time for which it asks, and those times."""
     gate, times = Gate(), []
     for answer in answers:

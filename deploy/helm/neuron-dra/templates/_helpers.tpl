@@ -100,6 +100,8 @@ argocd.argoproj.io/hook: Skip
 - name: KUBELET_POD_RESOURCES_SOCKET
   value: {{ printf "%s/pod-resources/kubelet.sock" .kubeletRootDir | quote }}
 {{- end }}
+- name: HOST_DEV
+  value: /host/dev
 - name: BOOT_ID_FILE
   value: /host/boot_id
 - name: HEALTHCHECK_PORT
