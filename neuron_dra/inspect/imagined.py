@@ -122,7 +122,8 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
     """Return the slices of a node; `position` is that in a complete UltraServer, None outside of one."""
     node = objects.healthy_node(spec.name, ultraserver=_facts(spec, position))
     published = devices.published(node, driver_version=__version__)
-    divided = partitions.partitioned(node, published) if sets else None
+    # The controller is taken to be where UltraServers are, so their nodes are not divided.
+    divided = partitions.partitioned(node, published, parts=position is None) if sets else None
     made = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
     return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
 

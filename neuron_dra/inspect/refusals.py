@@ -69,7 +69,7 @@ def _node(instance_type: str) -> topology.Node:
     if spec is not None:
         links = spec.links or ((),) * spec.device_count
         cores = spec.cores_per_device
-        devices = tuple(DeviceFacts(i, cores, links[i], None, node_present=True) for i in range(spec.device_count))
+        devices = tuple(DeviceFacts(i, cores, links[i], None, device_file=True) for i in range(spec.device_count))
     return topology.build(NodeFacts(instance_type, "", devices, UltraServerFacts()), NodeLabels())
 
 
