@@ -119,6 +119,13 @@ class PluginSettings:
         "the sizes to publish, such as connected-4,cores-9, the most important ones first; empty means all that fit "
         "below the most devices that a node publishes, 256, or 511 on Inf1",
     )
+    ultraserver_parts: str = _setting(
+        "auto",
+        "with --connected-sets, whether UltraServer nodes that publish one device for the whole node publish sets and "
+        "cores beside it: auto means not while the UltraServer controller is installed, because one pod with a part of "
+        "a node keeps the whole UltraServer from being reserved",
+        ("auto", "on", "off"),
+    )
     enable_ultraserver_operator: bool = _setting(
         False,
         "expect the UltraServer controller: look for its CRD every 10 s and warn while it is missing. Without this "

@@ -217,6 +217,13 @@ def _apart(one: Members, other: Members) -> bool:
     return one.cores is not None and other.cores is not None and not one.cores.overlaps(other.cores)
 
 
+def core_environment(claim: Claim, node: Node) -> dict[str, tuple[str, ...]]:
+    """Return the variables that `decide` sets because of the cores in an allocation, by request. Raises ClaimError."""
+    there = {device.name: device for device in node.devices}
+    parts = [(result, _physical(claim.ref, result.device, node, there)) for result in claim.devices]
+    return _visible_cores(claim, parts, node)
+
+
 def _visible_cores(
     claim: Claim, parts: list[tuple[AllocatedDevice, Members]], node: Node
 ) -> dict[str, tuple[str, ...]]:

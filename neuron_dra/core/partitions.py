@@ -73,25 +73,30 @@ def partitioned(
     at_most: int | None = None,
     sizes: Sequence[str] = (),
     links: Collection[linked.Pair] | None = None,
+    *,
+    parts: bool = False,
 ) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
     of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most
     important ones first; if it is empty, all are. `links` are those that are up; without it, those of this reading.
-    Returns None if nothing can be divided, because the instance type is unknown.
+    `parts` divides a node that is published as one device too: sets and cores beside it, and sets of one in place of
+    single devices. Returns None if nothing can be divided, because the instance type is unknown.
     """
     if node.spec is None:
         return None
     shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
     at_most = devices_at_most(node.spec) if at_most is None else at_most
     up = linked.up_now(node) if links is None else links
-    made = _Maker(node, node.spec, up, with_node=any(device.name == names.NODE_DEVICE for device in shown))
-    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids]
+    with_node = any(device.name == names.NODE_DEVICE for device in shown)
+    is_whole = [device.name for device in shown] == [names.NODE_DEVICE]
+    made = _Maker(node, node.spec, up, with_node=with_node, with_ones=is_whole)
+    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids if not is_whole]
     slots = {name: _use_order(made.whole(Device(name, (i,)))) for i, name in enumerate(singles)}
-    if any(device.name == names.NODE_DEVICE for device in shown):
+    if with_node:
         slots[names.NODE_DEVICE] = _use_order(made.whole(Device(names.NODE_DEVICE, made.ids)))
-    if [device.name for device in shown] == [names.NODE_DEVICE]:
+    if is_whole and not parts:
         return Partitioned(tuple(map(made.whole, shown)), made.counters(), {names.NODE_DEVICE: 0})
     kept, left_out = [made.whole(device) for device in shown], []
     for name, of_size in made.sizes(sizes):
@@ -143,12 +148,22 @@ class _Maker:
     """Makes the partitions of one node, as if all devices of its type were there.
 
     `each` is the number of logical cores of a device, `links` those that are up. With `with_node`, the whole node is
-    published as one device, so a set of all devices is not.
+    published as one device, so a set of all devices is not; `with_ones`, sets of one device are published in place of
+    the devices.
     """
 
-    def __init__(self, node: Node, spec: InstanceType, links: Collection[linked.Pair], *, with_node: bool) -> None:
+    def __init__(
+        self,
+        node: Node,
+        spec: InstanceType,
+        links: Collection[linked.Pair],
+        *,
+        with_node: bool,
+        with_ones: bool = False,
+    ) -> None:
         self._node = node
         self._spec = spec
+        self._with_ones = with_ones
         self._links = links
         self._with_node = with_node
         self._usable = {
@@ -190,12 +205,14 @@ class _Maker:
         }
         ranges = {f"cores-{number}": self._ranges(number) for number in self._range_sizes()}
         first = (
+            "connected-1",  # only in place of single devices
             *parts,
             *(f"cores-{number}" for number in CORES_FIRST),
             *(f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))),
         )
         every = {**sets, **parts, **ranges}
-        for name in dict.fromkeys(wanted or (*first, *every)):
+        always = ("connected-1",) if self._with_ones else ()
+        for name in dict.fromkeys((*always, *wanted) if wanted else (*first, *every)):
             if every.get(name):
                 yield name, every[name]
 
@@ -207,10 +224,14 @@ class _Maker:
         if total < 2:
             return {}
         if self._spec.shape in ("ring", "line"):
-            found = {size: list(self._arcs(size)) for size in range(2, total)}
+            found: dict[int, list[tuple[int, ...]]] = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
-        return found if self._with_node else {**found, total: [self.ids]}
+        if self._with_ones:
+            found[1] = [(device_id,) for device_id in self.ids]
+        if not self._with_node:
+            found[total] = [self.ids]
+        return dict(sorted(found.items()))
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
         """Yield the sets of `size` consecutive devices; those of a ring wrap."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Final
 
@@ -29,11 +28,14 @@ from neuron_dra.inspect.blockers import Blockers
 from neuron_dra.inspect.findings import Finding
 from neuron_dra.inspect.selection import Published
 from neuron_dra.inspect.snapshot import Snapshot
+from neuron_dra.inspect.specs import Problem, Spec
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, constraints, model, selectors
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.requests import MAX_RESULTS
 from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
+
+__all__ = ["RULES", "Checker", "Problem"]
 
 OLD_ALLOCATOR: Final = (1, 36)
 """Kubernetes versions before this one try permutations."""
@@ -48,47 +50,11 @@ SITE: Final = frozenset(
 _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with one object; a warning is right on some clusters and does not fail a pipeline."""
-
-    where: str
-    code: str
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate."""
-
-    where: str
-    spec: Wire
-
-    @property
-    def parts(self) -> Wire:
-        """Its devices: requests, constraints and configuration."""
-        return self.spec.get("devices") or {}
-
-    def alternatives(self) -> Iterator[tuple[str, Wire]]:
-        """Yield each request, or each alternative of it, by the name that results use."""
-        for request in self.parts.get("requests") or ():
-            for sub in request.get("firstAvailable") or ():
-                yield f"{request['name']}/{sub.get('name')}", sub
-            if not request.get("firstAvailable"):
-                yield request["name"], request.get("exactly") or {}
-
-    def is_ours(self, alternative: Wire, classes: Mapping[str, object]) -> bool:
-        """Return True if an alternative requests devices of this driver, as far as its class shows."""
-        name = alternative.get("deviceClassName") or ""
-        return name in classes or name == names.DRIVER
-
-
 @cache
-def _every_type() -> World:
-    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart."""
+def _every_type(sets: frozenset[str] = frozenset()) -> World:
+    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
     lines = [f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}" for each in catalogue.all_types()]
-    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue")), proposes=False)
+    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
 
 
 class Checker:
@@ -104,7 +70,7 @@ class Checker:
     def world(self) -> World:
         """A node of each type, or an UltraServer, all idle, with the classes of the chart and of the manifests."""
         own = [*self._objects.all("DeviceClass"), *self._objects.all("ResourceClaimTemplate")]
-        return _every_type().after(own)
+        return _every_type(imagined.requested_sets(self._objects)).after(own)
 
     @cached_property
     def published(self) -> Published:
@@ -129,8 +95,16 @@ class Checker:
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
                 found += core_sizes(self._objects, where, item)
-                found += (Problem(where, *each) for each in sized.of_pod(item, self.why_no_sets))
+                found += self._limits(where, item)
         return list(dict.fromkeys(found))
+
+    def _limits(self, where: str, pod: Wire) -> Iterator[Problem]:
+        """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
+        wrong = [Problem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
+        yield from wrong
+        made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
+        if made is not None and not wrong:
+            yield from types(self, Spec(where, made.get("spec") or {}))
 
     def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[Problem]:
         for selector in given:

@@ -76,7 +76,7 @@ MIXED = "use either aws.amazon.com/neuron or aws.amazon.com/neuroncore in a pod"
 NONE = ": no instance type has them. Please request a different number."
 WHOLE = (
     ", because they publish the whole node as one device. Please request all, or set the chart value "
-    "draDriver.ultraserverDevices to devices or both."
+    "scheduler.ultraserverParts to on."
 )
 LEFT_OUT = (
     ", because they publish at most 511 devices. Please request a different number, or name the size in the chart "
@@ -135,6 +135,8 @@ REWRITTEN: Final = [
         {"a": {sets(1): "1"}, "s": {sets(4): "1"}},
     ),
     Row("a type that serves it", pod(one({NEURON: "4"}), **on("trn1.32xlarge")), {"a": {sets(4): "1"}}),
+    Row("four of an UltraServer's node", pod(one({NEURON: "4"}), **on("trn2u.48xlarge")), {"a": {sets(4): "1"}}),
+    Row("a core of an UltraServer's node", pod(one({CORE: "1"}), **on("trn2u.48xlarge")), {"a": {cores(1): "1"}}),
     Row("a type of SageMaker", pod(one({NEURON: "12"}), **on("ml.inf2.48xlarge")), {"a": {sets(12): "1"}}),
     Row("an unknown type", pod(one({NEURON: "7"}), **on("trn9.48xlarge")), {"a": {sets(7): "1"}}),
     Row("a type without a name", pod(one({NEURON: "7"}), **on("")), {"a": {sets(7): "1"}}),
@@ -300,11 +302,6 @@ DENIED: Final = [
         "a size that nodes leave out",
         pod(one({CORE: "17"}), **on("inf1.24xlarge")),
         denied=f"Nodes of instance type inf1.24xlarge do not publish 17 contiguous cores{LEFT_OUT}",
-    ),
-    Row(
-        "four of an UltraServer's node",
-        pod(one({NEURON: "4"}), **on("trn2u.48xlarge")),
-        denied=f"Nodes of instance type trn2u.48xlarge do not publish 4 connected devices{WHOLE}",
     ),
     *(
         Row(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, sizes
+from neuron_dra.migrate import leftovers
 from neuron_dra.migrate.problems import BadInput, CannotMigrate
 from neuron_dra.migrate.rewrite import Options, Outcome, rewrite
 
@@ -64,7 +65,7 @@ def test_limits_and_requests_become_names_of_classes() -> None:
     first, second = (each["resources"] for each in changed["spec"]["containers"])
     assert first == {"limits": {"cpu": 4, connected(3): 1}, "requests": {"cpu": 1, connected(3): 1}}
     assert second == {"limits": {cores(9): "1"}}
-    assert outcome == Outcome()
+    assert outcome == Outcome(renamed=2)
 
 
 def test_the_legacy_name_counts_devices() -> None:
@@ -231,7 +232,7 @@ def test_unrelated_requests_are_unchanged() -> None:
 
 def test_a_quota_on_the_old_name_is_noted() -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {f"requests.{NEURON}": 4}}}
-    assert migrated(quota)[1].notes == [
+    assert leftovers.lines(leftovers.found(migrated(quota)[0])) == [
         "ResourceQuota: aws.amazon.com/neuron counts nothing after this; see docs/limits.md"
     ]
 

@@ -68,6 +68,7 @@ EXAMPLES = {
     "device_metadata": ("true", "false"),
     "claim_status": ("true", "false"),
     "connected_sizes": ("connected-4,cores-9", "connected-2"),
+    "ultraserver_parts": ("on", "off"),
     "connected_sets_oldest_release": ("any", "1.36.1"),
     "enable_ultraserver_operator": ("true", "false"),
     "device_plugin_coexistence": ("warn", "refuse"),

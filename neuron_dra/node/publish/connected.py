@@ -54,7 +54,7 @@ class ConnectedSets:
         self._files = files
         self._disk = Worker("connected sets")
         self._marker: bool | None = None  # None until it is read
-        self._made: tuple[Node, bool, frozenset[linked.Pair], Division | None] | None = None
+        self._made: tuple[Node, tuple[bool, bool, frozenset[linked.Pair]], Division | None] | None = None
         self._links = linked.Links()
         self._followed: Node | None = None
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
@@ -171,10 +171,22 @@ class ConnectedSets:
     def division(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""
         self._follow_links(node)
-        up = self._links.up
-        if self._made is None or self._made[0] is not node or self._made[1:3] != (self.on, up):
-            self._made = (node, self.on, up, self._divide(node, offered))
-        return self._made[3]
+        key = (self.on, self._parts, self._links.up)
+        if self._made is None or self._made[0] is not node or self._made[1] != key:
+            self._made = (node, key, self._divide(node, offered))
+        return self._made[2]
+
+    @property
+    def _parts(self) -> bool:
+        """Whether an UltraServer's node is divided though it is published as one device."""
+        wanted = self._settings.ultraserver_parts
+        return wanted == "on" or (wanted == "auto" and not self._has_controller)
+
+    @property
+    def _has_controller(self) -> bool:
+        """Whether the UltraServer controller is installed: the setting expects it, or it has labelled the Node."""
+        labelled = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
+        return self._settings.enable_ultraserver_operator or labelled
 
     def _follow_links(self, node: Node) -> None:
         """Take over the links of a new reading, and those that have been well for long enough."""
@@ -186,7 +198,7 @@ class ConnectedSets:
 
     def _divide(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         sizes_wanted = self._settings.connected_sizes_wanted
-        found = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up)
+        found = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up, parts=self._parts)
         if found is None:
             return None
         if self.on and found.left_out:

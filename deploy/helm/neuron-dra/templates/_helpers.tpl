@@ -145,6 +145,8 @@ argocd.argoproj.io/hook: Skip
 - name: CONNECTED_SIZES
   value: {{ join "," . | quote }}
 {{- end }}
+- name: ULTRASERVER_PARTS
+  value: {{ $.Values.scheduler.ultraserverParts | default "auto" | quote }}
 {{- with $.Values.scheduler.oldestRelease }}
 - name: CONNECTED_SETS_OLDEST_RELEASE
   value: {{ . | quote }}
