@@ -209,6 +209,7 @@ class Reconciler:
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits))
         index.settle(plan.settled, plan.settled_nodes)
+        index.turns = plan.turns
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)

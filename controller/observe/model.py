@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -228,6 +228,11 @@ class Workload:
         return str(self.status.get("state") or "Pending")
 
     @property
+    def runs(self) -> bool:
+        """True if it is Allocated and not being deleted: problems then are of its condition Degraded."""
+        return self.state == "Allocated" and not self.deleting
+
+    @property
     def ref(self) -> str:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"
@@ -276,6 +281,14 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """The time in which workloads of one namespace hold back those of others: from `began` to `last`, so far."""
+
+    began: datetime.datetime
+    last: datetime.datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a plan depends on, besides the time. The order of the tuples does not matter."""
 
@@ -291,6 +304,7 @@ class Snapshot:
     outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
+    turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
 
 
 def condition(status: Wire, kind: str) -> Wire:
@@ -314,8 +328,12 @@ def scheduling_refusal(pod: Wire) -> Wire:
     return scheduled if waits and not (spec.get("nodeName") or meta.get("deletionTimestamp")) else {}
 
 
-def shortened(names: list[str] | tuple[str, ...]) -> str:
-    """Return names for a message: all of a few, else the first and a count."""
-    if len(names) <= NODE_NAMES_SHOWN:
+def shortened(names: Sequence[str], number: int | None = None) -> str:
+    """Return names for a message: all of a few, else the first and a count.
+
+    `number` is how many there are, if `names` are only the first NODE_NAMES_SHOWN of them.
+    """
+    more = (len(names) if number is None else number) - NODE_NAMES_SHOWN
+    if more <= 0:
         return ", ".join(names)
-    return ", ".join(names[:NODE_NAMES_SHOWN]) + f" and {len(names) - NODE_NAMES_SHOWN} more"
+    return ", ".join(names[:NODE_NAMES_SHOWN]) + f" and {more} more"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.observe.model import Meeting, Starting, Suspect
+from controller.observe.model import Meeting, Starting, Suspect, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +220,7 @@ class Plan:
     - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
+    - `turns`: by instance type and namespace, which namespaces hold others back, for the next plan (`turns`).
     - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
       change.
     """
@@ -233,6 +234,7 @@ class Plan:
     settled: frozenset[str] = frozenset()
     settled_nodes: frozenset[str] = frozenset()
     errors: Mapping[str, Exception] = field(default_factory=dict)
+    turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)
 
     @property
     def handed_over(self) -> frozenset[str]:

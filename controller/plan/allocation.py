@@ -8,16 +8,7 @@ from dataclasses import replace
 
 from controller.observe import decode
 from controller.observe.model import FINALIZER, GROUPS_AT_MOST, SLOT_SIZES, Reservation, Template, Workload, shortened
-from controller.plan import (
-    objects,
-    placement,
-    queue,
-    recovery,
-    releasing,
-    rendezvous,
-    restart_all,
-    restoration,
-)
+from controller.plan import objects, placement, places, queue, recovery, releasing, rendezvous, restart_all, restoration
 from controller.plan.actions import CreateTemplate, DeleteTemplate, SetFinalizers, Verdict
 from controller.plan.context import PlanningContext, join_texts
 from controller.plan.recovery import degradation
@@ -215,7 +206,7 @@ def _reserve(context: PlanningContext, workload: Workload, opened: int) -> place
     repairs = missing[-1] < opened
     first = None if repairs else queue.starving_workload(context, workload)
     if first is None:
-        chosen = placement.choose(free, len(missing), kind=kind, near=_near(context, live, workload))
+        chosen = places.choose(free, len(missing), kind=kind, near=_near(context, live, workload))
         if chosen is not None:
             for index, slot in zip(missing, chosen, strict=True):
                 holdings.reserve(workload, index, slot, context.now)

@@ -7,16 +7,15 @@ those before it.
 
 from __future__ import annotations
 
-import bisect
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from controller.observe.model import ClusterNode, Template, Workload
-from controller.plan import outage, placement, restoration
-from controller.plan.actions import Action
+from controller.observe.model import ClusterNode, Template, Turn, Workload
+from controller.plan import objects, outage, restoration
+from controller.plan.actions import Action, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.free_slots import FreeSlots
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
 from neuron_dra.core.ultraserver import Phase
@@ -49,120 +48,6 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-_FIT = attrgetter("fit")
-
-
-class FreeSlots:
-    """The free slots at this point of a plan.
-
-    Results are cached until a reservation is made or dropped, because a thousand workloads may wait for the same slots.
-    """
-
-    def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
-        self._index = index
-        self._holdings = holdings
-        self._version = -1
-        self._free: dict[tuple[str, int], tuple[int, list[placement.Slot]]] = {}  # with the version it is of
-        self._own: dict[tuple[str, str, int], tuple[placement.Slot, ...]] = {}  # of UltraServers that the plan changed
-        self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
-        self._tallies: dict[str, placement.Tally] = {}  # by instance type, since this plan's last reservation
-        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}  # free slots of one kind, and with those coming
-
-    def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots of `size` nodes of an instance type, the best fit first.
-
-        Only UltraServers that have an object count, because the reservation is stored in it.
-        """
-        key, version = (instance_type, size), self._holdings.version
-        before = self._free.get(key)
-        if before is not None and before[0] == version:
-            return before[1]
-        if before is None:
-            found, names = self._stored(instance_type, size), {*self._holdings.changed}
-        else:
-            found, names = list(before[1]), {*self._holdings.journal[before[0] :]}
-        for name in names - self._index.unwritable.keys():
-            self._overlay(found, name, instance_type, size)
-        self._free[key] = version, found
-        return found
-
-    def has_type(self, instance_type: str) -> bool:
-        """Return True if there is an UltraServer of this type."""
-        return self._index.members(instance_type) > 0
-
-    def members(self, instance_type: str) -> int:
-        """Return the number of nodes of all UltraServers of this type, healthy or not."""
-        return self._index.members(instance_type)
-
-    def capacity(self, instance_type: str, size: int, kind: str | None) -> int:
-        """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
-        return self._index.capacity(instance_type, size, kind)
-
-    def shortage(self, workload: Workload, count: int) -> placement.Shortage:
-        """Return why `count` more slots of the workload's type and size are not available, with numbers.
-
-        While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
-        """
-        self._renew()
-        key = (workload.instance_type, workload.size, count)
-        if key not in self._shortages:
-            have, soon = self._free_numbers(workload.instance_type, workload.size)
-            if soon >= count > have:
-                text = "the NeuronUltraServer objects of free nodes are being created"
-                self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
-            else:
-                tally = self._tally(workload.instance_type)
-                self._shortages[key] = placement.shortage(tally, workload, have, count)
-        return self._shortages[key]
-
-    def _free_numbers(self, instance_type: str, size: int) -> tuple[int, int]:
-        """Return how many free slots one workload could have, and how many with the objects that are being created."""
-        key = (instance_type, size)
-        if key not in self._numbers:
-            free = self.free(instance_type, size)
-            have = placement.most_of_a_kind(free)
-            unstored = self._index.unstored
-            coming = placement.slots(unstored, self._holdings, instance_type, size) if unstored else ()
-            self._numbers[key] = have, placement.most_of_a_kind((*free, *coming)) if coming else have
-        return self._numbers[key]
-
-    def _tally(self, instance_type: str) -> placement.Tally:
-        """Return the count of the UltraServers of a type: the index keeps it until this plan changes a reservation."""
-        if not self._holdings.changed:
-            return self._index.tally(instance_type)
-        if instance_type not in self._tallies:
-            self._tallies[instance_type] = placement.tally(self._index.groups, self._holdings, instance_type)
-        return self._tallies[instance_type]
-
-    def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
-        """Return the slots of `size` nodes that these nodes form, reserved or not."""
-        groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
-        others = frozenset(name for group in groups.values() for name in group.node_names) - names
-        return placement.slots(groups.values(), others, instance_type, size)
-
-    def _stored(self, instance_type: str, size: int) -> list[placement.Slot]:
-        """Return the free slots before this plan."""
-        stored = self._index.slots(instance_type, size)
-        return [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
-
-    def _overlay(self, found: list[placement.Slot], name: str, instance_type: str, size: int) -> None:
-        """Replace the slots of one UltraServer in a list that is sorted by fit."""
-        group = self._index.group_by_name.get(name)
-        if group is None or name not in self._index.ultraserver_by_name:
-            return
-        key = (name, instance_type, size)
-        before = self._own.get(key)
-        for slot in self._index.slot_index.free_of(*key) if before is None else before:
-            del found[bisect.bisect_left(found, slot.fit, key=_FIT)]
-        self._own[key] = placement.slots((group,), self._holdings, instance_type, size)
-        for slot in self._own[key]:
-            bisect.insort(found, slot, key=_FIT)
-
-    def _renew(self) -> None:
-        """Empty the cache if reservations were made or dropped since it was filled."""
-        if self._version != self._holdings.version:
-            self._version = self._holdings.version
-            self._shortages, self._tallies, self._numbers = {}, {}, {}
 
 
 @dataclass(slots=True)
@@ -184,10 +69,12 @@ class PlanningContext:
     statuses: list[Action] = field(default_factory=list)
     last: list[Action] = field(default_factory=list)
     starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
+    turns: dict[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace, see `queue`
     recheck: list[datetime.datetime] = field(default_factory=list)
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
     errors: dict[str, Exception] = field(default_factory=dict)  # by namespace/name or name of the object
+    unrestored: restoration.Failures = field(default_factory=restoration.Failures)
     contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
     """Which workload gets each template name that several request."""
 
@@ -199,11 +86,23 @@ class PlanningContext:
         """
         holdings = Holdings(index)
         quota = Quota(index, limits.max_reserved_nodes, holdings)
-        restoration.restore(index, holdings, quota, now)
+        unrestored = restoration.restore(index, holdings, quota, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         free_slots = FreeSlots(index, holdings)
         contested = template_names(index.workloads, index.template_by_key, holdings)
-        return cls(index, now, limits, holdings, free_slots, quota, outage=found, contested=contested)
+        return cls(
+            index,
+            now,
+            limits,
+            holdings,
+            free_slots,
+            quota,
+            outage=found,
+            errors=dict(unrestored.ultraservers),
+            unrestored=unrestored,
+            turns=dict(index.turns),
+            contested=contested,
+        )
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
@@ -214,6 +113,14 @@ class PlanningContext:
     def templates(self) -> Mapping[tuple[str, str], Template]:
         """Every ResourceClaimTemplate by namespace and name."""
         return self.snapshot.template_by_key
+
+    def explain(self, workload: Workload, reason: str, text: str) -> None:
+        """Plan the write of one condition, if it changes. The rest of the stored status stays, with its copies."""
+        kind = ("Degraded", True) if workload.runs else ("Ready", False)
+        status = objects.with_condition(workload, *kind, reason, text, self.now)
+        if status is not None and workload.version:  # what was never read has no version, and cannot be written
+            meta = (workload.namespace, workload.name, workload.uid, workload.version)
+            self.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
 
     def look_again(self, moment: datetime.datetime) -> None:
         """Plan again at that time, if it is in the future."""

@@ -9,7 +9,7 @@ that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
@@ -20,12 +20,14 @@ from controller.observe.model import (
     Snapshot,
     Suspect,
     Template,
+    Turn,
     UltraServer,
     Workload,
 )
 from controller.plan import outage, placement, refused_pods
 from controller.plan.actions import Decided
 from controller.plan.evidence import Evidence
+from controller.plan.places import Places
 from controller.plan.reserved import (
     Reserved,
     Totals,
@@ -36,12 +38,15 @@ from controller.plan.reserved import (
 from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
+_KNOWN = ("workload_class", "blocked_evictions", "unwritable", "unschedulable", "outdated", "turns")
+"""What a plan depends on besides the objects; a Snapshot has it, too."""
+
 
 class FleetIndex:
     """The objects by name, and what follows from them for each UltraServer.
 
     The `put_*` methods take an object's new value, or None when it is gone. Derived values are up to date after
-    `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`. Not
+    `refresh`. It is read like a `Snapshot`; `groups` are those of `discovery`. Not
     thread-safe.
     """
 
@@ -57,6 +62,7 @@ class FleetIndex:
         self.unschedulable: Mapping[str, str] = {}
         self.without_services = False
         self.outdated = ""
+        self.turns: Mapping[tuple[str, str], Turn] = {}
         self.evidence = Evidence()
         self.namespaces: dict[str, str] | None = None
         """The limit in each Namespace's annotation, empty without one; None if Namespaces cannot be read."""
@@ -79,7 +85,8 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self.slot_index = SlotIndex()
         self._stale: set[str] = set()
-        self._tallies: dict[str, placement.Tally] = {}  # by instance type, until an UltraServer changes
+        self.version = 0
+        """A number that changes whenever objects may have changed."""
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
@@ -103,11 +110,8 @@ class FleetIndex:
             index.put_workload(workload.uid, workload)
         for template in snapshot.templates:
             index.put_template((template.namespace, template.name), template)
-        index.workload_class = snapshot.workload_class
-        index.blocked_evictions = snapshot.blocked_evictions
-        index.unwritable = snapshot.unwritable
-        index.unschedulable = snapshot.unschedulable
-        index.outdated = snapshot.outdated
+        for name in _KNOWN:
+            setattr(index, name, getattr(snapshot, name))
         index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()
         return index
@@ -121,12 +125,8 @@ class FleetIndex:
             ultraservers=tuple(self.ultraservers),
             workloads=tuple(self.workloads),
             templates=tuple(self.templates),
-            workload_class=self.workload_class,
-            blocked_evictions=self.blocked_evictions,
-            unwritable=self.unwritable,
-            outdated=self.outdated,
-            unschedulable=self.unschedulable,
             namespaces=None if self.namespaces is None else dict(self.namespaces),
+            **{name: getattr(self, name) for name in _KNOWN},
         )
 
     # The objects, as in a Snapshot
@@ -207,8 +207,8 @@ class FleetIndex:
         """Return the templates that a workload controls, by name."""
         return sorted(self._templates_of.get(owner_uid, {}).values(), key=lambda each: (each.namespace, each.name))
 
-    def slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots of `size` nodes in UltraServers that have an object, the best fit first.
+    def places(self, instance_type: str, size: int) -> Places:
+        """Return the free slots of `size` nodes in UltraServers that have an object.
 
         A slot is free if no node of it is reserved or used by a claim.
         """
@@ -222,16 +222,13 @@ class FleetIndex:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self.slot_index.capacity(instance_type, size, kind)
 
-    def tally(self, instance_type: str) -> placement.Tally:
-        """Return the count of the UltraServers of a type."""
-        if instance_type not in self._tallies:
-            taken = {name for name in self.node_by_name.keys() | self.published_by_name if self.is_taken(name)}
-            self._tallies[instance_type] = placement.tally(self.group_by_name.values(), taken, instance_type)
-        return self._tallies[instance_type]
+    def tally(self, instance_type: str, free: Mapping[str, int]) -> placement.Tally:
+        """Return the counts of a type; `free` are the numbers of free nodes of UltraServers that a plan changes."""
+        return self.slot_index.census.tally(instance_type, free)
 
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""
-        return self.slot_index.members(instance_type)
+        return self.slot_index.census.members(instance_type)
 
     @property
     def unstored(self) -> list[Group]:
@@ -319,7 +316,7 @@ class FleetIndex:
         Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
         only.
         """
-        self._tallies = {} if self._stale else self._tallies
+        self.version += 1
         for name in self._stale:
             self.broken.pop(name, None)
             try:

@@ -134,13 +134,15 @@ class Holdings(Container[str]):
         return self._withheld.get(workload_uid, ())
 
     def nodes_of_namespace(self, namespace: str) -> int:
-        """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
+        """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts.
+
+        Those that the plan gives back still count: others may be reserved only after that write was answered.
+        """
         return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
 
     def sizes(self, workload_uid: str) -> dict[int, int]:
-        """Return how many nodes a workload has for each index; of two reservations for one, the larger counts."""
-        found = self._of.get(workload_uid)
-        return sizes(self._index.held(workload_uid) if found is None else found)
+        """Return how many nodes a workload has for each index, as `nodes_of_namespace` counts them."""
+        return sizes([*self._index.held(workload_uid), *self._of.get(workload_uid, ())])
 
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
         """Return the claims that are allocated on these nodes, each once."""
@@ -257,11 +259,10 @@ class Holdings(Container[str]):
     def add(self, one: Reservation) -> None:
         """Add a reservation."""
         of_server, of_workload = self._own(one)
-        index = one.allocation.ultraserver_index
-        before = _size(of_workload, index)
+        before = self._size(one)
         of_server.append(one)
         of_workload.append(one)
-        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
+        self._nodes_of[one.allocation.workload_namespace] += self._size(one) - before
         self._reserved.update(one.allocation.nodes)
         self.journal.append(one.ultraserver)
 
@@ -277,8 +278,12 @@ class Holdings(Container[str]):
 
     def withhold(self, ultraserver: str, workload_uid: str, nodes: Sequence[str]) -> None:
         """Keep nodes closed for a workload that may have them: nothing shows whether it does."""
-        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
         self._withheld.setdefault(workload_uid, []).extend(nodes)
+        self.close(ultraserver, nodes)
+
+    def close(self, ultraserver: str, nodes: Iterable[str]) -> None:
+        """Keep nodes of an UltraServer closed in this plan, as if they were reserved."""
+        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
         self._reserved.update(nodes)
         self.journal.append(ultraserver)
 
@@ -315,13 +320,16 @@ class Holdings(Container[str]):
 
     def _remove(self, one: Reservation) -> None:
         of_server, of_workload = self._own(one)
-        index = one.allocation.ultraserver_index
-        before = _size(of_workload, index)
+        before = self._size(one)
         of_server.remove(one)
         of_workload.remove(one)
-        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
+        self._nodes_of[one.allocation.workload_namespace] += self._size(one) - before
         self._reserved.subtract(one.allocation.nodes)
         self.journal.append(one.ultraserver)
+
+    def _size(self, one: Reservation) -> int:
+        """Return how many nodes its workload has for its index."""
+        return self.sizes(one.allocation.workload_uid).get(one.allocation.ultraserver_index, 0)
 
     def _own(self, one: Reservation) -> tuple[list[Reservation], list[Reservation]]:
         """Return the plan's own copies of the lists that a reservation is or belongs in."""
@@ -359,9 +367,3 @@ def sizes(held: Iterable[Reservation]) -> dict[int, int]:
         index = each.allocation.ultraserver_index
         found[index] = max(found.get(index, 0), each.allocation.node_count)
     return found
-
-
-def _size(held: Iterable[Reservation], index: int) -> int:
-    """Return the size in nodes of the largest reservation for an index; 0 without one."""
-    counts = (each.allocation.node_count for each in held if each.allocation.ultraserver_index == index)
-    return max(counts, default=0)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.observe.discovery import Problem
 from controller.observe.model import Reservation, UltraServer, Workload, condition
 from controller.plan import objects
-from controller.plan.actions import Action, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.plan.actions import Action, Verdict, WriteUltraServerStatus
 from controller.plan.context import PlanningContext
 
 REASON = "InternalError"
@@ -44,13 +45,14 @@ class Mark:
 def of_workload(context: PlanningContext, workload: Workload, problem: str) -> Verdict:
     """Return the verdict for a workload that cannot be planned, and plan the write of its condition."""
     text = f"the controller cannot plan this workload: {problem}; {ADVICE}"
-    runs = workload.state == "Allocated" and not workload.deleting
-    kind = ("Degraded", True) if runs else ("Ready", False)
-    status = objects.with_condition(workload, *kind, REASON, text, context.now)
-    if status is not None and workload.version:
-        meta = (workload.namespace, workload.name, workload.uid, workload.version)
-        context.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
-    return Verdict(workload.state, REASON, text, degraded=(REASON, text) if runs else None)
+    context.explain(workload, REASON, text)
+    return Verdict(workload.state, REASON, text, degraded=(REASON, text) if workload.runs else None)
+
+
+def of_restoration(err: Exception) -> Problem:
+    """Return the problem of a NeuronUltraServer of which a reservation could not be restored."""
+    text = f"the controller cannot restore a reservation here, and keeps its nodes closed: {named(err)}; {REPORT}"
+    return Problem(REASON, text)
 
 
 def of_ultraserver(context: PlanningContext, stored: UltraServer, err: Exception) -> list[WriteUltraServerStatus]:

@@ -6,13 +6,11 @@ numbers the nodes so that these share a rack. Nodes of two racks form a pair onl
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from controller.observe.discovery import Group
-from controller.observe.model import PublishedNode, Workload, shortened
+from controller.observe.model import NODE_NAMES_SHOWN, PublishedNode, Workload, shortened
 
 KINDS = ("neuron_node", "neuron_device")
 """The resourceTypes that nodes publish. A workload gets nodes of one of them, because its template requests one."""
@@ -123,43 +121,9 @@ def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
     return tuple(each.pop() if len(each := {node.layers[n] for node in nodes}) == 1 else None for n in range(3))
 
 
-def choose(
-    free: Sequence[Slot], count: int, *, kind: str | None = None, near: Sequence[Slot] = ()
-) -> tuple[Slot, ...] | None:
-    """Return `count` slots, or None if there are fewer of one resourceType.
-
-    They share the deepest network layer that has enough free slots, and of several such places the smallest; within it
-    the best fits are chosen. Without a common layer the best fits are spread. `kind` and `near` are resourceType and
-    slots that the workload has. The result does not depend on the order of `free`.
-    """
-    for wanted in (kind,) if kind else KINDS:
-        candidates = sorted((slot for slot in free if slot.kind == wanted), key=attrgetter("fit"))
-        if len(candidates) >= count:
-            return tuple(_closest(candidates, count, near))
-    return None
-
-
-def most_of_a_kind(free: Iterable[Slot]) -> int:
-    """Return how many of these slots one workload could have, given that its nodes have one resourceType."""
-    counts = Counter(slot.kind for slot in free)
-    return max(counts[kind] for kind in KINDS)
-
-
-def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Sequence[Slot]:
-    """Return `count` candidates that are as close in the network as possible to each other and to `near`."""
-    if count + len(near) == 1:
-        return candidates[:1]
-    for depth in (2, 1, 0):
-        places: dict[str, list[Slot]] = {}
-        for slot in candidates:
-            place = slot.layers[depth]
-            if place is not None:
-                places.setdefault(place, []).append(slot)
-        there = {slot.layers[depth] for slot in near}
-        fitting = [(len(found), place) for place, found in places.items() if len(found) >= count and there <= {place}]
-        if fitting:
-            return places[min(fitting)[1]][:count]
-    return candidates[:count]
+def most_of_a_kind(numbers: Mapping[str, int]) -> int:
+    """Return how many slots one workload could have: its nodes have one resourceType. `numbers` are by resourceType."""
+    return max(numbers.get(kind, 0) for kind in KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,31 +132,16 @@ class Tally:
 
     - `known`: the instance types of all UltraServers, only if there are none of this type.
     - `ultraservers`, `nodes`, `free`: their number, that of their nodes, and of those that are free.
-    - `parts`: UltraServer and number of its free nodes, without those that have none.
+    - `parts`: UltraServer and number of its free nodes, by name, without those that have none.
+    - `cordoned`: the names of cordoned nodes.
     """
 
-    known: tuple[str, ...]
+    known: Sequence[str]
     ultraservers: int
     nodes: int
     free: int
-    parts: tuple[tuple[str, int], ...]
-    cordoned: tuple[str, ...]
-
-
-def tally(groups: Collection[Group], taken: Container[str], instance_type: str) -> Tally:
-    """Count the UltraServers of an instance type."""
-    mine = sorted((group for group in groups if group.instance_type == instance_type), key=attrgetter("name"))
-    known = () if mine else tuple(sorted({group.instance_type for group in groups}))
-    free = [(group.name, group.free_nodes(taken)) for group in mine]
-    parts = tuple(part for part in free if part[1])
-    return Tally(
-        known=known,
-        ultraservers=len(mine),
-        nodes=sum(len(group.topology) for group in mine),
-        free=sum(number for _, number in parts),
-        parts=parts,
-        cordoned=tuple(name for group in mine for name in group.cordoned),
-    )
+    parts: Sequence[tuple[str, int]]
+    cordoned: Sequence[str]
 
 
 def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Shortage:
@@ -213,10 +162,11 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
     also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
     if counted.free >= count * workload.size and workload.size > 1:
-        parts = [f"{name} has {number}" for name, number in counted.parts]
+        number = len(counted.parts)
+        parts = [f"{name} has {free}" for name, free in counted.parts[:NODE_NAMES_SHOWN]]
         return Shortage(
             "CapacitySplit",
-            f"{text}; {counted.free} nodes are free, but split over {len(parts)} "
-            f"UltraServer{'s' if len(parts) > 1 else ''} or without the links: {shortened(parts)}{also}",
+            f"{text}; {counted.free} nodes are free, but split over {number} UltraServer{'s' if number > 1 else ''} or "
+            f"without the links: {shortened(parts, number)}{also}",
         )
     return Shortage("InsufficientCapacity", f"{text}; {counted.free} of {counted.nodes} nodes are free{also}")

@@ -108,7 +108,7 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
         del index.decided[uid]
     for uid in sorted(context.holdings.workload_uids() - present):
         _release_alone(context, uid)
-    names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
+    names = _ultraservers(context)
     others: list[Action] = []
     reservations: list[WriteUltraServerStatus] = []
     for first in range(0, len(names), ULTRASERVERS_A_STEP):
@@ -137,7 +137,14 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
         errors=context.errors,
+        turns=queue.turns(context, verdicts),
     )
+
+
+def _ultraservers(context: PlanningContext) -> list[str]:
+    """Return the names of the UltraServers that may need a write."""
+    holdings, failed = context.holdings, context.unrestored.ultraservers
+    return sorted({*context.snapshot.unsettled, *holdings.changed, *holdings.unread, *failed})
 
 
 def _ordered(context: PlanningContext) -> list[Workload]:
@@ -157,6 +164,10 @@ def _decide_alone(
     context: PlanningContext, workload: Workload
 ) -> tuple[Verdict | None, Starting | None, Meeting | None]:
     """Plan the next step of a workload; an error becomes its condition and changes nothing else."""
+    unrestored = context.unrestored.workloads.get(workload.uid)
+    if unrestored is not None:
+        context.errors[workload.ref] = unrestored
+        return isolation.of_workload(context, workload, isolation.named(unrestored)), None, None
     if workload.problem and not workload.deleting:  # a release needs nothing of the spec
         return isolation.of_workload(context, workload, workload.problem), None, None
     mark = isolation.Mark.of(context, workload)
@@ -259,17 +270,7 @@ def _explain_unstored(context: PlanningContext, reservations: Sequence[WriteUltr
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
             f"cannot be written: {unwritable[names[0]]}"
         )
-        _write_condition(context, workload, objects.NOT_STORED, text)
-
-
-def _write_condition(context: PlanningContext, workload: Workload, reason: str, text: str) -> None:
-    """Plan the write of one condition, if it changes. The rest of the stored status stays, with its copies."""
-    runs = workload.state == "Allocated" and not workload.deleting
-    kind = ("Degraded", True) if runs else ("Ready", False)
-    status = objects.with_condition(workload, *kind, reason, text, context.now)
-    if status is not None:
-        meta = (workload.namespace, workload.name, workload.uid, workload.version)
-        context.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
+        context.explain(workload, objects.NOT_STORED, text)
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
@@ -278,7 +279,7 @@ def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict
     Draining reservations are not in it: they no longer belong to the workload's allocation.
     """
     if verdict.reason == objects.NOT_SEEN:
-        _write_condition(context, workload, verdict.reason, verdict.message)
+        context.explain(workload, verdict.reason, verdict.message)
         return
     status = objects.workload_status(
         workload,

@@ -1,4 +1,10 @@
-"""The order of workloads: first come, first served, and how long a waiting workload may block others. Pure."""
+"""The order of workloads: first come, first served, and how long a waiting workload may block others. Pure.
+
+Each workload may hold others back for a time. A tenant that makes new requests for the whole fleet again and again
+would do so for ever. So a namespace has a *turn*: it lasts for `starvation_limit`, whichever of its workloads hold
+others back. After that none of them does, until those that waited then had their turn, and for at least as long again.
+Deleted objects show nothing of the past: the loop keeps the turns between plans, and a new leader begins without them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,18 @@ from controller.observe import decode
 from controller.observe.model import (
     SLOT_SIZES,
     Reservation,
+    Turn,
     Workload,
     condition,
 )
 from controller.plan import objects, placement
+from controller.plan.actions import Verdict
 from controller.plan.context import PlanningContext
 from controller.plan.holdings import Holdings
 from neuron_dra.core.ultraserver import Phase
+
+WAITING = ("WaitsForOlder", "InsufficientCapacity", "CapacitySplit", "CreatingUltraServers")
+"""The reasons of workloads that wait for nodes which the fleet has."""
 
 Order = tuple[bool, bool, datetime.datetime, str]
 
@@ -67,12 +78,53 @@ def starving_workload(context: PlanningContext, workload: Workload) -> Workload 
     if first is None or context.now >= until:
         return None
     context.look_again(until)
+    if first.namespace != workload.namespace:
+        _note_turn(context, first)
     return first
+
+
+def _note_turn(context: PlanningContext, first: Workload) -> None:
+    """Note that a workload holds back one of another namespace."""
+    turn = context.turns.get((first.instance_type, first.namespace))
+    began = context.now if turn is None else min(turn.began, context.now)  # the clock may have been set back
+    context.turns[first.instance_type, first.namespace] = Turn(began, context.now)
+
+
+def _turn_until(context: PlanningContext, workload: Workload) -> datetime.datetime:
+    """Return until when workloads of this namespace may hold back others."""
+    turn = context.turns.get((workload.instance_type, workload.namespace))
+    return (context.now if turn is None else turn.began) + context.limits.starvation_limit
+
+
+def turns(context: PlanningContext, verdicts: Mapping[str, Verdict]) -> dict[tuple[str, str], Turn]:
+    """Return the turns that have not ended for the next plan, given what this one decided."""
+    return {key: turn for key, turn in context.turns.items() if not _is_over(context, key, turn, verdicts)}
+
+
+def _is_over(context: PlanningContext, key: tuple[str, str], turn: Turn, verdicts: Mapping[str, Verdict]) -> bool:
+    """Return True if the others had their turn, and as long a time has passed."""
+    pause = min(turn.last, context.now) + context.limits.starvation_limit
+    if context.now < pause:
+        context.look_again(pause)
+        return False
+    instance_type, namespace = key
+    return not any(
+        _waits_for_its_turn(context, each, turn, verdicts.get(each.uid))
+        for each in context.snapshot.workloads
+        if each.instance_type == instance_type and each.namespace != namespace
+    )
+
+
+def _waits_for_its_turn(context: PlanningContext, workload: Workload, turn: Turn, verdict: Verdict | None) -> bool:
+    """Return True if a workload waits since that turn, and its own time to hold others back is not over."""
+    if verdict is None or verdict.reason not in WAITING:
+        return False
+    return waits_since(workload, context.now) <= turn.last and context.now < starving_until(context, workload)
 
 
 def waits_for_older(context: PlanningContext, first: Workload) -> placement.Shortage:
     """Return the shortage of a workload that must not pass a starving one."""
-    until = starving_until(context, first)
+    until = min(starving_until(context, first), _turn_until(context, first))
     return placement.Shortage(
         "WaitsForOlder",
         f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and goes first, until "
@@ -88,7 +140,7 @@ def starving_until(context: PlanningContext, workload: Workload) -> datetime.dat
 def note_starving(context: PlanningContext, workload: Workload) -> None:
     """Note that the workload is starving, if it has waited for long enough: it then holds back others of its type."""
     begins = waits_since(workload, context.now) + context.limits.starvation_threshold
-    ends = starving_until(context, workload)
+    ends = min(starving_until(context, workload), _turn_until(context, workload))
     if begins <= context.now < ends:
         context.starving.setdefault(workload.instance_type, workload)
     for moment in (begins, ends):

@@ -1,7 +1,8 @@
 """How many nodes a namespace may reserve, and how many it has. Pure.
 
-While a slot is replaced, one of its two reservations counts. A lower limit releases nothing: a workload may always
-reserve as many nodes again as it had.
+While a slot is replaced, one of its two reservations counts. A lower limit releases nothing, and a workload may always
+reserve another slot for one that it gives back. Nodes that are given back count until the write of that was answered:
+the one that takes others might be faster.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection
 
 from controller.observe.model import LIMIT_ANNOTATION, Workload
 from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings, sizes
+from controller.plan.holdings import Holdings
 from controller.plan.placement import Shortage
 
 REASON = "NamespaceLimit"
@@ -51,9 +52,8 @@ class Quota:
             return None
         have = self._holdings.nodes_of_namespace(name)
         own = self._holdings.sizes(workload.uid)
-        new = len({*indices} - own.keys()) * workload.size
-        before = sum(sizes(self._index.held(workload.uid)).values())
-        if have + new <= limit or sum(own.values()) + new <= before:
+        new = sum(max(0, workload.size - own.get(index, 0)) for index in indices)
+        if not new or have + new <= limit:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(

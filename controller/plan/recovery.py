@@ -22,6 +22,7 @@ from controller.plan import (
     objects,
     outage,
     placement,
+    places,
     releasing,
     restart_limit,
 )
@@ -259,7 +260,7 @@ def replace(
     if not wanted:
         return None
     free = context.free_slots.free(workload.instance_type, workload.size)
-    chosen = placement.choose(free, len(wanted), kind=kind, near=tuple(near))
+    chosen = places.choose(free, len(wanted), kind=kind, near=tuple(near))
     if chosen is None:
         return _in_place(context, workload, wanted) or context.free_slots.shortage(workload, len(wanted))
     for index, slot in zip(wanted, chosen, strict=True):

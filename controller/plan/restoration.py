@@ -1,4 +1,4 @@
-"""Restores reservations whose NeuronUltraServer was deleted, and adopts those of AWS's operator. Pure.
+"""Restores reservations whose NeuronUltraServer was deleted; `adoption` adopts those of AWS's operator. Pure.
 
 Reservations are stored in the status of NeuronUltraServers. The workload's `status.groups` has a copy of nodes, order
 and index, and the nodes publish the allocationId. If an object was deleted by force, its reservations are restored from
@@ -9,9 +9,8 @@ cannot read keep their nodes and stay unchanged.
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller.observe.discovery import Problem
@@ -21,6 +20,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
+from controller.plan.adoption import adopt_entries
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
@@ -32,97 +32,32 @@ _CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
 """Nodes may show different phases. The first of these counts, because closing is always safe."""
 
 
-def restore(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime) -> None:
-    """Add to the holdings what is reserved but not stored properly.
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The errors about single objects. Their nodes are closed in this plan; all other objects are planned.
+
+    - `workloads`: by UID; nothing is decided about them.
+    - `ultraservers`: by name; each has the error among its problems.
+    """
+
+    workloads: dict[str, Exception] = field(default_factory=dict)
+    ultraservers: dict[str, Exception] = field(default_factory=dict)
+
+
+def restore(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime) -> Failures:
+    """Add to the holdings what is reserved but not stored properly; return what could not be restored.
 
     Three sources in this order: entries of AWS's operator, copies in workloads, ids on nodes. Runs before any workload
     is planned, so that no node is reserved twice.
     """
+    failures = Failures()
     if index.evidence.unread:
-        _adopt_entries(index, holdings, now)
+        failures.ultraservers.update(adopt_entries(index, holdings, now))
     if index.evidence.lost:
-        _restore_lost(index, holdings, quota, now)
+        _restore_lost(index, holdings, quota, now, failures)
     if index.evidence.unknown:
-        _drain_unknown(index, holdings, now)
-
-
-# -- entries of AWS's operator -----------------------------------------------------------------------------------------
-
-
-def _adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Give ids to the entries of AWS's operator whose workload is certain.
-
-    The other entries stay unchanged, with the reason; their nodes stay reserved.
-    """
-    workloads = {each.ref: each for each in index.workloads}
-    for name, unread in sorted(index.evidence.unread.items()):
-        left: list[Unread] = []
-        taken: list[Reservation] = []
-        for one in unread:
-            official = one.official
-            workload = workloads.get(official.workload) if official else None
-            others = [*holdings.of(workload.uid), *taken] if workload else taken
-            why = _why_not_adopted(official, workload, others) if official else ""
-            if official is None or workload is None or why:
-                left.append(replace(one, problem=why or one.problem))
-            else:
-                taken.append(Reservation(name, _with_ids(official, workload, index, name, now)))
-        holdings.adopt(name, left, taken)
-
-
-def _why_not_adopted(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
-    """Return why the workload of an entry is not certain; empty if it is.
-
-    It is certain if the workload exists, has the entry's UID (if it has one), needs the entry's index and size, and has
-    no other group with this index. For a workload that is being deleted, index and size do not matter.
-    """
-    entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
-    if workload is None:
-        return f"{entry} names a NeuronUltraServerWorkload that does not exist"
-    if official.workload_uid not in ("", workload.uid):
-        return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
-    held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
-    if (workload.uid, official.ultraserver_index) in held:
-        return f"{entry} has the index of another group of the workload"
-    if workload.deleting or official.phase is Phase.PENDING:
-        return ""  # it is released; no pod runs in a Pending group, so one that the spec no longer has is given up
-    if official.ultraserver_index >= workload.count:
-        return f"{entry} has an index beyond spec.serverCount {workload.count}"
-    if official.node_count != workload.size:
-        return f"{entry} has {official.node_count} nodes, and spec.topologySize is {workload.size}"
-    return ""
-
-
-def _with_ids(
-    official: Allocation, workload: Workload, index: FleetIndex, ultraserver: str, now: datetime.datetime
-) -> Allocation:
-    """Return the allocation with the ids that AWS's operator does not write.
-
-    The allocationId is the one that its nodes show or the workload's copy has, if that is unambiguous: an old CRD may
-    have dropped it. Otherwise it is derived from the entry, so that each plan derives the same.
-    """
-    nodes = index.node_by_name
-    tags = [published.tag for name in official.nodes if (published := index.published_by_name.get(name))]
-    shown = {
-        tag.allocation_id
-        for tag in tags
-        if tag is not None and tag.workload_uid == workload.uid and tag.phase is not Phase.DRAINING
-    } or {
-        record["allocationId"]
-        for record in workload.groups
-        if (record["ultraserverIndex"], tuple(record["nodes"])) == (official.ultraserver_index, official.nodes)
-    }
-    uid = index.ultraserver_by_name[ultraserver].uid
-    parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
-    fresh = hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
-    here = all(name in nodes for name in official.nodes)
-    return replace(
-        official,
-        workload_uid=workload.uid,
-        allocation_id=shown.pop() if len(shown) == 1 else fresh,
-        node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
-        allocated_at=time(now) if official.phase is Phase.PENDING else official.allocated_at or time(now),
-    )
+        _drain_unknown(index, holdings, now, failures)
+    return failures
 
 
 # -- reservations without an object ------------------------------------------------------------------------------------
@@ -148,8 +83,32 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
     ]
 
 
-def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime) -> None:
-    """Restore reservations of deleted objects from the workloads' copies.
+def _restore_lost(
+    index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime, failures: Failures
+) -> None:
+    """Restore reservations of deleted objects from the workloads' copies."""
+    lost = index.evidence.lost - {
+        each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
+    }
+    keys = sorted({key for allocation_id in lost for key in index.evidence.workloads_of(allocation_id)})
+    for workload in (index.workload_by_key[key] for key in keys):
+        held = holdings.of(workload.uid)
+        records = [record for record in workload.groups if record["allocationId"] in lost]
+        try:
+            for record in records:
+                _restore_copy(index, holdings, quota, workload, record, now)
+        except Exception as err:
+            failures.workloads[workload.uid] = err
+            holdings.put_back(workload.uid, held)
+            for record in records:
+                _close(index, holdings, record.get("nodes"))
+                _close(index, holdings, index.evidence.nodes_of(record["allocationId"]))
+
+
+def _restore_copy(
+    index: FleetIndex, holdings: Holdings, quota: Quota, workload: Workload, record: Wire, now: datetime.datetime
+) -> None:
+    """Restore the reservation of a workload's copy, if it is to be believed.
 
     An object that exists overrides the copy. A copy is believed only as far as the nodes show it, because users may
     write it where no admission policy prevents that:
@@ -160,36 +119,39 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: date
     - A node publishes nothing: the nodes stay closed until it does, unless another workload's claim uses it, or the
       namespace's limit is exceeded.
     """
-    lost = index.evidence.lost - {
-        each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
-    }
-    keys = sorted({key for allocation_id in lost for key in index.evidence.workloads_of(allocation_id)})
-    for workload in (index.workload_by_key[key] for key in keys):
-        for record in workload.groups:
-            have = index.ultraserver_by_name.get(record["ultraserver"])
-            if record["allocationId"] not in lost or (have and have.uid == record.get("ultraserverUid")):
-                continue
-            if any(holdings.is_reserved(name) for name in record["nodes"]):
-                continue  # a node is never in two reservations
-            allocation = _copied(workload, record, now)
-            there = _nodes_that_are_there(index, record)
-            published = [name for name in there if _is_published(index, name)]
-            tags = {name: _shown(index, name, allocation) for name in published}
-            pods = [name for name in there if _has_claim(holdings, name, allocation)]
-            if any(tag is None and name not in pods for name, tag in tags.items()):
-                continue
-            one = Reservation(record["ultraserver"], allocation)
-            silent = [name for name in there if name not in published]
-            if silent:
-                _withhold(holdings, quota, workload, one, silent)
-                continue
-            phases = [tag.phase for tag in tags.values() if tag is not None]
-            if pods and not phases:
-                phases = [Phase.BOUND]
-            if phases:
-                if record.get("draining") is not True:  # a dead node may show Bound permanently
-                    one = one.changed(phase=min(phases, key=_CLOSING.index))
-                holdings.add(one)
+    have = index.ultraserver_by_name.get(record["ultraserver"])
+    if have and have.uid == record.get("ultraserverUid"):
+        return
+    if any(holdings.is_reserved(name) for name in record["nodes"]):
+        return  # a node is never in two reservations
+    allocation = _copied(workload, record, now)
+    there = _nodes_that_are_there(index, record)
+    published = [name for name in there if _is_published(index, name)]
+    tags = {name: _shown(index, name, allocation) for name in published}
+    pods = [name for name in there if _has_claim(holdings, name, allocation)]
+    if any(tag is None and name not in pods for name, tag in tags.items()):
+        return
+    one = Reservation(record["ultraserver"], allocation)
+    silent = [name for name in there if name not in published]
+    if silent:
+        _withhold(holdings, quota, workload, one, silent)
+        return
+    phases = [tag.phase for tag in tags.values() if tag is not None]
+    if pods and not phases:
+        phases = [Phase.BOUND]
+    if phases:
+        if record.get("draining") is not True:  # a dead node may show Bound permanently
+            one = one.changed(phase=min(phases, key=_CLOSING.index))
+        holdings.add(one)
+
+
+def _close(index: FleetIndex, holdings: Holdings, nodes: Any) -> None:
+    """Close nodes whose reservation could not be restored: those of them that exist and no reservation has."""
+    names = [name for name in nodes if isinstance(name, str)] if isinstance(nodes, list | tuple) else []
+    for name in names:
+        published = index.published_by_name.get(name)
+        if published is not None and published.ultraserver_id and not holdings.is_reserved(name):
+            holdings.close(object_name(published.ultraserver_id), [name])
 
 
 def _copied(workload: Workload, record: Wire, now: datetime.datetime) -> Allocation:
@@ -269,7 +231,7 @@ def _shown(index: FleetIndex, node: str, allocation: Allocation) -> Tag | None:
     return tag if same else None
 
 
-def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime, failures: Failures) -> None:
     """Release, as Draining, reservations that nodes show and that neither an object nor a workload has.
 
     Dead nodes show their last tag permanently, so only Ready nodes count. While the object is missing or being deleted,
@@ -278,29 +240,45 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
     for allocation_id in sorted(index.evidence.unknown):
         together: dict[str, list[str]] = {}
         for node in index.evidence.nodes_of(allocation_id):
-            here, published = index.node_by_name.get(node), index.published_by_name[node]
-            alive = here is not None and here.ready and not here.out_of_service
-            if holdings.is_reserved(node) or here is None or not alive or published.node_uid not in ("", here.uid):
-                continue
-            name = object_name(published.ultraserver_id) if published.ultraserver_id else ""
-            together.setdefault(name, []).append(node)
-        for name, members in together.items():
-            have, tag = index.ultraserver_by_name.get(name), index.published_by_name[members[0]].tag
-            if have is None or have.deleting or tag is None:
-                continue
-            allocation = Allocation(
-                workload_namespace=tag.workload_namespace,
-                workload_name=tag.workload_name,
-                workload_uid=tag.workload_uid,
-                allocation_id=tag.allocation_id,
-                phase=Phase.DRAINING,
-                nodes=tuple(members),
-                node_count=len(members),
-                ultraserver_index=0,
-                allocated_at=time(now),
-                node_uids=tuple(index.node_by_name[node].uid for node in members),
-            )
-            holdings.add(Reservation(name, allocation))
+            published = index.published_by_name[node]
+            if published.ultraserver_id:
+                together.setdefault(object_name(published.ultraserver_id), []).append(node)
+        for name, nodes in together.items():
+            try:
+                members = [node for node in nodes if _shows_unknown(index, holdings, node)]
+                if members:
+                    _drain(index, holdings, name, members, now)
+            except Exception as err:
+                failures.ultraservers[name] = err
+                _close(index, holdings, nodes)
+
+
+def _shows_unknown(index: FleetIndex, holdings: Holdings, node: str) -> bool:
+    """Return True if the tag of a node without a reservation is that of its living machine."""
+    here, published = index.node_by_name.get(node), index.published_by_name[node]
+    if here is None or holdings.is_reserved(node):
+        return False
+    return here.ready and not here.out_of_service and published.node_uid in ("", here.uid)
+
+
+def _drain(index: FleetIndex, holdings: Holdings, name: str, members: Sequence[str], now: datetime.datetime) -> None:
+    """Add the reservation that these nodes of one UltraServer show, as Draining."""
+    have, tag = index.ultraserver_by_name.get(name), index.published_by_name[members[0]].tag
+    if have is None or have.deleting or tag is None:
+        return
+    allocation = Allocation(
+        workload_namespace=tag.workload_namespace,
+        workload_name=tag.workload_name,
+        workload_uid=tag.workload_uid,
+        allocation_id=tag.allocation_id,
+        phase=Phase.DRAINING,
+        nodes=tuple(members),
+        node_count=len(members),
+        ultraserver_index=0,
+        allocated_at=time(now),
+        node_uids=tuple(index.node_by_name[node].uid for node in members),
+    )
+    holdings.add(Reservation(name, allocation))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ def _status(
     Its owners are the workloads whose reservations change.
     """
     held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
-    more = restoration.problems(stored, held, unread)
+    error = context.unrestored.ultraservers.get(stored.name)
+    more = (*restoration.problems(stored, held, unread), *([isolation.of_restoration(error)] if error else []))
     status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
     if status == dict(stored.status):
         return []

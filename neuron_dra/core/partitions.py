@@ -13,12 +13,11 @@ Sources: docs of the Neuron scheduler extension; kubernetes/api@v0.37 resource/v
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import limits, members, names
+from neuron_dra.core import limits, linked, members, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.devices import Attribute, Device, numa_node
@@ -26,6 +25,9 @@ from neuron_dra.core.topology import Node
 
 DEVICES_AT_MOST: Final = 256
 """The most devices that a node publishes; a size that would exceed it is left out completely."""
+
+DEVICES_AT_MOST_INF1: Final = 511
+"""The same for Inf1: on inf1.24xlarge every number of devices, and every number of cores up to 15, fits."""
 
 COUNTERS_PER_SET: Final = 32
 COUNTER_SETS_PER_SLICE: Final = 8
@@ -66,23 +68,35 @@ class Partitioned:
 
 
 def partitioned(
-    node: Node, published: Sequence[Device], at_most: int = DEVICES_AT_MOST, sizes: Sequence[str] = ()
+    node: Node,
+    published: Sequence[Device],
+    at_most: int | None = None,
+    sizes: Sequence[str] = (),
+    links: Collection[linked.Pair] | None = None,
+    *,
+    parts: bool = False,
 ) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
-    of devices. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
-    empty, all are. Returns None if nothing can be divided, because the instance type is unknown.
+    of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most
+    important ones first; if it is empty, all are. `links` are those that are up; without it, those of this reading.
+    `parts` divides a node that is published as one device too: sets and cores beside it, and sets of one in place of
+    single devices. Returns None if nothing can be divided, because the instance type is unknown.
     """
     if node.spec is None:
         return None
     shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
-    made = _Maker(node, node.spec, with_node=any(device.name == names.NODE_DEVICE for device in shown))
-    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids]
+    at_most = devices_at_most(node.spec) if at_most is None else at_most
+    up = linked.up_now(node) if links is None else links
+    with_node = any(device.name == names.NODE_DEVICE for device in shown)
+    is_whole = [device.name for device in shown] == [names.NODE_DEVICE]
+    made = _Maker(node, node.spec, up, with_node=with_node, with_ones=is_whole)
+    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids if not is_whole]
     slots = {name: _use_order(made.whole(Device(name, (i,)))) for i, name in enumerate(singles)}
-    if any(device.name == names.NODE_DEVICE for device in shown):
+    if with_node:
         slots[names.NODE_DEVICE] = _use_order(made.whole(Device(names.NODE_DEVICE, made.ids)))
-    if [device.name for device in shown] == [names.NODE_DEVICE]:
+    if is_whole and not parts:
         return Partitioned(tuple(map(made.whole, shown)), made.counters(), {names.NODE_DEVICE: 0})
     kept, left_out = [made.whole(device) for device in shown], []
     for name, of_size in made.sizes(sizes):
@@ -96,6 +110,11 @@ def partitioned(
     return Partitioned(tuple(ordered), made.counters(), position, tuple(left_out))
 
 
+def devices_at_most(spec: InstanceType | None) -> int:
+    """Return the most devices that a node of a type publishes."""
+    return DEVICES_AT_MOST_INF1 if spec is not None and spec.generation == "inf1" else DEVICES_AT_MOST
+
+
 def named(node: Node, name: str) -> Device | None:
     """Return a connected set, a core partition or the counters of a device by its name, whatever is published now.
 
@@ -103,7 +122,7 @@ def named(node: Node, name: str) -> Device | None:
     """
     if node.spec is None:
         return None
-    made = _Maker(node, node.spec, with_node=False)
+    made = _Maker(node, node.spec, (), with_node=False)
     behind = members.of(name, node.spec)
     if behind is not None:
         return (made.set_of(behind.ids) if behind.cores is None else made.cores_of(behind.cores.all)).device
@@ -128,13 +147,24 @@ def _use_order(one: Partition) -> tuple[int, int, str]:
 class _Maker:
     """Makes the partitions of one node, as if all devices of its type were there.
 
-    `each` is the number of logical cores of a device. With `with_node`, the whole node is published as one device, so a
-    set of all devices is not.
+    `each` is the number of logical cores of a device, `links` those that are up. With `with_node`, the whole node is
+    published as one device, so a set of all devices is not; `with_ones`, sets of one device are published in place of
+    the devices.
     """
 
-    def __init__(self, node: Node, spec: InstanceType, *, with_node: bool) -> None:
+    def __init__(
+        self,
+        node: Node,
+        spec: InstanceType,
+        links: Collection[linked.Pair],
+        *,
+        with_node: bool,
+        with_ones: bool = False,
+    ) -> None:
         self._node = node
         self._spec = spec
+        self._with_ones = with_ones
+        self._links = links
         self._with_node = with_node
         self._usable = {
             device.device_id: device for device in node.devices if device.core_count == spec.cores_per_device
@@ -160,13 +190,9 @@ class _Maker:
         return self._of_devices(device, self.ids if device.name == names.NODE_DEVICE else device.device_ids)
 
     def serves(self, one: Partition) -> bool:
-        """Return True if all devices of a partition can be used, and its links are up."""
+        """Return True if all devices of a partition can be used, and links between them connect them all."""
         ids = one.device.device_ids
-        if not all(device_id in self._usable for device_id in ids):
-            return False
-        if self._spec.shape not in ("ring", "line") or len(ids) == len(self.ids):
-            return True
-        return all(after in self._usable[before].connected for before, after in itertools.pairwise(ids))
+        return all(device_id in self._usable for device_id in ids) and linked.is_connected(ids, self._links)
 
     def sizes(self, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
         """Yield each size with all its partitions, in the order of `wanted`, or the most requested ones first."""
@@ -179,12 +205,14 @@ class _Maker:
         }
         ranges = {f"cores-{number}": self._ranges(number) for number in self._range_sizes()}
         first = (
+            "connected-1",  # only in place of single devices
             *parts,
             *(f"cores-{number}" for number in CORES_FIRST),
             *(f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))),
         )
         every = {**sets, **parts, **ranges}
-        for name in dict.fromkeys(wanted or (*first, *every)):
+        always = ("connected-1",) if self._with_ones else ()
+        for name in dict.fromkeys((*always, *wanted) if wanted else (*first, *every)):
             if every.get(name):
                 yield name, every[name]
 
@@ -196,10 +224,14 @@ class _Maker:
         if total < 2:
             return {}
         if self._spec.shape in ("ring", "line"):
-            found = {size: list(self._arcs(size)) for size in range(2, total)}
+            found: dict[int, list[tuple[int, ...]]] = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
-        return found if self._with_node else {**found, total: [self.ids]}
+        if self._with_ones:
+            found[1] = [(device_id,) for device_id in self.ids]
+        if not self._with_node:
+            found[total] = [self.ids]
+        return dict(sorted(found.items()))
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
         """Yield the sets of `size` consecutive devices; those of a ring wrap."""

@@ -40,6 +40,7 @@ class NeuronDevice:
     - `dev`: major and minor number of the device file; None if unread.
     - `numa_node`: of the host's CPUs and memory next to it; None if unknown.
     - `device_file`: True if /dev/neuronN exists, False if it does not and the device cannot be used, None if unknown.
+    - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
 
     device_id: int
@@ -49,6 +50,7 @@ class NeuronDevice:
     dev: tuple[int, int] | None
     device_file: bool | None
     numa_node: int | None = None
+    reported: frozenset[int] | None = None
 
     @property
     def name(self) -> str:
@@ -250,6 +252,7 @@ def _device(
         connected=connected,
         dev=facts.dev,
         device_file=facts.device_file,
+        reported=_reported(facts, spec),
     )
 
 
@@ -304,6 +307,13 @@ def _expected(facts: NodeFacts, spec: InstanceType | None) -> set[str]:
     if spec.generation in ("trn2", "trn3") and numbers >= [2, 30, 2]:
         expected.add("unhealthy_components")
     return expected
+
+
+def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] | None:
+    """Return the devices to which one end reports a link; None if it is unread. A switch connects every pair."""
+    if spec is not None and spec.shape == "switch":
+        return frozenset(range(spec.device_count)) - {facts.device_id}
+    return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
 
 
 def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> int | None:

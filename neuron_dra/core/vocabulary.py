@@ -138,7 +138,17 @@ EVENTS: Final = (
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
-    Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
+    Word(
+        "NeuronStateNotFlushed",
+        "Node",
+        "the disk did not keep the plugin's files; nothing new is prepared until it does",
+    ),
+    Word(
+        "NeuronDevicePluginAlive",
+        "Node",
+        "a Neuron device plugin runs on the node, or a pod has devices of one; remove it",
+    ),
+    Word("NeuronPodsNotListed", "Node", "the kubelet's pods cannot be listed, so pods of a device plugin are not seen"),
     Word(
         "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.inspect import extended
 from neuron_dra.inspect.snapshot import Snapshot
 
 PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
@@ -46,8 +47,8 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
         if claim is None and template is not None:
             claim = from_template(template, f"{pod['metadata']['name']}-{entry['name']}", namespace)
         found.append(PodClaim(entry["name"], claim, exists, template, template_name, name))
-    extended = _from_limits(snapshot, pod, namespace)
-    return found + ([extended] if extended else [])
+    from_limits = _from_limits(snapshot, pod, namespace)
+    return found + ([from_limits] if from_limits else [])
 
 
 def from_template(template: Wire, name: str, namespace: str) -> Obj:
@@ -86,14 +87,7 @@ def class_of(snapshot: Snapshot, resource: str) -> str:
 
 def _from_limits(snapshot: Snapshot, pod: Wire, namespace: str) -> PodClaim | None:
     """Return the claim that the scheduler makes for limits that DeviceClasses serve (Kubernetes 1.36)."""
-    requests: list[dict[str, Any]] = []
-    for index, container in enumerate(_containers(pod)):
-        wanted = (container.get("resources") or {}).get("limits") or {}
-        for number, (name, amount) in enumerate(sorted(wanted.items())):
-            served_by = class_of(snapshot, name)
-            if served_by and str(amount).isdigit() and int(amount):
-                exactly = {"deviceClassName": served_by, "allocationMode": "ExactCount", "count": int(amount)}
-                requests.append({"name": f"container-{index}-request-{number}", "exactly": exactly})
+    requests = extended.requests(pod, lambda resource: class_of(snapshot, resource))
     if not requests:
         return None
     name = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or ""

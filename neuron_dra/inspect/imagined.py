@@ -6,12 +6,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from neuron_dra import __version__
 from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.core.facts import UltraServerFacts
+from neuron_dra.core.members import is_partition
+from neuron_dra.core.partitions import Partitioned
 from neuron_dra.emulation import objects
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import demand
@@ -119,9 +122,22 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
     """Return the slices of a node; `position` is that in a complete UltraServer, None outside of one."""
     node = objects.healthy_node(spec.name, ultraserver=_facts(spec, position))
     published = devices.published(node, driver_version=__version__)
-    divided = partitions.partitioned(node, published, sizes=sorted(sets)) if sets else None
-    made = slice_objects(_PLACE, published, divided)
+    # The controller is taken to be where UltraServers are, so their nodes are not divided.
+    divided = partitions.partitioned(node, published, parts=position is None) if sets else None
+    made = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
     return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
+
+
+def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
+    """Return what a node publishes without the sizes that nobody requests: no claim can get them."""
+    kept = [
+        one
+        for one in divided.partitions
+        if not is_partition(one.device.name)
+        or f"connected-{len(one.device.device_ids)}" in sets
+        or f"cores-{len(one.cores)}" in sets
+    ]
+    return replace(divided, partitions=tuple(kept))
 
 
 def _set_class(size: str) -> dict[str, Any]:

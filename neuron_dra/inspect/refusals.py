@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from neuron_dra.core import config, decision, names, topology
+from neuron_dra.core import catalogue, config, decision, names, topology
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.config import Entry, Source
-from neuron_dra.core.facts import NodeFacts, NodeLabels, UltraServerFacts
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
+
+_BY_LIMITS: Final = re.compile(r"container-\d+-request-\d+", re.ASCII)
+"""The requests of a claim that the scheduler makes for resource limits."""
 
 
 def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> str:
@@ -27,9 +32,20 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
             wanted = config.effective(entries, result["request"]).neuron
             if wanted is not None and types.get(result["pool"]):
                 decision.environment(config.Settings(neuron=wanted), _node(types[result["pool"]]))
+        for pool in dict.fromkeys(result["pool"] for result in results):
+            if types.get(pool):
+                mine = [each for each in results if each["pool"] == pool]
+                decision.core_environment(_claim(mine, entries), _node(types[pool]))
     except ClaimError as err:
         return str(err)
     return ""
+
+
+def _claim(results: Sequence[Wire], entries: Sequence[Entry]) -> Claim:
+    """Return the claim of these results, as far as the cores of its containers depend on it."""
+    devices = tuple(AllocatedDevice(each["request"], each["pool"], each["device"]) for each in results)
+    by_limits = all(_BY_LIMITS.fullmatch(each["request"]) for each in results)
+    return Claim(ClaimRef("", "", ""), devices, tuple(entries), extended_resources=by_limits)
 
 
 def decoded(entries: Iterable[Wire]) -> list[Entry]:
@@ -47,7 +63,14 @@ def decoded(entries: Iterable[Wire]) -> list[Entry]:
 
 
 def _node(instance_type: str) -> topology.Node:
-    return topology.build(NodeFacts(instance_type, "", (), UltraServerFacts()), NodeLabels())
+    """Return a healthy node of a type."""
+    spec = catalogue.lookup(instance_type)
+    devices: tuple[DeviceFacts, ...] = ()
+    if spec is not None:
+        links = spec.links or ((),) * spec.device_count
+        cores = spec.cores_per_device
+        devices = tuple(DeviceFacts(i, cores, links[i], None, device_file=True) for i in range(spec.device_count))
+    return topology.build(NodeFacts(instance_type, "", devices, UltraServerFacts()), NodeLabels())
 
 
 def instance_types(slices: Iterable[Wire]) -> dict[str, str]:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Final
 
-from neuron_dra.core import catalogue, config, devices, health, names
+from neuron_dra.core import catalogue, config, health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import demand, expressions, imagined, impossible, refusals, selection, snapshot, trap, words
+from neuron_dra.inspect import (
+    attributes,
+    demand,
+    expressions,
+    imagined,
+    impossible,
+    refusals,
+    selection,
+    sized,
+    snapshot,
+    trap,
+    words,
+)
 from neuron_dra.inspect.blockers import Blockers
 from neuron_dra.inspect.findings import Finding
 from neuron_dra.inspect.selection import Published
 from neuron_dra.inspect.snapshot import Snapshot
+from neuron_dra.inspect.specs import Problem, Spec
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, constraints, model, selectors
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.requests import MAX_RESULTS
 from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
+
+__all__ = ["RULES", "Checker", "Problem"]
 
 OLD_ALLOCATOR: Final = (1, 36)
 """Kubernetes versions before this one try permutations."""
@@ -36,61 +50,27 @@ SITE: Final = frozenset(
 _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with one object; a warning is right on some clusters and does not fail a pipeline."""
-
-    where: str
-    code: str
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate."""
-
-    where: str
-    spec: Wire
-
-    @property
-    def parts(self) -> Wire:
-        """Its devices: requests, constraints and configuration."""
-        return self.spec.get("devices") or {}
-
-    def alternatives(self) -> Iterator[tuple[str, Wire]]:
-        """Yield each request, or each alternative of it, by the name that results use."""
-        for request in self.parts.get("requests") or ():
-            for sub in request.get("firstAvailable") or ():
-                yield f"{request['name']}/{sub.get('name')}", sub
-            if not request.get("firstAvailable"):
-                yield request["name"], request.get("exactly") or {}
-
-    def is_ours(self, alternative: Wire, classes: Mapping[str, object]) -> bool:
-        """Return True if an alternative requests devices of this driver, as far as its class shows."""
-        name = alternative.get("deviceClassName") or ""
-        return name in classes or name == names.DRIVER
-
-
 @cache
-def _every_type() -> World:
-    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart."""
+def _every_type(sets: frozenset[str] = frozenset()) -> World:
+    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
     lines = [f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}" for each in catalogue.all_types()]
-    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue")), proposes=False)
+    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
 
 
 class Checker:
     """Checks the objects of manifests against every instance type of the catalogue."""
 
-    def __init__(self, objects: Snapshot, version: tuple[int, int] | None) -> None:
+    def __init__(self, objects: Snapshot, version: tuple[int, int] | None, why_no_sets: str = "") -> None:
+        """`why_no_sets` is why nodes publish no connected sets on that version; empty if they do."""
         self._objects = objects
         self._version = version
+        self.why_no_sets = why_no_sets
 
     @cached_property
     def world(self) -> World:
         """A node of each type, or an UltraServer, all idle, with the classes of the chart and of the manifests."""
         own = [*self._objects.all("DeviceClass"), *self._objects.all("ResourceClaimTemplate")]
-        return _every_type().after(own)
+        return _every_type(imagined.requested_sets(self._objects)).after(own)
 
     @cached_property
     def published(self) -> Published:
@@ -115,7 +95,16 @@ class Checker:
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
                 found += core_sizes(self._objects, where, item)
+                found += self._limits(where, item)
         return list(dict.fromkeys(found))
+
+    def _limits(self, where: str, pod: Wire) -> Iterator[Problem]:
+        """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
+        wrong = [Problem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
+        yield from wrong
+        made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
+        if made is not None and not wrong:
+            yield from types(self, Spec(where, made.get("spec") or {}))
 
     def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[Problem]:
         for selector in given:
@@ -163,6 +152,12 @@ def _sized(name: str, form: str) -> bool:
     return name.startswith(head) and name.endswith(tail) and name[len(head) : len(name) - len(tail)].isdigit()
 
 
+def sets(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check the sizes of connected sets, and whether nodes publish any."""
+    for code, text in sized.of_claim(spec.alternatives(), checker.why_no_sets):
+        yield Problem(spec.where, code, text)
+
+
 def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
     """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
     for _, alternative in spec.alternatives():
@@ -170,7 +165,7 @@ def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
     for index, each in enumerate(spec.parts.get("constraints") or ()):
         name = each.get("matchAttribute") or each.get("distinctAttribute") or ""
         domain, _, attribute = name.rpartition("/")
-        if problem := _unknown(domain, attribute):
+        if problem := attributes.unknown(domain, attribute):
             yield Problem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
 
 
@@ -183,25 +178,8 @@ def expression_problems(where: str, expression: str) -> Iterator[Problem]:
     except SelectorError as err:
         yield Problem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
     for domain, name, _ in expressions.reads(expression):
-        if problem := _unknown(domain, name):
+        if problem := attributes.unknown(domain, name):
             yield Problem(where, "AttributeUnknown", problem)
-
-
-def _known() -> dict[str, list[str]]:
-    """Return the attributes by domain."""
-    found: dict[str, list[str]] = {}
-    for each in (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS):
-        domain, _, name = each.name.rpartition("/")
-        found.setdefault(domain or names.DRIVER, []).append(name)
-    return found
-
-
-def _unknown(domain: str, name: str) -> str:
-    known = _known()
-    if domain not in known or name in known[domain]:
-        return ""
-    near = words.nearest(name, known[domain])
-    return f"no device publishes {domain}/{name}" + (f", did you mean {near}?" if near else "")
 
 
 def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
@@ -386,6 +364,7 @@ def _sizes(spec: Wire) -> dict[str, int]:
 RULES: Final[Sequence[Callable[[Checker, Spec], Iterator[Problem]]]] = (
     configuration,
     classes,
+    sets,
     expressions_of,
     types,
     search,

@@ -1,4 +1,4 @@
-"""Claims in place of limits, for Kubernetes 1.34 and 1.35, whose scheduler does not support connected sets."""
+"""Claims in place of limits, for releases of Kubernetes on which nodes publish no connected sets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import groups, names, sizes
+from neuron_dra.core import groups, names, releases, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.migrate.limits import Wanted
 from neuron_dra.migrate.problems import CannotMigrate
 
-LATER = "needs Kubernetes 1.36"
+LATER = f"needs Kubernetes {releases.text(releases.OLDEST_FOR_SETS)}"
+QUEUE = "kueue.x-k8s.io/queue-name"
 PART = 4
 """The most devices of a group in one request: the schedulers of 1.34 and 1.35 try those of a request in every order.
 
@@ -28,12 +29,16 @@ class Plan:
     group: str = ""
 
 
-def template(wanted: Wanted, types: Sequence[InstanceType], namespace: str) -> dict[str, Any]:
+def template(
+    wanted: Wanted, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
+) -> dict[str, Any]:
     """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
+
+    `is_queued` means that Kueue admits the pod; it refuses claims for all devices of a node for ever.
 
     Raises CannotMigrate, with what to do instead, if Kubernetes 1.34 cannot allocate it.
     """
-    plans = {_plan(wanted, spec) for spec in types}
+    plans = {_plan(wanted, spec, is_queued=is_queued) for spec in types}
     type_names = [spec.name for spec in types]
     if len(plans) > 1:
         raise CannotMigrate(f"{wanted.where}: {' and '.join(type_names)} need different claims; name one instance type")
@@ -70,7 +75,7 @@ def template(wanted: Wanted, types: Sequence[InstanceType], namespace: str) -> d
     }
 
 
-def _plan(wanted: Wanted, spec: InstanceType) -> Plan:
+def _plan(wanted: Wanted, spec: InstanceType, *, is_queued: bool) -> Plan:
     each = sizes.cores_per_device(spec)
     if wanted.count not in sizes.counts(spec, wanted.kind):
         raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
@@ -81,7 +86,16 @@ def _plan(wanted: Wanted, spec: InstanceType) -> Plan:
             f"device has {each} cores: request {up}, or upgrade the cluster"
         )
     count = wanted.count // each if wanted.kind == sizes.CORE else wanted.count
-    return _devices(wanted, spec, count)
+    plan = _devices(wanted, spec, count)
+    if plan.mode != "all" or not is_queued:
+        return plan
+    if count in groups.SIZES and spec.efa:
+        return Plan(count, "exact", group_attribute(count))
+    raise CannotMigrate(
+        f"{wanted.where}: {count} devices on {spec.name} are all of a node, which a claim requests with allocationMode "
+        f"All, and Kueue refuses that for ever: remove the label {QUEUE}, or use connected sets, which are one device "
+        f"of a class: this {LATER}"
+    )
 
 
 def _devices(wanted: Wanted, spec: InstanceType, count: int) -> Plan:

@@ -18,18 +18,21 @@ from typing import Any
 
 from neuron_dra.errors import SettingsError
 
-NAMES_SINCE = (1, 36)
 OLDEST = (1, 34)
+MARK = "\ufeff"
 NEWEST = "1.37"
 STDIN = "-"
+NEEDED = (
+    "the new names need the chart's scheduler.enabled=true and Kubernetes 1.36.3 or later; without them the pods wait"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra migrate`."""
     parser.description = (
         "Rewrite manifests that request aws.amazon.com/neuron, neuroncore or neurondevice, and manifests of "
-        "resource.k8s.io/v1beta1 and v1beta2. For Kubernetes 1.36 and later the limits get the names of DeviceClasses; "
-        "for 1.34 and 1.35 they become claims. Prints a diff. Exit code 1: something could not be migrated, and is "
+        "resource.k8s.io/v1beta1 and v1beta2. For Kubernetes 1.36.3 and later the limits get names of DeviceClasses; "
+        "for earlier releases they become claims. Prints a diff. Exit code 1: something could not be migrated, and is "
         "left as it was; 2: a file is wrong, and nothing is written."
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
@@ -59,7 +62,9 @@ class File:
     path: Path | None  # None: standard input
     raw: bytes
     text: str
+    documents: list[Any] = field(default_factory=list)
     after: str = ""
+    renamed: int = 0
     problems: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -71,15 +76,23 @@ def run(args: argparse.Namespace) -> int:
 
     if args.in_place and STDIN in args.files:
         raise SettingsError("--in-place: standard input cannot be changed; name a file")
-    options = Options(_version(args.kubernetes) >= NAMES_SINCE, args.instance_type, args.scheduler_name)
+    why_no_sets = _why_no_sets(args.kubernetes)
+    options = Options(not why_no_sets, args.instance_type, args.scheduler_name)
     files = [_read(name) for name in dict.fromkeys(args.files)]
     for file in files:
+        _parse(file)
+    others = _objects(files)
+    for file in files:
         if not file.bad:
-            _migrate(file, options)
+            _migrate(file, options, others)
         for text in (*file.bad, *file.problems, *dict.fromkeys(file.notes)):
             print(f"neuron-dra: {file.name}: {text}", file=sys.stderr)
     if any(file.bad for file in files):
         return 2
+    if why_no_sets:
+        print(f"neuron-dra: note: claims, because there are no connected sets: {why_no_sets}", file=sys.stderr)
+    if any(file.renamed for file in files):
+        print(f"neuron-dra: note: {NEEDED}", file=sys.stderr)
     if args.in_place:
         for file in files:
             _replace(file)
@@ -91,14 +104,16 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(file.problems for file in files) else 0
 
 
-def _version(text: str) -> tuple[int, int]:
+def _why_no_sets(text: str) -> str:
+    """Return why nodes publish no connected sets on this version; empty if they do. Raises SettingsError."""
+    from neuron_dra.core import releases
+
     found = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
     if found is None:
         raise SettingsError(f"--kubernetes {text}: write major and minor, such as 1.36")
-    version = int(found[1]), int(found[2])
-    if version < OLDEST:
+    if (int(found[1]), int(found[2])) < OLDEST:
         raise SettingsError(f"--kubernetes {text}: the driver needs Kubernetes 1.34 or later")
-    return version
+    return releases.why_no_sets_on(text)
 
 
 def _read(name: str) -> File:
@@ -115,45 +130,90 @@ def _read(name: str) -> File:
         return File(shown, path, b"", "", bad=[str(err.strerror)])
 
 
-def _migrate(file: File, options: Any) -> None:
-    """Set the result of a file; a document with a problem is unchanged, the others are rewritten."""
+def _parse(file: File) -> None:
+    """Set the documents of a file."""
     from neuron_dra.migrate import files
+    from neuron_dra.migrate.problems import BadInput
+
+    try:
+        file.documents = files.read(file.text.removeprefix(MARK)) if not file.bad else []
+    except BadInput as err:
+        file.bad.append(str(err))
+
+
+def _objects(files: Sequence[File]) -> dict[Any, list[str]]:
+    """Return the places of the objects that have an old name, by kind, namespace and name."""
+    from neuron_dra.migrate import patches
+
+    found: dict[Any, list[str]] = {}
+    for file in files:
+        for document in file.documents:
+            key = patches.key(document.value)
+            if key is not None and patches.has_old(document.value):
+                places = found.setdefault(key, [])
+                places += [] if file.name in places else [file.name]
+    return found
+
+
+def _migrate(file: File, options: Any, others: dict[Any, list[str]]) -> None:
+    """Set the result of a file; a document with a problem is unchanged, the others are rewritten.
+
+    `others` are the places of all objects of this run that have an old name.
+    """
+    from neuron_dra.migrate import files, patches
+    from neuron_dra.migrate.problems import BadInput
+
+    present = [each.value for each in file.documents]
+    refused = patches.of_each(file.path, present, others)
+    values: list[Any] = []
+    added: list[Any] = []
+    for number, (document, why) in enumerate(zip(file.documents, refused, strict=True), start=1):
+        at = f"document {number}{_called(document.value)}"
+        value = copy.deepcopy(document.value)
+        if why:
+            file.problems.append(f"{at}: left alone: {why}")
+            value = document.value
+        elif not _rewritten(file, at, value, options, present, added):
+            value = document.value
+        values.append(value)
+    if file.bad:
+        return
+    file.after = file.text
+    mark = MARK if file.text.startswith(MARK) else ""
+    try:
+        if added or any(old != new for old, new in zip(present, values, strict=True)):
+            after, lossy = files.written(file.text.removeprefix(MARK), file.documents, values, added)
+            file.after = mark + after
+            if lossy:
+                file.notes.append("note: comments, anchors and merge keys of changed documents are lost")
+    except BadInput as err:
+        file.bad.append(str(err))
+
+
+def _rewritten(file: File, at: str, value: Any, options: Any, present: Sequence[Any], added: list[Any]) -> bool:
+    """Rewrite a document in place, and record what there is to say; return False if it must stay as it was."""
+    from neuron_dra.migrate import leftovers, patches
     from neuron_dra.migrate.problems import BadInput, CannotMigrate
     from neuron_dra.migrate.rewrite import rewrite
 
-    mark = "\ufeff" if file.text.startswith("\ufeff") else ""
-    text = file.text.removeprefix(mark)
+    before = copy.deepcopy(value)
     try:
-        documents = files.read(text)
-        values: list[Any] = []
-        added: list[Any] = []
-        for number, document in enumerate(documents, start=1):
-            value = copy.deepcopy(document.value)
-            try:
-                outcome = rewrite(value, options)
-                _check_taken(outcome.templates, [each.value for each in documents])
-            except BadInput as err:
-                file.bad.append(f"document {number}{_called(document.value)}: {err}")
-                outcome, value = None, document.value
-            except CannotMigrate as err:
-                file.problems.append(f"document {number}{_called(document.value)}: {err}")
-                outcome, value = None, document.value
-            values.append(value)
-            if outcome is not None:
-                present = [*(each.value for each in documents), *added]
-                added += [each for each in outcome.templates if each not in present]
-                file.notes += [f"document {number}{_called(document.value)}: note: {note}" for note in outcome.notes]
-        if file.bad:
-            return
-        changed = added or any(old.value != new for old, new in zip(documents, values, strict=True))
-        file.after = file.text
-        if changed:
-            after, lossy = files.written(text, documents, values, added)
-            file.after = mark + after
-            if lossy:
-                file.notes.append("note: comments in changed documents are lost")
+        outcome = rewrite(value, options)
+        _check_taken(outcome.templates, present)
     except BadInput as err:
-        file.bad.append(str(err))
+        file.bad.append(f"{at}: {err}")
+        return False
+    except CannotMigrate as err:
+        file.problems.append(f"{at}: {err}")
+        return False
+    added += [each for each in outcome.templates if each not in (*present, *added)]
+    file.renamed += outcome.renamed
+    left = leftovers.found(value)
+    file.problems += [f"{at}: {line}" for line in leftovers.lines([each for each in left if each.is_problem])]
+    notes = [*outcome.notes, *leftovers.lines([each for each in left if not each.is_problem])]
+    notes += filter(None, [patches.note(before) if patches.has_old(before) else ""])
+    file.notes += [f"{at}: note: {note}" for note in notes]
+    return True
 
 
 def _check_taken(templates: Sequence[dict[str, Any]], present: Sequence[Any]) -> None:

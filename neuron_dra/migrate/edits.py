@@ -150,6 +150,23 @@ class _Patch:
         self._edits[(start, end, text)] = None
 
 
+def document_ends(text: str) -> list[int]:
+    """Return where the last value of each document ends, which an alias may be, before comments and empty lines."""
+    ends: list[int] = []
+    end = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        start, last = event.start_mark, event.end_mark
+        if isinstance(event, yaml.DocumentEndEvent):
+            ends.append(end)
+        elif start is None or last is None or last.index == start.index:
+            continue  # collections in block style end with an empty mark
+        elif isinstance(event, yaml.ScalarEvent) and event.style in ("|", ">"):
+            end = len(text[: last.index].rstrip())
+        else:
+            end = last.index
+    return ends
+
+
 def end_of(text: str, node: yaml.Node) -> int:
     """Return the end of a node in `text`, without the comments and empty lines after it."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:

@@ -19,10 +19,11 @@ MOST_NODES: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: `node` has its place in the text, None in a JSON file."""
+    """One document: `node` has its place in the text, None in a JSON file, and `end` is where it ends there."""
 
     node: yaml.Node | None
     value: Any
+    end: int = 0
 
 
 def read(text: str) -> list[Document]:
@@ -37,7 +38,8 @@ def read(text: str) -> list[Document]:
         for node in nodes:
             _check(node)
         values = list(yaml.load_all(text, Loader=yaml.SafeLoader))
-        return [Document(node, _unshared(value)) for node, value in zip(nodes, values, strict=True)]
+        ends = edits.document_ends(text)
+        return [Document(node, _unshared(value), end) for node, value, end in zip(nodes, values, ends, strict=True)]
     except yaml.YAMLError as err:
         mark = getattr(err, "problem_mark", None)
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -57,7 +59,7 @@ def written(text: str, documents: Sequence[Document], values: Sequence[Any], add
     if documents and documents[0].node is None:
         return _json(text, values[0], added), False
     newline = "\r\n" if "\r\n" in text else "\n"
-    for replace in (edits.patched, _replaced):
+    for replace in (_patched, _replaced):
         try:
             result = _changed(text, documents, values, replace)
         except edits.Unpatchable:
@@ -67,24 +69,38 @@ def written(text: str, documents: Sequence[Document], values: Sequence[Any], add
             result += f"{separator}---\n{edits.dump(each)}"
         if newline != "\n":
             result = re.sub(r"(?<!\r)\n", newline, result)
-        if [each.value for each in read(result)] == [*values, *added]:
+        if _reads_as(result, [*values, *added]):
             return result, replace is _replaced
     raise BadInput("this text cannot be changed safely; write it in a plainer form, without anchors and tags")
 
 
 def _changed(
-    text: str, documents: Sequence[Document], values: Sequence[Any], replace: Callable[[str, Any, Any, Any], str]
+    text: str, documents: Sequence[Document], values: Sequence[Any], replace: Callable[[str, Document, Any], str]
 ) -> str:
     for document, value in reversed(list(zip(documents, values, strict=True))):  # places before it stay valid
         if document.value != value:
-            text = replace(text, document.node, document.value, value)
+            text = replace(text, document, value)
     return text
 
 
-def _replaced(text: str, node: yaml.Node, old: Any, new: Any) -> str:
-    """Return `text` with a whole document written again, without its comments."""
-    start, end = node.start_mark.index, edits.end_of(text, node)
-    return text[:start] + edits.dump(new).rstrip("\n") + text[end:]
+def _reads_as(text: str, values: Sequence[Any]) -> bool:
+    try:
+        return [each.value for each in read(text)] == values
+    except BadInput:  # an alias whose anchor is no longer before it
+        return False
+
+
+def _patched(text: str, document: Document, new: Any) -> str:
+    """Return `text` with only those lines changed that differ. Raises Unpatchable."""
+    if document.node is None:
+        raise edits.Unpatchable("an empty document")
+    return edits.patched(text, document.node, document.value, new)
+
+
+def _replaced(text: str, document: Document, new: Any) -> str:
+    """Return `text` with a whole document written again, without its comments, anchors and merge keys."""
+    start = document.node.start_mark.index if document.node is not None else document.end
+    return text[:start] + edits.dump(new).rstrip("\n") + text[document.end :]
 
 
 def _json(text: str, value: Any, added: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuron_dra.core import sizes
-from neuron_dra.migrate import claims, limits, resource_api
+from neuron_dra.migrate import claims, leftovers, limits, resource_api
 from neuron_dra.migrate.limits import Wanted
 from neuron_dra.migrate.problems import BadInput, CannotMigrate
 
@@ -21,7 +21,7 @@ DNS_LABEL = 63
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`names` is True for the extended resources of Kubernetes 1.36, False for claims."""
+    """`names` is True for extended resources, which connected sets need, False for claims."""
 
     names: bool
     instance_type: str = ""
@@ -30,10 +30,12 @@ class Options:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a document: `templates` are new objects that it needs, `notes` are for the user to read."""
+    """The result of a document: `templates` are new objects that it needs, `notes` are for the user to read, `renamed`
+    counts the resources that have a new name."""
 
     templates: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    renamed: int = 0
 
 
 def rewrite(document: Any, options: Options) -> Outcome:
@@ -43,10 +45,9 @@ def rewrite(document: Any, options: Options) -> Outcome:
         resource_api.to_v1(value, where)
         if isinstance(value.get("containers"), list) or _is_predictor(value, owner):
             _pod(value, where, owner, options, outcome)
-    for where, _, value in list(_mappings(document, "", {})):
-        if isinstance(value.get("resources"), dict):
-            _leftover(value, where, options)
-        _quota(value, outcome)
+    for where, owner, value in list(_mappings(document, "", {})):
+        if owner.get("kind") not in leftovers.COUNTING:
+            _leftover(value, where, options, outcome)
     return outcome
 
 
@@ -88,6 +89,7 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
         _ray(owner, where, others)
         for one, count in counted:
             _rename(one, count)
+        outcome.renamed += len(counted)
     else:
         _claims(pod, where, owner, [(inits, init_counts), others, sidecars], specs, outcome)
 
@@ -157,16 +159,18 @@ def _claims(
             f"{where}: claims depend on the instance type; set nodeSelector node.kubernetes.io/instance-type, or pass "
             "--instance-type"
         )
-    namespace = str((owner.get("metadata") or {}).get("namespace") or "")
+    meta = owner.get("metadata") or {}
+    namespace = str(meta.get("namespace") or "")
+    is_queued = claims.QUEUE in (meta.get("labels") or {})
     by_count: dict[int, str] = {}
     for one in (*others, *sidecars):
-        name = _claim(pod, one, claims.template(one, specs, namespace), outcome)
+        name = _claim(pod, one, claims.template(one, specs, namespace, is_queued=is_queued), outcome)
         if one in others:
             by_count.setdefault(one.count, name)
     for init, count in zip(inits, init_counts, strict=True):
         if count not in by_count:
             sized = Wanted(init.container, init.where, init.kind, init.name, count)
-            by_count[count] = _claim(pod, sized, claims.template(sized, specs, namespace), outcome)
+            by_count[count] = _claim(pod, sized, claims.template(sized, specs, namespace, is_queued=is_queued), outcome)
         else:
             _use(init, by_count[count])
 
@@ -198,28 +202,19 @@ def _use(one: Wanted, claim: str) -> None:
     resources["claims"] = [*(resources.get("claims") or []), {"name": claim}]
 
 
-def _leftover(value: dict[str, Any], where: str, options: Options) -> None:
-    """Rewrite a container that is in no list of containers, such as KServe's model; its pod is not known."""
-    listed = [value["resources"].get(name) for name in ("limits", "requests")]
+def _leftover(value: dict[str, Any], where: str, options: Options, outcome: Outcome) -> None:
+    """Rewrite resources that are of no list of containers, such as those of KServe's model, of a TrainJob's nodes or in
+    the values of a Helm chart. Their pod is not known."""
+    listed = [value.get(name) for name in ("limits", "requests")]
     if not any(isinstance(each, dict) and sizes.KINDS.keys() & each.keys() for each in listed):
         return
-    found = limits.wanted(value, where or "the document")
+    container = {"resources": value}
+    at = where.removesuffix(".resources") or "the document"
+    found = limits.wanted(container, at)
     if found is None:
         return
     if not options.names:
-        raise CannotMigrate(
-            f"{where}.resources: this is no list of containers, so a claim has no place; write it by hand"
-        )
+        raise CannotMigrate(f"{where}: this is no list of containers, so a claim has no place; write it by hand")
     _check_served(found, found.count, limits.known([options.instance_type] if options.instance_type else [], where))
     _rename(found, found.count)
-
-
-def _quota(value: dict[str, Any], outcome: Outcome) -> None:
-    """Note a quota or limit range on the old names, which no longer counts anything."""
-    if value.get("kind") in ("ResourceQuota", "LimitRange"):
-        text = json.dumps(value.get("spec"), default=str)
-        found = [name for name in sizes.KINDS if f'{name}"' in text]
-        if found:
-            outcome.notes.append(
-                f"{value['kind']}: {' and '.join(found)} counts nothing after this; see docs/limits.md"
-            )
+    outcome.renamed += 1

@@ -48,6 +48,10 @@ class NodeAdmission:
         await self._gate.wait(claim)
         return claim
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        """Read which devices a prepared claim has now. Raises ClaimError, ApiError."""
+        return await self._claims.allocation(ref)
+
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
         return decision.decide(

@@ -68,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show connected sets of devices and core partitions too, with the counters that keep them apart",
     )
     parser.add_argument(
+        "--ultraserver-parts",
+        action="store_true",
+        help="show them beside an UltraServer node's one device too",
+    )
+    parser.add_argument(
         "--connected-sizes",
         default="",
         metavar="SIZE,...",
@@ -101,11 +106,13 @@ def run(args: argparse.Namespace) -> int:
     for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
     sizes = [size for size in args.connected_sizes.split(",") if size]
-    divided = partitions.partitioned(node, kept, sizes=sizes) if args.connected_sets else None
+    divided = None
+    if args.connected_sets:
+        divided = partitions.partitioned(node, kept, sizes=sizes, parts=args.ultraserver_parts)
     if args.connected_sets and divided is None:
         print("neuron-dra: the instance type is unknown: no sets of devices are published", file=sys.stderr)
     elif divided is not None and divided.left_out:
-        limit = partitions.DEVICES_AT_MOST
+        limit = partitions.devices_at_most(node.spec)
         print(
             f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
         )

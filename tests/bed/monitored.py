@@ -9,7 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fleet import (
+from hack.bed import cgroups
+from hack.bed.deployed import CHECKPOINT, pod, template
+from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.hanging import stopped
+from tests.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE, REGISTRY, device_plugin, plugin_pod, settled
+from tests.bed.fleet import (
     AWSS_CRDS,
     OUR_CRDS,
     TRN3,
@@ -22,23 +28,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed import cgroups
-from hack.bed.deployed import (
-    CHECKPOINT,
-    CONTROLLER,
-    DAEMONSET,
-    NAMESPACE,
-    REGISTRY,
-    device_plugin,
-    plugin_pod,
-    pod,
-    settled,
-    template,
-)
-from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.hanging import stopped
 
 Fault = Callable[[TestBed, Namespace], contextlib.AbstractContextManager[None]]
 TRN2 = "trn2.48xlarge"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template, with_setting
+from hack.bed.deployed import lnc, neurons, pod, template
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import NAMESPACE, plugin_pod, settled, with_setting
 
 ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -57,9 +59,10 @@ def test_claim_shows_what_its_containers_have(
     namespace.apply(pod("reader", "four", node=on.name))
     namespace.wait_ready("reader")
 
-    def entries() -> list[dict[str, object]]:
+    def entries() -> list[dict[str, Any]]:
         [claim] = namespace.get("resourceclaims")["items"]
-        return claim["status"].get("devices", [])
+        listed: list[dict[str, Any]] = claim["status"].get("devices", [])
+        return listed
 
     found = eventually("four entries", lambda: entries() if len(entries()) == 4 else [], 60)
     assert {entry["pool"] for entry in found} == {on.name}

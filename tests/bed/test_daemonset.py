@@ -13,31 +13,24 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.bed.deployed import (
-    CHECKPOINT,
+from hack.bed.deployed import CHECKPOINT, cdi_claims, is_ready, lnc, neurons, pod, prepared, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import (
     DAEMONSET,
     MANIFESTS,
     NAMESPACE,
-    cdi_claims,
     devices,
     environment,
     events,
-    is_ready,
-    lnc,
     net_drivers,
-    neurons,
     plugin_pod,
-    pod,
-    prepared,
     refusal,
     rows,
     settled,
     slices,
     stays_pending,
-    template,
 )
-from hack.bed.errors import BedError
-from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 TRN1, TRN2 = "trn1.2xlarge", "trn2.48xlarge"
@@ -75,6 +68,7 @@ def example(name: str) -> list[dict[str, Any]]:
 
 def pod_of(name: str) -> str:
     """Return the name of an example's pod."""
+    only: str
     [only] = [d["metadata"]["name"] for d in example(name) if d["kind"] == "Pod"]
     return only
 

@@ -158,7 +158,8 @@ async def test_finding_events_are_posted_after_recovery(api: EmbeddedApi, host: 
     async with host.running() as plugin:
         await settled(api, plugin)
         events = await api.until("events", lambda items: any("neuron0 and neuron1" in e["message"] for e in items))
-        assert [e["reason"] for e in events] == ["NeuronMissingLink"]
+        reasons = [e["reason"] for e in events]  # there is no kubelet that lists pods
+        assert [reason for reason in reasons if reason != "NeuronPodsNotListed"] == ["NeuronMissingLink"]
 
 
 # One deadline.
@@ -244,7 +245,10 @@ async def test_health_is_sent_while_publishing_backs_off(api: EmbeddedApi, host:
         host.hardware.add_ecc(5)
         await eventually(lambda: plugin.publish_state.error, LONG_S)
         host.hardware.add_ecc(7)
-        sick = lambda: [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]  # noqa: E731
+
+        def sick() -> list[str]:
+            return [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]
+
         await eventually(lambda: sick() == ["neuron-device-5", "neuron-device-7"], LONG_S)
         before = plugin.hardware.read_at
         await eventually(lambda: plugin.hardware.read_at > before, LONG_S, "the next reading")

@@ -15,6 +15,7 @@ from tests.support.fleet.interference import (
     Tenant,
     allocated,
     beside_a_victim,
+    rotate,
 )
 from tests.support.fleet.run import run
 from tests.support.fleet.schedule import Schedule
@@ -48,6 +49,14 @@ async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
 def test_unsatisfiable_workload_blocks_no_other() -> None:
     """13.1"""
     assert re.search(r"allocated after \d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
+
+
+@pytest.mark.timeout(600)
+def test_rotated_requests_hold_others_back_for_half_the_time() -> None:
+    """Issue 30: one request for the whole fleet after the other, so that one of them is always the oldest."""
+    outcome = run(1, steps=18, drive=rotate, actors=ACTORS)
+    assert outcome.violation == ""
+    assert re.search(r"jobs were held back for [3-9]\d min of 180$", outcome.trace[-1])
 
 
 @pytest.mark.timeout(600)

@@ -39,11 +39,13 @@ def daemonset() -> dict[str, Any]:
 
 @pytest.fixture
 def pod(daemonset: dict[str, Any]) -> dict[str, Any]:
-    return daemonset["spec"]["template"]["spec"]
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
 
 
 @pytest.fixture
 def container(pod: dict[str, Any]) -> dict[str, Any]:
+    only: dict[str, Any]
     [only] = pod["containers"]
     return only
 
@@ -154,7 +156,7 @@ def test_chart_sizes_match_published_sizes() -> None:
 
 
 @needs_helm
-@pytest.mark.parametrize(("sizes", "expected"), [((), 40), (("connected-4", "cores-9"), 3)])
+@pytest.mark.parametrize(("sizes", "expected"), [((), 50), (("connected-4", "cores-9"), 3)])
 def test_each_size_has_a_class_that_excludes_reserved_devices(sizes: tuple[str, ...], expected: int) -> None:
     """16.2."""
     set_ = [word for n, size in enumerate(sizes) for word in ("--set", f"scheduler.sizes[{n}]={size}")]

@@ -22,7 +22,7 @@ from hack.generate import render
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import refusals, rules, snapshot
+from neuron_dra.inspect import refusals, rules, snapshot, specs
 from tests.support.built_tools import HELM, needs
 from tests.support.configurations import ROWS, STRICT, V1, Row, claim, entry, neuron, template
 from tests.support.policies import Denied, admit
@@ -191,7 +191,7 @@ def test_policy_prepare_and_validate_agree(given_entries: list[Obj]) -> None:
     expected = rejected(*given_entries)
     assert bool(found) == bool(expected), (found, expected)
     checker = rules.Checker(snapshot.build([item]), None)
-    problems = list(rules.configuration(checker, rules.Spec("t", item["spec"]["spec"])))
+    problems = list(rules.configuration(checker, specs.Spec("t", item["spec"]["spec"])))
     assert [each.text for each in problems][:1] == ([expected] if expected else [])
     texts = [text.removeprefix(STRICT).split("; ") for text in (found, comparable(expected))]
     assert sorted(texts[0]) == sorted(texts[1])  # unknown fields come in any order

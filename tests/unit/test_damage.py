@@ -1,7 +1,9 @@
 """Damage one, lose one: whatever one field of one object says, the other workloads are planned as without it.
 
-For every kind that the controller reads and every field of it: missing, another type, extreme values. The object is
-damaged before the controller first reads it, or after. NEURON_DRA_DAMAGES is the number of damages that are tried.
+Some reservations are to be restored: their NeuronUltraServer was deleted by force, their ids were dropped, or only
+tags show them. For every kind that the controller reads and every field of it: missing, another type, extreme values.
+The object is damaged before the controller first reads it, or after. NEURON_DRA_DAMAGES is the number of damages that
+are tried.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from ultraserver_world import World
 
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
@@ -23,13 +24,15 @@ from controller.plan.actions import Action, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.unit.ultraserver_world import World
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()
-VALUES = (
+VALUES: tuple[Any, ...] = (
     ABSENT, None, True, 7, -1, 0, 2**70, 10**30, 1e308, "x", "", " ", "1" * 5000, "nan", [], {}, [None], [7], ["x"],
     [{}], [[]], {"x": None}, {"": {}}, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00",
 )  # fmt: skip
@@ -60,27 +63,43 @@ class Shelf(KubeClient):
         return msgspec.json.encode({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
 
 
+PLACES = {"one": "u0", "two": "u1", "lost": "u2", "adopted": "u3", "orphan": "u4"}
+"""Each workload and its UltraServer; u5 is free."""
+
+
 def world() -> World:
-    """One UltraServer for `one`, one for `two`, one that is free, and a workload that waits for more than there is."""
-    made = World([item for name in ("u0", "u1", "u2") for item in ultraserver(name)])
+    """`one` and `two` run, `wide` waits for more than there is, and the reservations of three others are damaged."""
+    made = World([item for n in range(6) for item in ultraserver(f"u{n}")])
     made.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
     for name in ("neuron.aws.com", "workload.neuron.aws.com"):
         made.put({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}})
     made.settle()
-    for name in ("one", "two"):
+    for name, place in PLACES.items():
         made.submit(name, size=4)
         made.settle()
         [nodes] = made.reserved(name).values()
+        assert nodes[0] == f"{place}-0"
         made.claim(f"{name}-claim", nodes, workload_uid=made.workload(name)["metadata"]["uid"])
     made.submit("wide", size=4, count=9)
     made.settle()
+    made.remove("NeuronUltraServer", "us-u2", NAMESPACE)
+    adopted = copy.deepcopy(made.get("NeuronUltraServer", "us-u3", NAMESPACE))
+    for entry in adopted["status"]["allocations"]:
+        del entry["allocationId"], entry["workloadUid"]
+    made.put(adopted)
+    orphaned = copy.deepcopy(made.get("NeuronUltraServer", "us-u4", NAMESPACE))
+    orphaned["status"]["allocations"] = []
+    made.put(orphaned)
+    made.remove("NeuronUltraServerWorkload", "orphan", "ml")
     return made
 
 
 def owner(item: Obj) -> str:
     """Return the workload that an object belongs to; empty for none."""
     text = repr(item)
-    found = [name for name, server in (("one", "u0"), ("two", "u1")) if server in text or f"'{name}'" in text]
+    found = [
+        name for name, place in PLACES.items() if f"{place}-" in text or f"'{place}'" in text or f"'{name}'" in text
+    ]
     return found[0] if len(found) == 1 else "wide" if item["metadata"]["name"] == "wide" else ""
 
 
@@ -90,9 +109,9 @@ def paths(value: Any, at: Path = ()) -> Iterator[Path]:
         yield at
     entries: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
-        entries = list(value.items())
+        entries = [*value.items()]
     elif isinstance(value, list):
-        entries = list(enumerate(value))[:1]
+        entries = [*enumerate(value[:1])]
     for key, entry in entries:
         yield from paths(entry, (*at, key))
 

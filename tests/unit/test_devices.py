@@ -86,7 +86,7 @@ def test_small_node_has_no_coordinates_or_groups() -> None:
 @pytest.mark.parametrize(
     "name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]
 )
-def test_only_plain_torus_nodes_have_coordinates(name) -> None:
+def test_only_plain_torus_nodes_have_coordinates(name: str) -> None:
     for device in published(node_of(name), "devices"):
         assert not [attribute for attribute in device.attributes if attribute.startswith("topology")]
 
@@ -141,7 +141,7 @@ def test_other_nodes_always_publish_devices() -> None:
 
 
 @pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
-def test_unknown_values_are_absent(unread) -> None:
+def test_unknown_values_are_absent(unread: UltraServerFacts) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
     assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
@@ -180,7 +180,7 @@ def test_plain_node_has_no_capacity_block() -> None:
         ((4,), "1", False, False),
     ],
 )
-def test_modes_decide_the_link_attributes(modes, sizes, vertical, horizontal) -> None:
+def test_modes_decide_the_link_attributes(modes: tuple[int, ...], sizes: str, vertical: bool, horizontal: bool) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=UltraServerFacts(modes)))[0])
     assert described["ultraserverModes"] == sizes
     assert (described["linkVertical"], described["linkHorizontal"]) == (vertical, horizontal)
@@ -222,7 +222,7 @@ def test_extra_device_has_no_coordinates() -> None:
 
 @pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
-def test_devices_are_published_in_id_order(order) -> None:
+def test_devices_are_published_in_id_order(order: list[int]) -> None:
     read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)
     kept = published(topology.build(NodeFacts("trn2.48xlarge", None, read), NO_LABELS))
     assert [device.device_ids for device in kept] == [(n,) for n in range(16)]

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ultraserver_world import World
 
 from controller.observe.discovery import discover
 from controller.observe.model import Snapshot
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 BLOCKS = ("u0", "u1", "u2")
 NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]
@@ -52,10 +52,11 @@ def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
 
 def derived(index: FleetIndex) -> dict[str, object]:
     """Return everything that a plan reads from an index."""
-    slots = {(kind, size): list(index.slots(kind, size)) for kind in ("trn3.48xlarge", "") for size in (1, 2, 4)}
+    places = {(kind, size): vars(index.places(kind, size)) for kind in ("trn3.48xlarge", "") for size in (1, 2, 4)}
     return {
         "groups": sorted(index.groups, key=lambda each: each.name),
-        "slots": slots,
+        "places": places,
+        "tally": index.tally("trn3.48xlarge", {}),
         "held": {uid: sorted(map(repr, index.held(uid))) for uid in index.holders},
         "uses": {name: index.uses(name) for name in index.in_use},
         "reserved": {name: index.reserved(name) for name in NODES},

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from ultraserver_world import START, World
 
 from controller.observe.model import Workload
 from controller.plan import placement
+from controller.plan.census import Census
 from controller.plan.context import DEFAULT_LIMITS, PlanningContext
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.places import everywhere
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import START, World
 
 TYPE = "trn3.48xlarge"
 
@@ -32,7 +34,7 @@ def counted(context: PlanningContext, size: int) -> list[placement.Slot]:
 
 
 def free(context: PlanningContext, size: int) -> list[placement.Slot]:
-    return list(context.free_slots.free(TYPE, size))
+    return list(context.free_slots.free(TYPE, size).best(everywhere("neuron_node")))
 
 
 def workload(context: PlanningContext, name: str) -> Workload:
@@ -42,10 +44,10 @@ def workload(context: PlanningContext, name: str) -> Workload:
 def test_free_slots_follow_reservations(context: PlanningContext) -> None:
     seen = []
     for name in ("one", "two"):
-        before = context.free_slots.free(TYPE, 2)
+        before = free(context, 2)
         context.holdings.reserve(workload(context, name), 0, before[0], START)
         assert [free(context, size) for size in (1, 2, 4)] == [counted(context, size) for size in (1, 2, 4)]
-        seen.append(len(before) - len(context.free_slots.free(TYPE, 2)))
+        seen.append(len(before) - len(free(context, 2)))
     context.holdings.drop(context.holdings.of(workload(context, "one").uid)[0])
     assert [free(context, size) for size in (1, 2, 4)] == [counted(context, size) for size in (1, 2, 4)]
     assert seen == [1, 1]
@@ -54,10 +56,12 @@ def test_free_slots_follow_reservations(context: PlanningContext) -> None:
 def test_shortage_has_current_numbers(context: PlanningContext) -> None:
     asks = workload(context, "one")
     before = context.free_slots.shortage(asks, 9)
-    context.holdings.reserve(workload(context, "two"), 0, context.free_slots.free(TYPE, 2)[0], START)
+    context.holdings.reserve(workload(context, "two"), 0, free(context, 2)[0], START)
     after = context.free_slots.shortage(asks, 9)
-    tally = placement.tally(context.snapshot.groups, context.holdings, TYPE)
-    assert after == placement.shortage(tally, asks, placement.most_of_a_kind(free(context, 2)), 9)
+    census = Census()
+    for group in context.snapshot.groups:
+        census.put(group.name, group, context.holdings)
+    assert after == placement.shortage(census.tally(TYPE, {}), asks, len(free(context, 2)), 9)
     assert before != after
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import devices, limits, topology
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.emulation import simulated_node
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.node.hardware import sysfs
@@ -70,8 +70,11 @@ def test_simulated_link_breaks_on_both_ends(tmp_path: Path, gone: int) -> None:
     with pytest.raises(NeuronDraError, match=f"has no connected_devices of neuron{gone}"):
         node.break_link(0, 1)
     node.restore_device(gone)
-    assert 1 in sysfs.read_node(tmp_path).devices[0].connected
-    assert 0 in sysfs.read_node(tmp_path).devices[1].connected
+    first, second, *_ = sysfs.read_node(tmp_path).devices
+    assert not isinstance(first.connected, Unread)
+    assert not isinstance(second.connected, Unread)
+    assert 1 in first.connected
+    assert 0 in second.connected
 
 
 def test_fake_node_runs_on_a_bare_python(tmp_path: Path) -> None:

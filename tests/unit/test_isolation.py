@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from ultraserver_world import World
-
 from controller.observe.model import UltraServer, Workload
 from controller.plan.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.places import everywhere
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 IDENTITY = ("namespace", "name", "uid", "version", "status", "problem", "created", "groups")
 BAD = (None, "x", -7, ())
@@ -87,7 +87,8 @@ def test_error_about_an_ultraserver_closes_it_alone() -> None:
         write.status["allocations"]
         == made.get("NeuronUltraServer", "us-u0", "neuron-dra-driver")["status"]["allocations"]
     )
-    assert not [slot for slot in index.slots("trn3.48xlarge", 4) if slot.ultraserver == "us-u0"]
+    free = index.places("trn3.48xlarge", 4).best(everywhere("neuron_node"))
+    assert "us-u0" not in [slot.ultraserver for slot in free]
 
 
 def test_workload_with_a_wrong_type_keeps_its_nodes() -> None:

@@ -18,26 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hack.generate import render
-from hack.oracle.limit_rows import (
-    CORE,
-    DENIED,
-    LABEL,
-    LEGACY,
-    NEURON,
-    ROWS,
-    Row,
-    on,
-    one,
-    pod,
-    refused,
-    sets,
-    workload,
-)
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
 from neuron_dra.migrate import rewrite
 from neuron_dra.migrate.problems import CannotMigrate
 from tests.support.built_tools import HELM, needs
+from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
 from tests.support.policies import Denied, admit, pod_specs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +149,30 @@ def test_sizes_that_the_chart_leaves_out_are_named() -> None:
 @needs_helm
 def test_devices_of_an_ultraserver_s_node_are_a_value() -> None:
     row = Row("", pod(one({NEURON: "4"}), **on("trn2u.48xlarge")))
-    assert outcome(row, "draDriver.ultraserverDevices=devices")[0] == {"a": {sets(4): "1"}}
+    undivided = "scheduler.ultraserverParts=off"
+    assert outcome(row, "draDriver.ultraserverDevices=devices", undivided)[0] == {"a": {sets(4): "1"}}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "is_divided"),
+    [
+        ((), True),
+        (("ultraserverOperator.enabled=true",), False),
+        (("ultraserverOperator.enabled=true", "scheduler.ultraserverParts=on"), True),
+        (("scheduler.ultraserverParts=off",), False),
+    ],
+)
+@pytest.mark.parametrize(("resource", "kind"), [(NEURON, "connected devices"), (CORE, "contiguous cores")])
+def test_one_of_an_ultraserver_s_node_depends_on_a_value_that_the_refusal_names(
+    values: tuple[str, ...], is_divided: bool, resource: str, kind: str
+) -> None:
+    """(32.4)"""
+    found = outcome(Row("", pod(one({resource: "1"}), **on("trn2u.48xlarge"))), *values)
+    denied = f"Nodes of instance type trn2u.48xlarge do not publish 1 {kind}{WHOLE}"
+    assert found == denied if not is_divided else not isinstance(found, str)
+    whole = {NEURON: "16", CORE: "64"}[resource]
+    assert not isinstance(outcome(Row("", pod(one({resource: whole}), **on("trn2u.48xlarge"))), *values), str)
 
 
 @needs_helm

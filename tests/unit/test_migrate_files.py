@@ -30,6 +30,7 @@ spec:
     containers:
     # the only one
     - name: 'a'
+      image: a
       command: ["sh", "-c",
                 "sleep 1"]
       resources:
@@ -157,11 +158,13 @@ def test_one_bad_file_leaves_all_files_as_they_are(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad.yaml"
-    bad.write_text(POD.replace("aws.amazon.com/neuron: 4 ", "aws.amazon.com/neuron: 4k "))
+    bad.write_text(
+        POD.replace("{name: p}", "{name: q}").replace("aws.amazon.com/neuron: 4 ", "aws.amazon.com/neuron: 4k ")
+    )
     assert migrate("--in-place", str(manifest), str(bad)) == 2
     assert manifest.read_text() == POD
     assert capsys.readouterr().err == (
-        f"neuron-dra: {bad}: document 1, Pod p: spec.containers[0].resources.limits: aws.amazon.com/neuron is '4k'; "
+        f"neuron-dra: {bad}: document 1, Pod q: spec.containers[0].resources.limits: aws.amazon.com/neuron is '4k'; "
         "write a whole number, such as 4\n"
     )
 
@@ -255,7 +258,8 @@ def test_a_reader_that_leaves_early_is_no_error(manifest: Path) -> None:
     os.close(read)
     with os.fdopen(write, "wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (141, "")
+    assert done.returncode == 141
+    assert all("note: " in line for line in done.stderr.splitlines())
 
 
 def test_the_plugin_imports_nothing_of_this_command() -> None:
@@ -297,11 +301,13 @@ def test_any_layout_is_migrated_once_and_keeps_its_comments(
     text = text.replace("\n", "\r\n") if crlf else text
     options = Options(version == "1.36")
     first = command.File("f", None, b"", text)
-    command._migrate(first, options)
+    command._parse(first)
+    command._migrate(first, options, {})
     assert (first.bad, first.problems) == ([], [])
     assert [line for line in text.splitlines() if "#" in line] == [
         line for line in first.after.splitlines() if "#" in line
     ]
     second = command.File("f", None, b"", first.after)
-    command._migrate(second, options)
+    command._parse(second)
+    command._migrate(second, options, {})
     assert second.after == first.after

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+import random
 
 import pytest
-from failing_world import break_links
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ultraserver_world import World
 
+from controller.plan.actions import Action
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.failing_world import break_links
+from tests.unit.ultraserver_world import World
 
 ANNOTATION = "neuron.aws.com/max-reserved-nodes"
 LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=datetime.timedelta(seconds=30))
@@ -161,6 +164,26 @@ def test_moving_group_leaves_the_rest_of_the_limit() -> None:
     assert has(world, "ml") == 12
 
 
+def test_nodes_are_taken_after_those_that_are_given_back() -> None:
+    """The writes of two UltraServers are made at once: the one that takes nodes may be the first."""
+    world = fleet("4")
+    world.submit("old")
+    world.settle()
+    world.delete_workload("old")
+    world.submit("new", size=2, count=2)
+    for item in world.all("Node"):
+        if item["metadata"]["name"].startswith("u0"):
+            item["spec"]["unschedulable"] = True  # nothing new is reserved where the old nodes are
+            world.put(item)
+    for _ in range(10):
+        plan = world.plan()
+        for action in sorted(plan.actions, key=lambda each: "u0" in getattr(each, "name", "")):
+            world.write(action)
+            assert has(world, "ml") <= 4
+        world.tag_nodes()
+    assert world.state("new") == ("Allocated", "Allocated")
+
+
 def test_draining_nodes_count_for_the_limit() -> None:
     world = fleet("4")
     world.submit("old")
@@ -282,6 +305,19 @@ class Namespaces(RuleBasedStateMachine):
     @rule(writes=st.none() | st.integers(0, 3))
     def step(self, writes: int | None) -> None:
         self.world.step(LIMITS, writes=writes)
+
+    @rule(seed=st.integers(0, 1000), writes=st.none() | st.integers(0, 5))
+    def step_in_any_order(self, seed: int, writes: int | None) -> None:
+        """Writes of one kind are made at once, so any of them may come first, and the others never."""
+        order = random.Random(seed)
+        ordered: list[Action] = []
+        for _, neighbours in itertools.groupby(self.world.plan(LIMITS).actions, key=type):
+            found = list(neighbours)
+            ordered += order.sample(found, len(found))
+        for action in ordered[:writes]:
+            self.world.write(action)
+            self.what_a_namespace_has_grows_within_its_limit_only()
+        self.world.tag_nodes()
 
     @invariant()
     def what_a_namespace_has_grows_within_its_limit_only(self) -> None:

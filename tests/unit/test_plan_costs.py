@@ -1,59 +1,158 @@
-"""30, net 3: the cost of a plan is counted, not timed: UltraServers and slots looked at."""
+"""30, net 3: the cost of a plan is counted, not timed: the lines of the controller that it executes.
+
+A line in a loop counts each time. NEURON_DRA_NODES is the size of the large fleet.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
-from ultraserver_world import World
 
-from controller.plan import placement
+import controller
+from controller.observe import decode
+from controller.observe.model import UltraServer, Workload
+from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import START, World
 
-BLOCKS = 12
-WAITING = 30
+SMALL = 1_000
+LARGE = int(os.environ.get("NEURON_DRA_NODES", "10000"))
+CONTROLLER = str(Path(controller.__file__).parent)
 
 
-@pytest.fixture
-def index() -> FleetIndex:
-    """A fleet for which requests of one namespace wait, each for another number of groups, none of which fits."""
-    world = World([item for number in range(BLOCKS) for item in ultraserver(f"u{number:02}")])
+def fleet(nodes: int) -> FleetIndex:
+    """Return the index of a settled fleet of UltraServers of four nodes, in places of 16, 64 and 256 nodes."""
+    world = World(ultraserver("u0"))
     world.settle()
-    for number in range(WAITING):
-        world.submit(f"w{number:02}", size=4, count=BLOCKS + 1 + number)
-    world.settle()
-    return FleetIndex.of(world.snapshot())
+    made = decode.snapshot(world.objects.values())
+    [stored] = made.ultraservers
+    index = FleetIndex()
+    for number in range(nodes // 4):
+        name = f"u{number:05}"
+        layers = (f"a{number // 64}", f"b{number // 16}", f"c{number // 4}")
+        for node in made.nodes:
+            index.put_node(node.name.replace("u0", name), replace(node, name=node.name.replace("u0", name)))
+        for each in made.published:
+            copy = replace(each, name=each.name.replace("u0", name), ultraserver_id=name, layers=layers)
+            index.put_published(copy.name, copy)
+        index.put_ultraserver(f"us-{name}", renamed(stored, name))
+    index.refresh()
+    while (plan := plan_of(index, START)).actions:
+        written(index, plan.actions)
+        index.settle(plan.settled, plan.settled_nodes)
+    index.settle(plan.settled, plan.settled_nodes)
+    return index
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many UltraServers were looked at, by function."""
-    found: Counter[str] = Counter()
+def renamed(stored: UltraServer, name: str) -> UltraServer:
+    """Return another UltraServer like this one."""
+    topology = [{**entry, "nodeName": entry["nodeName"].replace("u0", name)} for entry in stored.spec["topology"]]
+    status = {**stored.status, "ultraserverId": name}
+    return replace(stored, name=f"us-{name}", uid=name, spec={**stored.spec, "topology": topology}, status=status)
 
-    def counting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(groups: Any, *rest: Any) -> Any:
-            groups = list(groups)
-            found[name] += len(groups)
-            return real(groups, *rest)
 
-        return call
+def written(index: FleetIndex, actions: Any) -> None:
+    """Store the statuses of UltraServers, and the labels and topologies as if they had no effect on a plan."""
+    for action in actions:
+        if isinstance(action, WriteUltraServerStatus):
+            before = index.ultraserver_by_name[action.name]
+            item = {
+                "metadata": {"name": before.name, "uid": before.uid, "resourceVersion": "2", "generation": 1},
+                "spec": before.spec,
+                "status": action.status,
+            }
+            index.put_ultraserver(action.name, decode.ultraserver(item))
+        elif hasattr(action, "labels"):
+            labels = {name: value for name, value in action.labels.items() if value is not None}
+            node = index.node_by_name[action.name]
+            index.put_node(action.name, replace(node, labels={**node.labels, **labels}))
+        else:
+            raise AssertionError(action)
+    index.refresh()
 
-    for name in ("tally", "slots"):
-        monkeypatch.setattr(placement, name, counting(name, getattr(placement, name)))
+
+def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
+    """Return a workload of groups of four nodes."""
+    meta = {"name": name, "namespace": namespace, "uid": name, "creationTimestamp": "2026-03-01T12:00:00Z"}
+    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": count}
+    finalizers = ["neuron.aws.com/ultraserver-workload"]
+    return decode.workload({"metadata": {**meta, "resourceVersion": "1", "finalizers": finalizers}, "spec": spec})
+
+
+def lines(call: Callable[[], object]) -> int:
+    """Return how many lines of the controller a call executes."""
+    executed = 0
+
+    def local(_: FrameType, event: str, __: object) -> Any:
+        nonlocal executed
+        executed += event == "line"
+        return local
+
+    def trace(frame: FrameType, _: str, __: object) -> Any:
+        return local if frame.f_code.co_filename.startswith(CONTROLLER) else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return executed
+
+
+def cost(index: FleetIndex, workloads: list[Workload]) -> int:
+    """Return what it costs to follow new workloads and plan them; nothing is stored."""
+
+    def decide() -> None:
+        for each in workloads:
+            index.put_workload(each.uid, each)
+        index.refresh()
+        plan_of(index, START)
+
+    found = lines(decide)
+    for each in workloads:
+        index.put_workload(each.uid, None)
     return found
 
 
-def test_distinct_requests_share_one_count_of_the_fleet(index: FleetIndex, counted: Counter[str]) -> None:
-    plan_of(index, World().now)
-    assert counted["tally"] <= BLOCKS
+@pytest.fixture(scope="module")
+def small() -> FleetIndex:
+    return fleet(SMALL)
 
 
-def test_plan_without_a_change_counts_nothing(index: FleetIndex, counted: Counter[str]) -> None:
-    plan_of(index, World().now)
-    counted.clear()
-    plan_of(index, World().now)
-    assert counted == Counter()
+@pytest.fixture(scope="module")
+def large() -> FleetIndex:
+    return fleet(LARGE)
+
+
+def test_decision_costs_the_same_in_any_fleet(small: FleetIndex, large: FleetIndex) -> None:
+    """The smallest place with room is found, and the best fits in it, without a look at the others."""
+    eight = [workload("w", count=2)]
+    assert 0 < cost(large, eight) <= 2 * cost(small, eight)
+
+
+def test_burst_costs_as_many_times_as_it_has_workloads(small: FleetIndex, large: FleetIndex) -> None:
+    burst = [workload(f"w{number:03}", count=2) for number in range(100)]
+    assert cost(large, burst) <= 2 * cost(small, burst)
+    assert cost(large, burst) <= 200 * cost(large, burst[:1])
+
+
+def test_changed_free_numbers_count_the_fleet_not_again(large: FleetIndex) -> None:
+    """Between workloads that wait, others are reserved: the message of each has other numbers."""
+    wide = [workload(f"a{number:02}", count=LARGE // 4 + number) for number in range(20)]
+    mixed = [workload(f"{'ab'[number % 2]}{number:02}", count=(LARGE, 2)[number % 2]) for number in range(40)]
+    assert cost(large, wide) <= 40 * cost(large, wide[:1])
+    assert cost(large, mixed) <= 80 * cost(large, mixed[:2])
+
+
+def test_plan_without_a_change_costs_nothing(small: FleetIndex, large: FleetIndex) -> None:
+    assert cost(large, []) <= 1.1 * cost(small, []) < 500

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from controller.observe.discovery import Group
 from controller.observe.model import PublishedNode
-from controller.plan import placement
-from controller.plan.placement import Slot, choose, links_up
+from controller.plan import placement, places
+from controller.plan.placement import Slot, links_up
+from controller.plan.places import Overlay, Places
 
 TYPE = "trn3.48xlarge"
 
@@ -148,6 +150,14 @@ def slot(name: str, kind: str = "neuron_node", layers: tuple[str | None, ...] = 
     return Slot(ultraserver=name, kind=kind, nodes=(f"{name}-n",), layers=layers, **values)
 
 
+def choose(free: Iterable[Slot], count: int, **more: Any) -> tuple[Slot, ...] | None:
+    """Choose among these free slots."""
+    kept = Places()
+    for each in free:
+        kept.add(each)
+    return places.choose(Overlay(kept), count, **more)
+
+
 def names(chosen: tuple[Slot, ...] | None) -> list[str] | None:
     return None if chosen is None else [each.ultraserver for each in chosen]
 
@@ -160,8 +170,8 @@ def test_slots_are_of_one_kind() -> None:
     assert names(choose(free, 1, kind="neuron_device")) == ["q"]
     assert choose(free, 2, kind="neuron_node") is None
     assert choose(free, 3) is None
-    assert placement.most_of_a_kind(free) == 2
-    assert placement.most_of_a_kind([]) == 0
+    assert placement.most_of_a_kind({"neuron_node": 1, "neuron_device": 2}) == 2
+    assert placement.most_of_a_kind({}) == 0
 
 
 def test_tightest_slot_is_chosen() -> None:

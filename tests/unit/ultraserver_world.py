@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from controller.observe import decode
-from controller.observe.model import API_VERSION, Snapshot
+from controller.observe.model import API_VERSION, Snapshot, Turn
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -43,6 +43,7 @@ class World:
         self.version = 0
         self.silent: set[str] = set()  # nodes whose plugin sets no tag
         self.budget: dict[str, str] = {}  # pods that may not be evicted, by UID, and why
+        self.turns: Mapping[tuple[str, str], Turn] = {}
         self.log: list[Action] = []
         for item in objects:
             self.put(item)
@@ -131,7 +132,7 @@ class World:
     # Time
 
     def snapshot(self) -> Snapshot:
-        return replace(decode.snapshot(self.objects.values()), blocked_evictions=self.budget)
+        return replace(decode.snapshot(self.objects.values()), blocked_evictions=self.budget, turns=self.turns)
 
     def plan(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
         return plan(self.snapshot(), self.now, limits)
@@ -139,6 +140,7 @@ class World:
     def step(self, limits: Limits = DEFAULT_LIMITS, *, writes: int | None = None) -> Plan:
         """Plan, write, and update the nodes' tags. `writes` is the number after which the controller dies."""
         made = self.plan(limits)
+        self.turns = made.turns
         for action in made.actions[:writes]:
             self.write(action)
         self.tag_nodes()

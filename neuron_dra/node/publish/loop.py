@@ -225,6 +225,7 @@ class Publishing:
         why = self._device_plugin.why(node)
         refuse = self._settings.device_plugin_coexistence == "refuse"
         self._reports.device_plugin(why, refuse=refuse)
+        self._reports.pods_unlisted(self._device_plugin.unlisted)
         if why and refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""

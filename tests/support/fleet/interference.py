@@ -24,7 +24,7 @@ from tests.support.fleet.run import Outcome, run
 from tests.support.fleet.safety import Violation
 from tests.support.fleet.schedule import Schedule
 from tests.support.fleet.tenants import LIMIT, ROGUE
-from tests.support.fleet.view import state
+from tests.support.fleet.view import condition, parsed, state
 
 ACTORS: Final = frozenset({"tenants", "rogues"})
 TENANT: Final = TENANTS[0]
@@ -34,6 +34,8 @@ GIANT_S: Final = 1800.0
 """The time for which one large workload may delay others: the controller's --starvation-limit."""
 NEAR_S: Final = 10.0  # a node that the tenant's pod has just taken causes another choice
 LOOK_S: Final = 0.1
+MINUTE_S: Final = 60
+ROTATE_S: Final = 600
 
 
 class Tenant:
@@ -221,6 +223,40 @@ async def allocated(fleet: Fleet, size: int, count: int, tenant: Tenant | None, 
                 with contextlib.suppress(ApiError):
                     await tenant.act()
     return fleet.clock.elapsed - began
+
+
+async def rotate(fleet: Fleet, steps: int) -> None:
+    """A tenant always waits for the whole fleet, with a new request each time. Raises Violation.
+
+    One node is taken, so that it never gets it. The victim's jobs need a node each, for a minute.
+    """
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    await fleet.submit("holder", 1, 1)
+    await fleet.settle("one node is taken")
+    held: list[float] = []  # when a job of the victim was seen to be held back
+    for number in range(steps):
+        await fleet.submit(f"giant{number}", 1, len(fleet.nodes), namespace=TENANT)
+        await fleet.submit(f"job{number}", 1, 1)
+        for each in fleet.workloads():
+            meta = each["metadata"]
+            age_s = (fleet.clock.now() - parsed(meta["creationTimestamp"])).total_seconds()
+            if (meta["namespace"] == TENANT and age_s > GIANT_S) or _has_run(each):
+                await fleet.remove(NEURON_WORKLOADS, meta["namespace"], meta["name"])
+        for _ in range(ROTATE_S // MINUTE_S):
+            await fleet.sleep(MINUTE_S)
+            jobs = (each for each in fleet.workloads() if each["metadata"]["namespace"] == USERS)
+            if any(condition(each, "Ready").get("reason") == "WaitsForOlder" for each in jobs):
+                held.append(fleet.clock.elapsed)
+    fleet.trace(f"jobs were held back for {len(held)} min of {steps * ROTATE_S // MINUTE_S}")
+    most = max(sum(first <= each < first + 2 * GIANT_S for each in held) for first in held)
+    if most > GIANT_S // MINUTE_S + 1:
+        raise Violation(f"jobs were held back for {most} min of {2 * GIANT_S / MINUTE_S:.0f}")
+
+
+def _has_run(workload: Obj) -> bool:
+    """Return True if it is a job of the victim that has its node."""
+    return workload["metadata"]["name"].startswith("job") and state(workload) == "Allocated"
 
 
 def beside_a_victim(seed: int, *, ultraservers: int = 2, steps: int = STEPS, **more: Any) -> Outcome:

@@ -145,6 +145,12 @@ argocd.argoproj.io/hook: Skip
 - name: CONNECTED_SIZES
   value: {{ join "," . | quote }}
 {{- end }}
+- name: ULTRASERVER_PARTS
+  value: {{ $.Values.scheduler.ultraserverParts | default "auto" | quote }}
+{{- with $.Values.scheduler.oldestRelease }}
+- name: CONNECTED_SETS_OLDEST_RELEASE
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- with .emulationMode }}
 - name: NEURON_DRA_DRIVER_EMULATION_MODE

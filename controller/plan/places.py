@@ -1,0 +1,165 @@
+"""Free slots by place in the network, kept sorted by fit: a choice looks at what it takes, not at the fleet. No I/O."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+
+from controller.plan.placement import KINDS, Slot
+
+EVERYWHERE = -1
+"""The depth of the place that has all slots."""
+
+Place = tuple[str, int, str]
+"""A resourceType, the depth of a network layer, and the layer's name."""
+
+_FIT = attrgetter("fit")
+
+
+def everywhere(kind: str) -> Place:
+    """Return the place that has all slots of a resourceType."""
+    return kind, EVERYWHERE, ""
+
+
+def places_of(slot: Slot) -> Iterator[Place]:
+    """Yield the places that a slot is in."""
+    yield everywhere(slot.kind)
+    for depth, name in enumerate(slot.layers):
+        if name is not None:
+            yield slot.kind, depth, name
+
+
+class Places:
+    """The free slots of one instance type and size."""
+
+    def __init__(self) -> None:
+        self._slots: dict[Place, list[Slot]] = {}  # the best fit first
+        self._numbers: dict[tuple[str, int], list[tuple[int, str]]] = {}  # sorted, with the names of the places
+
+    def add(self, slot: Slot) -> None:
+        """Add a slot."""
+        for place in places_of(slot):
+            found = self._slots.setdefault(place, [])
+            bisect.insort(found, slot, key=_FIT)
+            self._count(place, len(found) - 1, len(found))
+
+    def remove(self, slot: Slot) -> None:
+        """Remove a slot that was added."""
+        for place in places_of(slot):
+            found = self._slots[place]
+            del found[bisect.bisect_left(found, slot.fit, key=_FIT)]
+            self._count(place, len(found) + 1, len(found))
+            if not found:
+                del self._slots[place]
+
+    def best(self, place: Place) -> Sequence[Slot]:
+        """Return the slots in a place, the best fit first."""
+        return self._slots.get(place, ())
+
+    def number(self, place: Place) -> int:
+        """Return the number of slots in a place."""
+        return len(self._slots.get(place, ()))
+
+    def by_number(self, kind: str, depth: int, at_least: int) -> Iterator[tuple[int, str]]:
+        """Yield number and name of the places of a layer that have enough slots, the smallest first."""
+        found = self._numbers.get((kind, depth), [])
+        for position in range(bisect.bisect_left(found, (at_least, "")), len(found)):
+            yield found[position]
+
+    def _count(self, place: Place, before: int, now: int) -> None:
+        """Follow a change of the number of slots in a place."""
+        kind, depth, name = place
+        found = self._numbers.setdefault((kind, depth), [])
+        if before:
+            del found[bisect.bisect_left(found, (before, name))]
+        if now:
+            bisect.insort(found, (now, name))
+        if not found:
+            del self._numbers[kind, depth]
+
+
+class Overlay:
+    """Free slots during a plan: the slots of some UltraServers are replaced, and what is below stays as it is."""
+
+    def __init__(self, below: Places) -> None:
+        self._below = below
+        self._own = Places()
+        self._hidden: Counter[Place] = Counter()  # how many slots of a place below are replaced
+        self._touched: dict[tuple[str, int], set[str]] = {}  # names of the places whose number differs
+        self._of: dict[str, Sequence[Slot]] = {}  # by UltraServer, the slots that replace those below
+
+    def put(self, ultraserver: str, below: Iterable[Slot], now: Sequence[Slot]) -> None:
+        """Replace the slots of an UltraServer; `below` are those that it has there."""
+        if ultraserver not in self._of:
+            for slot in below:
+                self._hidden.update(self._touch(slot))
+        for slot in self._of.get(ultraserver, ()):
+            self._own.remove(slot)
+        for slot in now:
+            self._touch(slot)
+            self._own.add(slot)
+        self._of[ultraserver] = now
+
+    def number(self, place: Place) -> int:
+        """Return the number of slots in a place."""
+        return self._below.number(place) - self._hidden[place] + self._own.number(place)
+
+    def of_a_kind(self) -> Counter[str]:
+        """Return the number of slots by resourceType."""
+        return Counter({kind: self.number(everywhere(kind)) for kind in KINDS})
+
+    def best(self, place: Place) -> Iterator[Slot]:
+        """Yield the slots in a place, the best fit first."""
+        below = (slot for slot in self._below.best(place) if slot.ultraserver not in self._of)
+        return heapq.merge(below, self._own.best(place), key=_FIT)
+
+    def smallest(self, kind: str, depth: int, at_least: int) -> Place | None:
+        """Return the place of a layer with the fewest slots that are enough; None if no place has enough."""
+        touched = self._touched.get((kind, depth), set())
+        found = ((self.number((kind, depth, name)), name) for name in touched)
+        fitting = [each for each in found if each[0] >= at_least]
+        others = (each for each in self._below.by_number(kind, depth, at_least) if each[1] not in touched)
+        fitting += itertools.islice(others, 1)
+        return (kind, depth, min(fitting)[1]) if fitting else None
+
+    def _touch(self, slot: Slot) -> list[Place]:
+        """Note that the numbers of a slot's places differ; return these."""
+        places = list(places_of(slot))
+        for kind, depth, name in places:
+            self._touched.setdefault((kind, depth), set()).add(name)
+        return places
+
+
+def choose(free: Overlay, count: int, *, kind: str | None = None, near: Sequence[Slot] = ()) -> tuple[Slot, ...] | None:
+    """Return `count` slots, or None if there are fewer of one resourceType.
+
+    They share the deepest network layer that has enough free slots, and of several such places the smallest; within it
+    the best fits are chosen. Without a common layer the best fits are spread. `kind` and `near` are resourceType and
+    slots that the workload has.
+    """
+    for wanted in (kind,) if kind else KINDS:
+        if free.number(everywhere(wanted)) >= count:
+            place = _closest(free, wanted, count, near)
+            return tuple(itertools.islice(free.best(place), count))
+    return None
+
+
+def _closest(free: Overlay, kind: str, count: int, near: Sequence[Slot]) -> Place:
+    """Return the place of `count` slots that are as close in the network as possible to each other and to `near`."""
+    if count + len(near) == 1:
+        return everywhere(kind)
+    for depth in (2, 1, 0):
+        there = {slot.layers[depth] for slot in near}
+        if not there:
+            place = free.smallest(kind, depth, count)
+            if place is not None:
+                return place
+        elif len(there) == 1:
+            name = there.pop()
+            if name is not None and free.number((kind, depth, name)) >= count:
+                return kind, depth, name
+    return everywhere(kind)

@@ -1,0 +1,66 @@
+"""The requests of the claim that the scheduler makes for extended resources that DeviceClasses serve. Pure.
+
+A container that ends before the main ones start uses the devices of later containers that stay, under the same name.
+What they do not have is requested once, for all such containers.
+
+Source: kubernetes@v1.37.0 pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go,
+createRequestsAndMappings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neuron_dra.core.wire import Obj, Wire
+
+
+def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
+    """Return the requests; `class_of` returns the DeviceClass that serves a resource, or an empty string."""
+    spec = pod.get("spec") or {}
+    inits = list(spec.get("initContainers") or ())
+    containers = [*inits, *(spec.get("containers") or ())]
+    ends = [index < len(inits) and each.get("restartPolicy") != "Always" for index, each in enumerate(containers)]
+    wanted = [_requested(each) for each in containers]
+    found: list[Obj] = []
+    for resource in sorted({name for each in wanted for name in each}):
+        device_class = class_of(resource)
+        if device_class:
+            found += _of_resource(resource, device_class, wanted, ends)
+    return sorted(found, key=lambda request: str(request["name"]))
+
+
+def _requested(container: Wire) -> dict[str, Any]:
+    """Return what a container requests; the API server takes over limits without a request."""
+    resources = container.get("resources") or {}
+    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+
+
+def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, Any]], ends: Sequence[bool]) -> list[Obj]:
+    stay: list[Obj | None] = [
+        None if ends[index] else _request(index, resource, device_class, _count(each, resource), each)
+        for index, each in enumerate(wanted)
+    ]
+    largest: Obj | None = None
+    for index, each in enumerate(wanted):
+        if not ends[index]:
+            continue
+        shared = sum(int(request["exactly"]["count"]) for request in stay[index:] if request is not None)
+        made = _request(index, resource, device_class, _count(each, resource) - shared, each)
+        if made is not None and (largest is None or largest["exactly"]["count"] < made["exactly"]["count"]):
+            largest = made
+    return [request for request in (largest, *stay) if request is not None]
+
+
+def _count(wanted: dict[str, Any], resource: str) -> int:
+    amount = str(wanted.get(resource, 0))
+    return int(amount) if amount.isdecimal() else 0
+
+
+def _request(index: int, resource: str, device_class: str, count: int, wanted: dict[str, Any]) -> Obj | None:
+    """Return the request of a container for more devices; None if it needs none."""
+    if count <= 0:
+        return None
+    name = f"container-{index}-request-{sorted(wanted).index(resource)}"
+    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": count}
+    return {"name": name, "exactly": exactly}

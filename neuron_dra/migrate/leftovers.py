@@ -1,0 +1,92 @@
+"""Old resource names that are left in a document after it was rewritten: none passes without a line. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+OLD: Final = re.compile(r"aws\.amazon\.com(?:/|~1)neuron(?:core|device)?(?![\w.-])")
+
+COUNTING: Final = {
+    "ResourceQuota": "docs/limits.md",
+    "LimitRange": "docs/limits.md",
+    "ClusterQueue": "docs/kueue.md",
+    "Cohort": "docs/kueue.md",
+    "NodePool": "docs/autoscaling.md",
+    "Provisioner": "docs/autoscaling.md",
+}
+"""Kinds that count or limit resources by their names, and the page about each."""
+
+_EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An old name at a place of a document; what it means there."""
+
+    where: str
+    text: str
+    is_problem: bool
+
+
+def found(document: Any) -> list[Left]:
+    """Return the old names in a document, those that need somebody's attention first."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind in COUNTING:
+        names = sorted({match for _, text, _ in _texts(document, "") for match in _names(text)})
+        if not names:
+            return []
+        text = f"{' and '.join(names)} counts nothing after this; see {COUNTING[str(kind)]}"
+        return [Left(str(kind), text, is_problem=False)]
+    return sorted((_left(*each) for each in _texts(document, "")), key=lambda left: not left.is_problem)
+
+
+def _texts(value: Any, where: str, above: Any = None) -> Iterator[tuple[str, str, Any]]:
+    """Yield each key or string that has an old name: its place, the text, and the key's value or the string's key."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            at = f"{where}.{key}" if where else str(key)
+            if isinstance(key, str) and OLD.search(key):
+                yield at, key, item
+            yield from _texts(item, at, key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{where}[{index}]", above)
+    elif isinstance(value, str) and OLD.search(value):
+        yield where, value, above
+
+
+def _names(text: str) -> list[str]:
+    return [match[0].replace("~1", "/") for match in OLD.finditer(text)]
+
+
+def _left(where: str, text: str, beside: Any) -> Left:
+    names = " and ".join(dict.fromkeys(_names(text)))
+    if re.search(r"\b(tolerations|taints)\[\d+\]\.key$", where):
+        return Left(where, f"{names} stays: it is about a taint, which nodes may still have", is_problem=False)
+    if text.startswith("/") and "~1" in text:
+        return Left(where, f"a JSON patch of {names} is left alone; {RENDER}", is_problem=True)
+    if "\n" in text or (beside == "patch" and text != names):
+        return Left(where, f"text with {names} is left alone; if it is a patch, {RENDER}", is_problem=True)
+    if text == names and str(beside) == "0":
+        return Left(where, f"{names} is 0 and is left alone", is_problem=False)
+    if text == names:
+        return Left(where, f"{names} is left alone; change it by hand", is_problem=True)
+    return Left(where, f"a text mentions {names} and is left alone", is_problem=False)
+
+
+RENDER: Final = "render the whole first, as with: kubectl kustomize DIR | neuron-dra migrate -"
+
+
+def lines(left: list[Left]) -> list[str]:
+    """Return a line for each kind of remark, with the first places that it is about."""
+    by_text: dict[str, list[str]] = {}
+    for each in left:
+        by_text.setdefault(each.text, []).append(each.where)
+    result = []
+    for text, places in by_text.items():
+        more = f" and {len(places) - _EXAMPLES} more places" if len(places) > _EXAMPLES else ""
+        result.append(f"{', '.join(places[:_EXAMPLES])}{more}: {text}")
+    return result
