@@ -356,6 +356,9 @@ class SimulatedNode:
         """Return the path of a device's file. Raises NeuronDraError if it does not exist."""
         path = self.folder(device_id) / name
         if not path.exists():
+            moved = self.folder(device_id).glob(f"**/{path.name}")  # of emulation/moved_layout
+            path = next((each for each in moved if not {"neuron_core0", "mirror"}.intersection(each.parts)), path)
+        if not path.exists():
             ids = self.device_ids()
             have = (
                 f"it has neuron{ids[0]}" + (f" to neuron{ids[-1]}" if ids[1:] else "") if ids else "it has no devices"

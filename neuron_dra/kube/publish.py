@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from neuron_dra.core import health, names, slices
+from neuron_dra.core import health, names, signals, slices
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
@@ -120,7 +120,7 @@ class SlicePublisher:
 
         If the API server rejects the object, it counts as keeping none. Raises ApiError for other errors.
         """
-        taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
+        taint = {"key": health.TAINT_KEY, "value": signals.MISSING, "effect": "NoSchedule"}
         (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
         try:
             stored = await self._probe(item, pool)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi, devices, health, names, topology
+from neuron_dra.core import cdi, devices, health, names, signals, topology
 from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.members import Cores
@@ -179,7 +179,7 @@ class Hardware:
 
         A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
         """
-        visible = [reason for reason in reasons if self._dev.is_hosts or reason != health.DEVICE_FILE_MISSING]
+        visible = [reason for reason in reasons if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING]
         watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
