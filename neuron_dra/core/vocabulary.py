@@ -138,6 +138,7 @@ EVENTS: Final = (
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
+    Word("NeuronRivalPublisher", "Node", "another program writes the node's ResourceSlices; remove it"),
     Word(
         "NeuronStateNotFlushed",
         "Node",

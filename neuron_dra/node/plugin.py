@@ -165,7 +165,14 @@ class Plugin:
             timing,
             self.dirty,
             Sources(self.hardware, self.node, self.device_plugin, connected),
-            Inventory(self.prepared, self.recovery, self.claims, self._adopted),
+            Inventory(
+                self.prepared,
+                self.recovery,
+                self.claims,
+                self._adopted,
+                Path(self.settings.kubelet_pod_resources_socket),
+                self._timing.prepare,
+            ),
             tags,
             self.publisher_lock,
             publisher,
@@ -240,6 +247,7 @@ class Plugin:
                 "watch UltraServer": self.ultraserver.run(),
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
+                "list other drivers' claims": self.publishing.inventory.run(),
                 "post events": self.events.run(),
                 "remove stale sockets": StaleSockets(self.settings, self._files).run(
                     self._timing.kubelet.stale_sockets_s

@@ -13,7 +13,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.node.prepare import claim_status
+from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker, with_timing
@@ -205,7 +205,7 @@ def test_device_in_two_requests_has_one_entry() -> None:
 
 
 def errors_of_statuses(caplog: pytest.LogCaptureFixture) -> list[str]:
-    records = [each for each in caplog.records if each.name == claim_status.__name__]
+    records = [each for each in caplog.records if each.name == ClaimStatus.__module__]
     return [each.__dict__["error"] for each in records if hasattr(each, "error")]
 
 
