@@ -74,6 +74,18 @@ class UltraServerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """NUMA nodes of PCI functions.
+
+    - `efa`: function and NUMA node of those that may be EFA interfaces; one without a NUMA node is not in it.
+    - `neuron`: the NUMA node of the functions that are bound to the kernel driver; None if they differ or one has none.
+    """
+
+    efa: tuple[tuple[str, int], ...] = ()
+    neuron: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """All readings from one node's sysfs, /dev and DMI.
 
@@ -88,6 +100,7 @@ class NodeFacts:
     devices: tuple[DeviceFacts, ...]
     ultraserver: UltraServerFacts = field(default_factory=UltraServerFacts)
     hanging: tuple[str, ...] = ()
+    numa: NumaFacts = field(default_factory=NumaFacts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import linked, members, names
+from neuron_dra.core import limits, linked, members, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.counters import CounterSet
-from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.core.devices import Attribute, Device, numa_node
 from neuron_dra.core.topology import Node
 
 DEVICES_AT_MOST: Final = 256
@@ -147,6 +147,7 @@ class _Maker:
     """
 
     def __init__(self, node: Node, spec: InstanceType, links: Collection[linked.Pair], *, with_node: bool) -> None:
+        self._node = node
         self._spec = spec
         self._links = links
         self._with_node = with_node
@@ -225,7 +226,12 @@ class _Maker:
     def set_of(self, ids: tuple[int, ...]) -> Partition:
         """Return the device for a connected set, named after its size and first device."""
         name = f"{names.SET_PREFIX}{len(ids)}-{ids[0]}"
-        attributes = {**self._common, "deviceId": Attribute("int", ids[0]), "resourceType": Attribute("string", SET)}
+        attributes = {
+            **self._common,
+            "deviceId": Attribute("int", ids[0]),
+            "resourceType": Attribute("string", SET),
+            **numa_node(self._node, ids),
+        }
         return self._of_devices(Device(name, ids, attributes), ids)
 
     def _of_devices(self, device: Device, ids: Sequence[int]) -> Partition:
@@ -233,6 +239,8 @@ class _Maker:
         cores = frozenset(core for device_id in ids for core in self._cores_of(device_id))
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
         attributes = {**device.attributes, **_sizes(len(ids), len(cores))}
+        if len(attributes) + len(device.capacity) > limits.ROOM:
+            attributes.pop(names.NUMA_NODE, None)  # a device of a Trn2 UltraServer, which has all attributes there are
         return Partition(replace(device, attributes=attributes, consumes=(used,)), cores)
 
     # Parts of devices, and ranges of cores
@@ -278,6 +286,7 @@ class _Maker:
             "deviceId": Attribute("int", ids[0]),
             "resourceType": Attribute("string", CORES),
             "cores": Attribute("int", len(cores)),
+            **numa_node(self._node, ids),
         }
         device = Device(f"{names.CORES_PREFIX}{len(cores)}-{cores.start}", ids, attributes, consumes=tuple(consumes))
         return Partition(device, frozenset(cores))

@@ -8,11 +8,11 @@ and the finding becomes an Event and the metric neuron_dra_findings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.catalogue import InstanceType
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,6 +38,7 @@ class NeuronDevice:
     - `memory_bytes`: device memory from the catalogue; None for an unknown instance type.
     - `connected`: ids of the devices to which both ends report a link.
     - `dev`: major and minor number of the device file; None if unread.
+    - `numa_node`: of the host's CPUs and memory next to it; None if unknown.
     - `device_file`: True if /dev/neuronN exists, False if it does not and the device cannot be used, None if unknown.
     - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
@@ -48,6 +49,7 @@ class NeuronDevice:
     connected: frozenset[int]
     dev: tuple[int, int] | None
     device_file: bool | None
+    numa_node: int | None = None
     reported: frozenset[int] | None = None
 
     @property
@@ -105,7 +107,13 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         )
     linked = _links(facts, spec, findings)
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
-    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
+    devices = tuple(
+        replace(
+            _device(device, spec, linked[device.device_id], findings),
+            numa_node=_numa_node(device.device_id, spec, facts.numa),
+        )
+        for device in in_order
+    )
     _count(facts, spec, findings)
     findings += hangs(facts.hanging)
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
@@ -252,6 +260,18 @@ def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] |
     if spec is not None and spec.shape == "switch":
         return frozenset(range(spec.device_count)) - {facts.device_id}
     return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
+
+
+def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> int | None:
+    """Return a device's NUMA node; None if it is unknown.
+
+    Where the map of EFA interfaces is known, it is that of the device's EFA function, which is on a bus next to the
+    device's own. Elsewhere nothing tells which function is which device, so it is known only if all have the same.
+    """
+    if spec is None or spec.efa is None:
+        return numa.neuron
+    function = spec.efa[device_id] if device_id < len(spec.efa) else ""
+    return dict(numa.efa).get(function)
 
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:

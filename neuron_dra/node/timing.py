@@ -20,7 +20,8 @@ class HardwareTiming:
     """Of the readings of sysfs."""
 
     period_s: float = seconds(10.0, "between readings of the hardware")
-    deadline_s: float = seconds(10.0, "for a whole reading, and for each file in the search for one that hangs")
+    deadline_s: float = seconds(10.0, "for each file, and for a claim that waits for the first reading")
+    slow_s: float = seconds(60.0, "for a whole reading whose files all answer; after it, health is unknown")
     probe_s: float = seconds(30.0, "between attempts to read a file that hangs")
 
 

@@ -21,7 +21,10 @@ Texts = list[bytes | None]
 """The contents of each file, in the order of the layout; None if none of its candidates can be read."""
 
 Groups = Sequence[Sequence[str]]
-"""For each file its candidate paths; the first that can be read is used."""
+"""For each file its candidate paths; the first that can be read is used.
+
+A path with a folder `*` stands for the files of all PCI functions there, a line each; all must be readable.
+"""
 
 Raw = tuple[Texts, list[int], Texts, dict[int, tuple[int, Texts] | None]]
 """The node's files, the device ids, the class's files, and for each device the kind of its file in /dev and its own
@@ -74,7 +77,7 @@ def read(
                 continue
             note(path)
             try:
-                return source.contents(f"{root}/{path}")
+                return _contents(source, f"{root}/{path}")
             except (OSError, ValueError):
                 continue
         return None
@@ -94,6 +97,14 @@ def read(
         ids = []
     classes = [text(f"{CLASS}/", candidates) for candidates in of_class]
     return texts, ids, classes, {number: device(number) for number in ids}
+
+
+def _contents(source: Source, path: str) -> bytes:
+    folder, several, name = path.partition("/*/")
+    if not several:
+        return source.contents(path)
+    functions = sorted(each for each in source.names(folder) if ":" in each)
+    return b"\n".join(source.contents(f"{folder}/{function}/{name}") for function in functions)
 
 
 _DEVICE = f"{CLASS}/neuron"

@@ -16,7 +16,7 @@ from typing import Final
 
 from neuron_dra.core import health
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
-from neuron_dra.node.hardware import helper
+from neuron_dra.node.hardware import helper, pci
 from neuron_dra.node.hardware.helper import CLASS, Raw
 
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
@@ -54,7 +54,7 @@ ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 LAYOUT: Final = (
-    (PRODUCT_NAME, DRIVER_VERSION),
+    (PRODUCT_NAME, DRIVER_VERSION, *pci.FILES),
     tuple(ULTRASERVER_FILES.values()),
     tuple(DEVICE_FILES.values()),
 )
@@ -106,13 +106,14 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     left_out = set(hanging)
     node, ids, of_class, _ = raw if before is None else with_earlier(raw, before, left_out)
     devices = raw[3]
-    product_name, driver_version = (_decoded(text) for text in node)
+    product_name, driver_version = (_decoded(text) for text in node[:2])
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
         devices=tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids),
         ultraserver=_ultraserver(of_class),
         hanging=tuple(sorted(left_out)),
+        numa=pci.numa(node[2:]),
     )
 
 
