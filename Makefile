@@ -35,7 +35,7 @@ check-lint: setup
 	@$(BIN)/ruff check --quiet .
 
 check-types: setup | build
-	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller hack tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller hack tests > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
 
 check-imports: setup | build
 	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }

@@ -11,6 +11,7 @@ from typing import Any
 
 from neuron_dra import setting_table
 from neuron_dra.arguments import OBJECT_NAME
+from neuron_dra.core import releases
 from neuron_dra.errors import SettingsError
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, settings_of, truth_or_empty
 
@@ -92,6 +93,10 @@ class PluginSettings:
         env="NEURON_DRA_DRIVER_EMULATION_MODE",
     )
     host_root: str = _setting("", "folder with the host's sys, dev and proc")
+    host_dev: str = _setting(
+        "/host/dev",
+        "folder where the host's /dev is mounted, to find devices without a file; if missing, that is unknown",
+    )
     boot_id_file: str = _setting("/host/boot_id", "file with the host's boot id; if missing, /proc is read")
     ultraserver_devices: str = _setting(
         "node",
@@ -102,12 +107,17 @@ class PluginSettings:
     connected_sets: bool = _setting(
         False,
         "publish connected sets of devices and core partitions too, each as one device that shares counters with the "
-        "others (docs/connected-sets.md); needs Kubernetes 1.36",
+        "others (docs/connected-sets.md); needs Kubernetes 1.36.3",
+    )
+    connected_sets_oldest_release: str = _setting(
+        releases.text(releases.OLDEST_FOR_SETS),
+        "the first release of the API server with which connected sets are published; an earlier one if your vendor "
+        "has ported back the mends that docs/compatibility.md lists, or any for no check",
     )
     connected_sizes: str = _setting(
         "",
         "the sizes to publish, such as connected-4,cores-9, the most important ones first; empty means all that fit "
-        "below 256 devices a node",
+        "below the most devices that a node publishes, 256, or 511 on Inf1",
     )
     enable_ultraserver_operator: bool = _setting(
         False,
@@ -172,6 +182,12 @@ class PluginSettings:
         """The sizes of connected sets and core partitions to publish; empty means all."""
         return tuple(size for size in self.connected_sizes.replace(" ", "").split(",") if size)
 
+    @property
+    def oldest_release(self) -> releases.Release | None:
+        """The first release of the API server that is good enough for connected sets; None if all are."""
+        wanted = self.connected_sets_oldest_release
+        return None if wanted == releases.ANY else releases.parse(wanted)
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and source of every setting, for the log."""
         names = [setting.name for setting in settings_of(PluginSettings)]
@@ -214,6 +230,11 @@ def _contradictions(settings: PluginSettings) -> list[str]:
         problems.append("--kubeconfig and --kube-api-server name two API servers; set one of them")
     if settings.ultraserver_devices == "both" and not settings.connected_sets:
         problems.append("--ultraserver-devices both needs --connected-sets, whose counters keep the two apart")
+    if settings.oldest_release is None and settings.connected_sets_oldest_release != releases.ANY:
+        problems.append(
+            f"--connected-sets-oldest-release {settings.connected_sets_oldest_release}: write a release, such as "
+            f"{releases.text(releases.OLDEST_FOR_SETS)}, or {releases.ANY}"
+        )
     for size in settings.connected_sizes_wanted:
         if not _SIZE.fullmatch(size):
             problems.append(f"--connected-sizes {size}: write connected-N or cores-N, such as connected-4")

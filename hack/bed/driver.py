@@ -87,6 +87,7 @@ def start_process(bed: Bed, node: Node) -> None:
         "UNHEALTHY_DEVICE_HOLD_SECONDS": str(HOLD_S),
         "POD_UID": "00000000-0000-4000-8000-" + short_hash("pod", node.name),
         "KUBECONFIG": str(kubeconfig),
+        "HOST_DEV": "/dev",
         "BOOT_ID_FILE": "/proc/sys/kernel/random/boot_id",
         "HEALTHCHECK_ADDRESS": node.address,
         "HEALTHCHECK_PORT": str(HEALTHCHECK_PORT),

@@ -90,8 +90,8 @@ def api_path(words: Sequence[str]) -> str:
     return f"{path}?{urlencode({key: value for key, value in selectors.items() if value})}"
 
 
-def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
-    """Call `check` until its result is true and return it; the error has the last result.
+def eventually(what: str, check: Callable[..., T], timeout_s: float = 30, interval_s: float | None = None) -> T:
+    """Call `check` without arguments until its result is true and return it; the error has the last result.
 
     An object that does not exist counts as not yet true: it may be about to be replaced. Some checks start a program,
     which takes a tenth of a second of a core, so the pauses grow. A busy machine gets PATIENCE_S, whatever `timeout_s`

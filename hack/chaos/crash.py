@@ -43,7 +43,7 @@ def report(output: str, commit: str, seconds: float) -> str:
     return f"""# Crashes, failing disks and power cuts
 
 The tests say what happens and what must hold: {", ".join(f"`{suite}`" for suite in SUITES)}. There is no list of points: an undisturbed run records them, so a new write is a new point. `make test` runs every eleventh point of the plugin
-and every fifth of the controller; this is a run of all of them.
+and every fifth of the controller, and checks every eleventh state after a power cut; this is a run of all of them.
 
 | | |
 |---|---|
@@ -61,8 +61,9 @@ and every fifth of the controller; this is a run of all of them.
 
 ## Sabotages that the harness finds
 
-Each is a test: no flush of folders, of the CDI folder, or of files; the checkpoint written before the CDI file; the boot
-id ignored; a plugin that does not check which claim holds a device. Each makes the harness fail, with the reason.
+Each is a test: no flush of folders or of files; no record of the boot; the checkpoint written before the CDI file; CDI
+files without a claim ignored; the boot id ignored; a plugin that does not check which claim holds a device. Each makes the
+harness fail, with the reason.
 
 ## What it found
 

@@ -96,7 +96,7 @@ def _keep(target: str, corpus: Path) -> None:
 
 def _child(target: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", "-m", "hack.chaos.fuzz", "--child", target, *arguments]
-    path = os.pathsep.join([str(FOLDER), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])  # the targets are tests
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -108,10 +108,8 @@ def child(target: str, arguments: Sequence[str]) -> None:
     """Instrument the imports and run libFuzzer; never returns."""
     atheris = importlib.import_module("atheris")  # installed for `make fuzz` only
     logging.disable(logging.CRITICAL)
-    with atheris.instrument_imports(
-        include=["neuron_dra", "controller", "fuzz_targets", "fuzz_connected_sets", "fuzz_limits"]
-    ):
-        fuzz_targets = importlib.import_module("fuzz_targets")
+    with atheris.instrument_imports(include=["neuron_dra", "controller", "tests.fuzz"]):
+        fuzz_targets = importlib.import_module("tests.fuzz.fuzz_targets")  # the targets are tests
     atheris.Setup(["fuzz", *arguments], fuzz_targets.TARGETS[target])
     atheris.Fuzz()
 

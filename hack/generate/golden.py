@@ -14,7 +14,7 @@ from neuron_dra.core import catalogue, devices, limits, partitions, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.node import slices_command
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests/golden"
 DRIVER_VERSION = "1.2.3"  # of this driver; fixed, so that a release changes no golden file

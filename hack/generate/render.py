@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from hack.release.chart import with_version
 from neuron_dra import __version__
@@ -28,6 +27,7 @@ OUT = ROOT / "deploy" / "manifests"
 SIZES = CHART / "files" / "sizes.json"
 CONFIGURATION = CHART / "files" / "configuration.json"
 IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
+KNOWN_BAD = CHART / "files/known-bad-releases.json"
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
     "rbac.yaml": "10-rbac.yaml",
@@ -54,7 +54,7 @@ def served() -> str:
     from neuron_dra.core import catalogue, devices, names, partitions, sizes, topology
     from neuron_dra.core.facts import NodeLabels
     from neuron_dra.emulation import simulated_node
-    from neuron_dra.node.publish import sysfs
+    from neuron_dra.node.hardware import sysfs
 
     groups: dict[tuple[object, ...], dict[str, object]] = {}
     types: dict[tuple[object, ...], list[str]] = {}
@@ -72,7 +72,8 @@ def served() -> str:
         found = served.partitions
         whole = [one for one in found if not one.device.name.startswith(names.CORES_PREFIX)]
         published = {"device": {len(one.device.device_ids) for one in whole}, "core": {len(one.cores) for one in found}}
-        groups[key] = {"types": types[key], "wholeNode": spec.whole_node}
+        at_most = partitions.devices_at_most(spec)
+        groups[key] = {"types": types[key], "wholeNode": spec.whole_node, "devicesAtMost": at_most}
         for kind, counts in published.items():
             groups[key][kind] = sorted(sizes.counts(spec, kind))
             groups[key][f"{kind}sLeftOut"] = sorted(sizes.counts(spec, kind) - counts)
@@ -85,35 +86,38 @@ def configuration() -> str:
     from neuron_dra.api import config
 
     kinds = []
-    for kind, spec in config.KINDS.items():
+    for kind in config.KINDS:
         fields = []
-        for name, field in spec.fields.items():
-            inner: dict[str, Any] = dict(field.schema["schema"])
-            found: dict[str, object] = {"name": name, "required": name in spec.required}
-            if "expected" in inner:
-                found |= {"numbers": inner["expected"], "notWhole": _message(kind, name, "x")}
-                found |= {"otherNumber": _message(kind, name, 0)}
+        for rule in config.rules(kind):
+            found: dict[str, object] = {"name": rule.name, "required": rule.required}
+            if rule.numbers:
+                found["numbers"] = rule.numbers
+                examples: dict[str, object] = {"notWhole": "x", "otherNumber": 0}
             else:
-                found |= {"shortest": inner["min_length"], "longest": inner["max_length"]}
-                found |= {"notText": _message(kind, name, 0), "tooShort": _message(kind, name, "")}
-                found |= {"tooLong": _message(kind, name, "x" * (inner["max_length"] + 1))}
+                found |= {"shortest": rule.shortest, "longest": rule.longest}
+                examples = {"notText": 0, "tooShort": "", "tooLong": "x" * (rule.longest + 1)}
+            for problem, value in examples.items():
+                found[problem] = config.fault_of(kind, rule.name, value)
             fields.append(found)
         kinds.append({"name": kind, "fields": fields})
     return json.dumps({"apiVersions": config.API_VERSIONS, "kinds": kinds}, indent=1) + "\n"
 
 
-def _message(kind: str, field: str, value: object) -> str:
-    """Return the decoder's message for a value of a field, without the field's path and the value."""
-    from neuron_dra.api import config
-    from neuron_dra.errors import ClaimError
+def known_bad_releases() -> str:
+    """Return the chart's files/known-bad-releases.json, for its notes."""
+    from neuron_dra.core import releases
 
-    try:
-        config.decode({"apiVersion": config.API_VERSIONS[0], "kind": kind, field: value}, "p")
-    except ClaimError as err:
-        return next(part.partition(": ")[2] for part in str(err).split("; ") if f'"p.{field}" is' in part).rpartition(
-            ": "
-        )[2]
-    raise AssertionError(f"{kind}.{field} may be {value!r}")
+    faults = [
+        {
+            "releases": f">={releases.text(bad.since)}-0 <{releases.text(bad.fixed_in)}",
+            "breaks": bad.breaks,
+            "issue": bad.issue,
+            "fixedIn": releases.text(bad.fixed_in),
+            "forbids": bad.forbids,
+        }
+        for bad in releases.KNOWN_BAD
+    ]
+    return json.dumps(faults, indent=1) + "\n"
 
 
 def helm() -> str | None:
@@ -167,6 +171,7 @@ def main() -> int:
         metadata.write_text(with_version(metadata.read_text(), __version__))
         SIZES.write_text(served())
         CONFIGURATION.write_text(configuration())
+        KNOWN_BAD.write_text(known_bad_releases())
     wanted, found = render(binary), present()
     if check:
         differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

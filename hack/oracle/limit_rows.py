@@ -11,6 +11,7 @@ NEURON: Final = "aws.amazon.com/neuron"
 CORE: Final = "aws.amazon.com/neuroncore"
 LEGACY: Final = "aws.amazon.com/neurondevice"
 TYPE: Final = "node.kubernetes.io/instance-type"
+OLD_TYPE: Final = "beta.kubernetes.io/instance-type"
 LABEL: Final = "neuron.aws.com/rewrite-limits"
 
 
@@ -45,14 +46,14 @@ def workload(kind: str, spec: Obj, api: str = "apps/v1") -> Obj:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": "w"}, "spec": whole}
 
 
-def affinity(*terms: list[str], operator: str = "In") -> Obj:
-    listed = [{"matchExpressions": [{"key": TYPE, "operator": operator, "values": term}]} for term in terms]
+def affinity(*terms: list[str], operator: str = "In", key: str = TYPE) -> Obj:
+    listed = [{"matchExpressions": [{"key": key, "operator": operator, "values": term}]} for term in terms]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}
     return {"affinity": {"nodeAffinity": required}}
 
 
-def on(instance_type: str) -> Obj:
-    return {"nodeSelector": {TYPE: instance_type}}
+def on(instance_type: str, key: str = TYPE) -> Obj:
+    return {"nodeSelector": {key: instance_type}}
 
 
 def refused(instance_type: str, kind: str, count: int) -> str:
@@ -82,8 +83,8 @@ class Row:
 
 BOTH = "container a requests aws.amazon.com/neuron and aws.amazon.com/neuroncore at once; keep one of them"
 LARGER = (
-    ", more than every main container; the scheduler does not give an init container devices of its own: request "
-    "fewer, or as many in a main container"
+    ", more than every main container; the scheduler would give it devices of its own, which the pod keeps until it "
+    "ends: request fewer, or as many in a main container"
 )
 MIXED = "use either aws.amazon.com/neuron or aws.amazon.com/neuroncore in a pod"
 NONE = ": no instance type has them. Please request a different number."
@@ -92,7 +93,7 @@ WHOLE = (
     "draDriver.ultraserverDevices to devices or both."
 )
 LEFT_OUT = (
-    ", because they publish at most 256 devices. Please request a different number, or name the size in the chart "
+    ", because they publish at most 511 devices. Please request a different number, or name the size in the chart "
     "value scheduler.sizes."
 )
 
@@ -164,6 +165,25 @@ REWRITTEN: Final = [
     Row(
         "not this type", pod(one({NEURON: "7"}), **affinity(["trn1.32xlarge"], operator="NotIn")), {"a": {sets(7): "1"}}
     ),
+    Row(
+        "a smaller init container on a type that serves only the main one's number",
+        pod(one({NEURON: "4"}), initContainers=[one({NEURON: "2"}, "i")], **on("trn1.32xlarge")),
+        {"a": {sets(4): "1"}, "i": {sets(4): "1"}},
+    ),
+    *(
+        Row(
+            f"one device beside {name}, another vendor's class",
+            pod(one({NEURON: "1", f"deviceclass.resource.kubernetes.io/{name}": "1"})),
+            {"a": {sets(1): "1", f"deviceclass.resource.kubernetes.io/{name}": "1"}},
+        )
+        for name in ("compute.example.com", "connected-4.example.com", "cores-4.neuron.aws.com.example.com")
+    ),
+    Row("a type by its old label", pod(one({NEURON: "12"}), **on("inf2.48xlarge", OLD_TYPE)), {"a": {sets(12): "1"}}),
+    Row(
+        "a node selector with the old label and an affinity",
+        pod(one({NEURON: "12"}), **on("inf2.48xlarge", OLD_TYPE), **affinity(["trn1.32xlarge"])),
+        {"a": {sets(12): "1"}},
+    ),
     Row("only the scheduler's name", pod(one({"cpu": "1"}), schedulerName="my-scheduler"), {"a": {"cpu": "1"}}),
     Row("after a rewrite", pod(one({sets(3): "1"})), {"a": {sets(3): "1"}}),
 ]
@@ -190,6 +210,13 @@ UNTOUCHED: Final = [
         metadata={"annotations": {"kubernetes.io/config.mirror": "x"}},
     ),
     Row("a Deployment", workload("Deployment", pod(one({NEURON: "4"}))["spec"])),
+    Row(
+        "a Deployment with a smaller init container",
+        workload(
+            "Deployment",
+            pod(one({NEURON: "4"}), initContainers=[one({NEURON: "2"}, "i")], **on("trn1.32xlarge"))["spec"],
+        ),
+    ),
     Row("a CronJob with a type", workload("CronJob", pod(one({NEURON: "4"}), **on("trn1.32xlarge"))["spec"])),
 ]
 DENIED: Final = [
@@ -232,6 +259,21 @@ DENIED: Final = [
         denied=refused("trn1.32xlarge", "device", 7),
         label="",
     ),
+    Row(
+        "seven on trn1 by its old label",
+        pod(one({NEURON: "7"}), **on("trn1.32xlarge", OLD_TYPE)),
+        denied=refused("trn1.32xlarge", "device", 7),
+    ),
+    Row(
+        "seven on trn1 by affinity to its old label",
+        pod(one({NEURON: "7"}), **affinity(["trn1.32xlarge"], key=OLD_TYPE)),
+        denied=refused("trn1.32xlarge", "device", 7),
+    ),
+    Row(
+        "a number that no integer holds",
+        pod(one({NEURON: "1E20"})),
+        denied=f"No DeviceClass serves 999999999999999999 connected devices{NONE}",
+    ),
     Row("nine cores on trn1", pod(one({CORE: "9"}), **on("trn1.32xlarge")), denied=refused("trn1.32xlarge", "core", 9)),
     Row(
         "two on a type with one",
@@ -270,8 +312,8 @@ DENIED: Final = [
     ),
     Row(
         "a size that nodes leave out",
-        pod(one({NEURON: "5"}), **on("inf1.24xlarge")),
-        denied=f"Nodes of instance type inf1.24xlarge do not publish 5 connected devices{LEFT_OUT}",
+        pod(one({CORE: "17"}), **on("inf1.24xlarge")),
+        denied=f"Nodes of instance type inf1.24xlarge do not publish 17 contiguous cores{LEFT_OUT}",
     ),
     Row(
         "four of an UltraServer's node",

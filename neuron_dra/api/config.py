@@ -1,17 +1,18 @@
 """The opaque parameters that users write, NeuronConfig and UltraServerConfig, decoded strictly.
 
-Every apiVersion that AWS's documents have used is accepted; all mean the same. pydantic's validator checks the fields;
-its models would cost each node 5 MiB for two kinds of objects.
+The models here are the one source for prepare, `validate`, the admission policy and the pages. Every apiVersion that
+AWS's documents have used is accepted; all mean the same.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
-from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, core_schema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from neuron_dra.core import names
 from neuron_dra.core.config import NeuronSettings, UltraServerSettings
@@ -32,66 +33,111 @@ def _whole(value: object) -> object:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field: its schema, and for users its valid values and its meaning."""
-
-    schema: core_schema.CoreSchema
-    values: str
-    text: str
+_Whole = BeforeValidator(_whole)
+_ObjectName = Annotated[str, Field(min_length=1, max_length=63)]
 
 
-def _one_of(*numbers: int, text: str) -> Field:
-    """Return a field that must be one of these integers."""
-    schema = core_schema.no_info_before_validator_function(_whole, core_schema.literal_schema(list(numbers)))
-    return Field(schema, " or ".join(map(str, numbers)), text)
+class _Configuration(BaseModel):
+    """What both kinds have in common; `decode` has checked the apiVersion."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    api_version: str = Field(alias="apiVersion")
 
 
-def _object_name(text: str) -> Field:
-    """Return a field that has a name of at most 63 characters, or null."""
-    schema = core_schema.nullable_schema(core_schema.str_schema(min_length=1, max_length=63))
-    return Field(schema, "text of 1 to 63 characters", text)
+class NeuronConfig(_Configuration):
+    """How the cores of a device are grouped."""
+
+    kind: Literal["NeuronConfig"]
+    logical_neuron_core: Annotated[Literal[1, 2], _Whole] = Field(
+        alias="logicalNeuronCore", description="number of physical NeuronCores in a logical one"
+    )
+
+    def settings(self) -> NeuronSettings:
+        return NeuronSettings(self.logical_neuron_core)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of configuration: its fields, their valid values, and its conversion to core's settings."""
+class UltraServerConfig(_Configuration):
+    """How the nodes of an UltraServer work together, and for which workload."""
 
-    fields: Mapping[str, Field]
-    required: tuple[str, ...]
-    settings: Callable[[Mapping[str, Any]], NeuronSettings | UltraServerSettings]
+    kind: Literal["UltraServerConfig"]
+    ultraserver_mode: Annotated[Literal[1, 2, 4], _Whole] = Field(
+        alias="ultraserverMode", description="number of nodes of an UltraServer that work together as a group"
+    )
+    workload_id: _ObjectName | None = Field(
+        None,
+        alias="workloadId",
+        description="name of the NeuronUltraServerWorkload for which the nodes are reserved",
+    )
+    workload_uid: _ObjectName | None = Field(None, alias="workloadUid", description="UID of that workload")
 
-    def validator(self) -> SchemaValidator:
-        """Return the validator for objects of this kind; unknown fields are errors."""
-        own = {name: field.schema for name, field in self.fields.items()}
-        every = {"apiVersion": core_schema.str_schema(), "kind": core_schema.str_schema(), **own}
-        required = ("apiVersion", "kind", *self.required)
-        fields = {
-            name: core_schema.typed_dict_field(schema, required=name in required) for name, schema in every.items()
-        }
-        strict = core_schema.CoreConfig(strict=True)
-        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=strict))
+    def settings(self) -> UltraServerSettings:
+        return UltraServerSettings(self.ultraserver_mode, self.workload_id, self.workload_uid)
 
 
-KINDS: Final = {
-    "NeuronConfig": Kind(
-        {"logicalNeuronCore": _one_of(1, 2, text="number of physical NeuronCores in a logical one")},
-        ("logicalNeuronCore",),
-        lambda given: NeuronSettings(given["logicalNeuronCore"]),
-    ),
-    "UltraServerConfig": Kind(
-        {
-            "ultraserverMode": _one_of(1, 2, 4, text="number of nodes of an UltraServer that work together as a group"),
-            "workloadId": _object_name("name of the NeuronUltraServerWorkload for which the nodes are reserved"),
-            "workloadUid": _object_name("UID of that workload"),
-        },
-        ("ultraserverMode",),
-        lambda given: UltraServerSettings(given["ultraserverMode"], given.get("workloadId"), given.get("workloadUid")),
-    ),
+KINDS: Final[Mapping[str, type[BaseModel]]] = {
+    "NeuronConfig": NeuronConfig,
+    "UltraServerConfig": UltraServerConfig,
 }
 MOST_EXPLAINED: Final = 8
 """Wrong fields that a message names. An entry may have more than a thousand, and the kubelet repeats the message."""
-_VALIDATORS: Final = {name: kind.validator() for name, kind in KINDS.items()}
+_EITHER: Final[TypeAdapter[NeuronConfig | UltraServerConfig]] = TypeAdapter(
+    Annotated[NeuronConfig | UltraServerConfig, Field(discriminator="kind")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """What users may write in a field: whole numbers, or text of a length in characters."""
+
+    name: str
+    required: bool
+    text: str
+    numbers: tuple[int, ...] = ()
+    shortest: int = 0
+    longest: int = 0
+
+    @property
+    def values(self) -> str:
+        """Return the valid values in words."""
+        if self.numbers:
+            return " or ".join(map(str, self.numbers))
+        return f"text of {self.shortest} to {self.longest} characters"
+
+
+def _own_fields(kind: str) -> list[str]:
+    """Return the names of the fields that only this kind has."""
+    names_in_objects = [field.alias or name for name, field in KINDS[kind].model_fields.items()]
+    return [name for name in names_in_objects if name not in ("apiVersion", "kind")]
+
+
+def rules(kind: str) -> list[FieldRule]:
+    """Return the rules of a kind's own fields, read from its model."""
+    schema = KINDS[kind].model_json_schema()
+    found = []
+    for name in _own_fields(kind):
+        field = schema["properties"][name]
+        required = name in schema["required"]
+        if "enum" in field:
+            rule = FieldRule(name, required, field["description"], numbers=tuple(field["enum"]))
+        else:
+            [text, _null] = field["anyOf"]
+            rule = FieldRule(
+                name, required, field["description"], shortest=text["minLength"], longest=text["maxLength"]
+            )
+        found.append(rule)
+    return found
+
+
+def fault_of(kind: str, field: str, value: object) -> str | None:
+    """Return what is wrong with a field's value in words, or None if nothing is."""
+    try:
+        _EITHER.validate_python({"apiVersion": API_VERSIONS[0], "kind": kind, field: value})
+    except ValidationError as err:
+        for problem in err.errors(include_url=False):
+            if problem["loc"] == (kind, field):
+                return _words(problem)
+    return None
 
 
 def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSettings:
@@ -101,38 +147,43 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
     """
     if not isinstance(parameters, Mapping):
         raise ClaimError(f"error applying config: {path} is not an object; write a NeuronConfig or UltraServerConfig")
-    version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    version = parameters.get("apiVersion")
     if version not in API_VERSIONS:
         raise ClaimError(
             f"error applying config: {path}.apiVersion {_show(version)} is not known; use {API_VERSIONS[0]!r}"
         )
-    if not isinstance(kind, str) or kind not in KINDS:
+    try:
+        return _EITHER.validate_python(dict(parameters)).settings()
+    except ValidationError as err:
+        found = err.errors(include_url=False)
+    kind = parameters.get("kind")
+    if found[0]["type"] in ("union_tag_invalid", "union_tag_not_found"):
         raise ClaimError(
             f"error applying config: {path}.kind {_show(kind)} is not known"
             + _suggestion(str(kind), KINDS, otherwise=f"; use {' or '.join(KINDS)}")
         )
-    try:
-        return KINDS[kind].settings(_VALIDATORS[kind].validate_python(dict(parameters)))
-    except ValidationError as err:
-        found = err.errors()
-        problems = "; ".join(_explain(problem, path, kind) for problem in found[:MOST_EXPLAINED])
-        more = f"; and {len(found) - MOST_EXPLAINED} more" if len(found) > MOST_EXPLAINED else ""
-        raise ClaimError(f"error applying config: strict decoding error: {problems}{more}") from err
+    problems = "; ".join(_explain(problem, path, str(kind)) for problem in found[:MOST_EXPLAINED])
+    more = f"; and {len(found) - MOST_EXPLAINED} more" if len(found) > MOST_EXPLAINED else ""
+    raise ClaimError(f"error applying config: strict decoding error: {problems}{more}")
 
 
-def _explain(problem: Any, path: str, kind: str) -> str:
-    """Return one sentence about a validator's error, with the field's path and what to write."""
-    name = ".".join(str(part) for part in problem["loc"])
-    fields = list(KINDS[kind].fields)
+def _explain(problem: ErrorDetails, path: str, kind: str) -> str:
+    """Return one sentence about a problem that pydantic found, with the field's path and what to write."""
+    name = ".".join(map(str, problem["loc"][1:]))  # the first part is the kind
     if problem["type"] == "extra_forbidden":
+        fields = _own_fields(kind)
         otherwise = f"; {kind} has only {', '.join(fields)}"
         return f'unknown field "{path}.{name}"' + _suggestion(name, fields, otherwise=otherwise)
     if problem["type"] == "missing":
         return f'required field "{path}.{name}" is missing'
-    return f'field "{path}.{name}" is {_show(problem["input"])}: {problem["msg"].lower()}'
+    return f'field "{path}.{name}" is {_show(problem["input"])}: {_words(problem)}'
 
 
-def _suggestion(word: str, known: Any, *, otherwise: str) -> str:
+def _words(problem: ErrorDetails) -> str:
+    return problem["msg"].lower()
+
+
+def _suggestion(word: str, known: Iterable[str], *, otherwise: str) -> str:
     """Return the nearest known name as ", did you mean ...?", or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f', did you mean "{near[0]}"?' if near else otherwise

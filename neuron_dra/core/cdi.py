@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ VERSION = "0.6.0"  # annotations; 0.5.0 would do for hostPath and for device nam
 _DEVICE_NAME = re.compile(
     rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}|({names.SET_PREFIX}|{names.CORES_PREFIX})\d+-\d+"
 )
+
+_DEVICE_FILE = re.compile(r"/dev/neuron(\d{1,4})", re.ASCII)
 
 NAMESPACE = f"{names.DRIVER}/claim-namespace"
 NAME = f"{names.DRIVER}/claim-name"
@@ -134,6 +136,28 @@ def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
         if match is not None:
             found.append(match[0])
     return tuple(found)
+
+
+def device_ids(document: object) -> tuple[int, ...]:
+    """Return the Neuron devices in a spec of this driver; unreadable parts are skipped."""
+    found: set[int] = set()
+    devices = document.get("devices") if isinstance(document, dict) else None
+    for device in devices if isinstance(devices, list) else ():
+        edits = device.get("containerEdits") if isinstance(device, dict) else None
+        for path in _container_paths(edits):
+            if match := _DEVICE_FILE.fullmatch(path):
+                found.add(int(match[1]))
+    return tuple(sorted(found))
+
+
+def _container_paths(edits: object) -> Iterator[str]:
+    """Yield where container edits put device files."""
+    for field, name in (("deviceNodes", "path"), ("mounts", "containerPath")):
+        listed = edits.get(field) if isinstance(edits, dict) else None
+        for each in listed if isinstance(listed, list) else ():
+            path = each.get(name) if isinstance(each, dict) else None
+            if isinstance(path, str):
+                yield path
 
 
 def encode(document: Mapping[str, Any]) -> bytes:

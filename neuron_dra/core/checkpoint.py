@@ -26,6 +26,7 @@ from neuron_dra.errors import CheckpointDamaged
 VERSION = "v1"
 _TAG = "workloadTag"  # in `extra`, where a release without tags keeps it
 _WITHDRAWN = "withdrawn"  # likewise
+_SEQUENCE = "sequence"  # likewise: a release without it leaves it as it is
 _TAG_OBJECT = "ultraserverUid"  # UID of the NeuronUltraServer that the tag comes from
 
 
@@ -55,10 +56,10 @@ class Checkpoint:
         """Return a checkpoint whose claims are all doubtful: another driver may have unprepared some of them."""
         return replace(self, claims={uid: replace(claim, doubtful=True) for uid, claim in self.claims.items()})
 
-    def withdrawing(self, uids: Iterable[str]) -> Checkpoint:
-        """Return a checkpoint without the claims `uids` that records their unprepare."""
+    def withdrawing(self, uids: Iterable[str], now: int) -> Checkpoint:
+        """Return a checkpoint without the claims `uids` that records their unprepare in the second `now`."""
         uids = list(uids)
-        return self.without(uids).with_withdrawals(self.withdrawals.adding(uids))
+        return self.without(uids).with_withdrawals(self.withdrawals.adding(uids, now))
 
     def with_withdrawals(self, withdrawals: Withdrawals) -> Checkpoint:
         """Return a checkpoint with `withdrawals` in place of its own."""
@@ -71,6 +72,24 @@ class Checkpoint:
     def withdrawals(self) -> Withdrawals:
         """The claims that were unprepared recently."""
         return Withdrawals.from_wire(self.extra.get(_WITHDRAWN))
+
+    @property
+    def sequence(self) -> int | None:
+        """How often what outlives a boot has changed; None in a checkpoint of a release without that number."""
+        number = self.extra.get(_SEQUENCE)
+        return number if type(number) is int else None
+
+    def with_sequence(self, number: int) -> Checkpoint:
+        """Return a checkpoint with this number."""
+        return replace(self, extra={**self.extra, _SEQUENCE: number})
+
+    def without_claims(self) -> Checkpoint:
+        """Return what outlives a boot: all but the claims and their withdrawals."""
+        return replace(self, claims={}).with_withdrawals(Withdrawals())
+
+    def outlives_as(self, other: Checkpoint) -> bool:
+        """Return whether both have the same boot id, tag and other fields that outlive a boot."""
+        return self.without_claims().with_sequence(0) == other.without_claims().with_sequence(0)
 
     def with_tag(self, tag: Tag | None) -> Checkpoint:
         """Return a checkpoint with `tag`, or without a tag if that is None."""
@@ -172,7 +191,18 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "metadata", "devices")
+_CLAIM_FIELDS = (
+    "namespace",
+    "name",
+    "preparedAt",
+    "pod",
+    "adopted",
+    "doubtful",
+    "workload",
+    "ofItsPod",
+    "metadata",
+    "devices",
+)
 _DEVICE_FIELDS = (
     "request",
     "pool",
@@ -198,6 +228,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
         **({"adopted": True} if claim.adopted else {}),
         **({"doubtful": True} if claim.doubtful else {}),
         **({"workload": claim.workload} if claim.workload else {}),
+        **({"ofItsPod": True} if claim.of_its_pod else {}),
         **({"metadata": claim.metadata} if claim.metadata else {}),
         "devices": [_device_to_wire(device) for device in claim.devices],
     }
@@ -232,6 +263,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         adopted=wire.get("adopted") is True,
         doubtful=wire.get("doubtful") is True,
         workload=_optional(wire, "workload") or "",
+        of_its_pod=wire.get("ofItsPod") is True,
         metadata=_texts(wire, "metadata"),
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )

@@ -50,6 +50,7 @@ class Claim:
     `extended_resources`: the scheduler made it for the resource limits of a pod's containers. `device_count` is the
     number of Neuron devices that it must have, as its annotation has it; empty for any number. `pod_claim` is the name
     that the pod has for a claim made from a template, as its annotation has it, which users can write too.
+    `of_its_pod`: the claim belongs to the pod that it is reserved for and ends with it, so no later pod can have it.
     """
 
     ref: ClaimRef
@@ -59,6 +60,7 @@ class Claim:
     extended_resources: bool = False
     device_count: str = ""
     pod_claim: str = ""
+    of_its_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class PreparedClaim:
     An *adopted* claim was prepared by another driver, or by this one before its checkpoint was lost: it holds its
     devices, but there is no reply to repeat. A *doubtful* claim was prepared by this driver, and another one may have
     unprepared it since: it gets the same reply as before, and is released under the conditions of an adopted claim.
+    A claim `of_its_pod` keeps its allocation until it is deleted; another may be allocated anew under the same UID.
     """
 
     ref: ClaimRef
@@ -106,5 +109,6 @@ class PreparedClaim:
     adopted: bool = False
     doubtful: bool = False
     workload: str = ""  # name of the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to
+    of_its_pod: bool = False
     metadata: Mapping[str, str] | None = None  # by request: the JSON of its metadata file (core/metadata.py)
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import cdi, config, names, visible_cores
+from neuron_dra.core import cdi, config, linked, names, visible_cores
 from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
@@ -81,8 +81,31 @@ def decide(
         for result, members in parts
     )
     workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
-    made = PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
+    made = PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
     return added(made, claim, node, reservation, metadata) if metadata else made
+
+
+def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
+    """Raise ClaimError if `claim` was allocated anew after it was prepared: its devices are not those of `prepared`.
+
+    This happens when the pod of a claim is deleted by force and the next pod gets the claim before the kubelet has
+    unprepared it. The earlier pod's containers may still run.
+    """
+    was = sorted((d.request, d.pool, d.device, d.admin_access, d.share_id or "") for d in prepared.devices)
+    now = sorted((d.base_request, d.pool, d.device, d.admin_access, d.share_id or "") for d in claim.devices)
+    if was == now:
+        return
+    for_pod = f" for pod {claim.ref.namespace}/{prepared.pod}" if prepared.pod else ""
+    pod = f"pod {claim.ref.namespace}/{claim.pod}" if claim.pod else "the pod that uses it"
+    raise ClaimError(
+        f"claim {claim.ref} was allocated again before it was unprepared: {_listed(was)} of it are prepared{for_pod}, "
+        f"and {_listed(now) if now else 'no device'} is allocated now; delete {pod}, and the claim is prepared for the "
+        "next one. Until then the devices of both allocations stay held"
+    )
+
+
+def _listed(devices: Iterable[tuple[str, str, str, bool, str]]) -> str:
+    return ", ".join(f"{device} ({request})" for request, _, device, _, _ in devices)
 
 
 def _refuse_other_pools(ref: ClaimRef, result: AllocatedDevice, node_name: str) -> None:
@@ -130,7 +153,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
     missing or has no file in /dev: unlike a node, a set must be complete.
     """
     if device_name == names.NODE_DEVICE:
-        ids = tuple(device.device_id for device in node.devices if device.node_present)
+        ids = tuple(device.device_id for device in node.devices if device.device_file is not False)
         if not ids:
             raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
         return Members(ids)
@@ -143,7 +166,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
             f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
         )
     for device in devices:
-        if not device.node_present:
+        if device.device_file is False:
             raise ClaimError(
                 f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
                 "node; check the kernel driver, or delete the pod so that it gets another device",
@@ -197,16 +220,23 @@ def _apart(one: Members, other: Members) -> bool:
 def _visible_cores(
     claim: Claim, parts: list[tuple[AllocatedDevice, Members]], node: Node
 ) -> dict[str, tuple[str, ...]]:
-    """Return the variable that limits a container to its cores, by request. Raises ClaimError if there can be none."""
+    """Return the variables that limit a container to its cores, by request. Raises ClaimError if there can be none.
+
+    They fix the size of logical cores too, if the type has several: the numbers of the cores assume it, and with
+    another size they would be those of another container's cores.
+    """
     spec = node.spec
     if spec is None or all(members.cores is None for _, members in parts):
         return {}
     scale = {}
+    pinned = {}
     for result, _ in parts:
         asked = config.effective(claim.configs, result.request).neuron
         scale[result.request] = spec.lnc_default // asked.logical_neuron_core if asked else 1
-    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale)
-    return {request: (text,) for request, text in found.items()}
+        pinned[result.request] = core_size(spec.lnc_default) if spec.lnc_allowed and not asked else ()
+    links = linked.of_type(spec) | linked.up_now(node)
+    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
+    return {request: (*pinned[request], text) for request, text in found.items()}
 
 
 def _agreed(
@@ -238,12 +268,17 @@ def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
     if settings.neuron is not None:
         value = settings.neuron.logical_neuron_core
         _check_lnc(value, node)
-        env += [f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"]
+        env += core_size(value)
     if settings.ultraserver is not None:
         env += ultraserver_environment(settings.ultraserver.nodes, node)
     elif node.spec is not None and node.spec.platform in (Platform.PDS, Platform.MAX):
         env.append(f"NEURON_RT_ULTRASERVER_MODE={names.RUNTIME_MODE_SINGLE}")
     return tuple(env)
+
+
+def core_size(value: int) -> tuple[str, str]:
+    """Return the size of logical cores, in physical ones, under both of the runtime's names."""
+    return f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"
 
 
 def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservation) -> None:

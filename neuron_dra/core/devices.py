@@ -153,21 +153,20 @@ CAPACITIES: tuple[tuple[str, str], ...] = (
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
     """Return what `node` publishes, in the order of ids: its devices, one device for a whole UltraServer node, or both.
 
-    Both overlap, so they are published together only with the counters of core/partitions. A device without its file in
-    /dev cannot be used and is left out; a node without any usable device publishes none.
+    Both overlap, so they are published together only with the counters of core/partitions. A node without any device
+    publishes none.
 
     - `driver_version`: of this driver, the attribute draDriverVersion.
     - `ultraserver_devices`: the setting of that name; `node` publishes an UltraServer node as one device, `devices`
       each device, `both` one device and each. Other nodes ignore it.
     """
-    present = [device for device in node.devices if device.node_present]
     whole: tuple[Device, ...] = ()
-    if present and node.spec is not None and node.spec.whole_node and ultraserver_devices != "devices":
-        whole = (_whole_node(node, present, driver_version),)
+    if node.devices and node.spec is not None and node.spec.whole_node and ultraserver_devices != "devices":
+        whole = (_whole_node(node, driver_version),)
     if node.spec is not None and node.spec.whole_node and ultraserver_devices == "node":
         return whole
     ids = groups.group_ids(node.spec) if node.spec else {}
-    singles = (_device(node, device, ids.get(device.device_id, {}), driver_version) for device in present)
+    singles = (_device(node, device, ids.get(device.device_id, {}), driver_version) for device in node.devices)
     return (*whole, *singles)
 
 
@@ -177,8 +176,7 @@ def named(node: Node, name: str, *, driver_version: str) -> Device | None:
     A claim that was allocated earlier may have it, whatever is published now.
     """
     if name == names.NODE_DEVICE:
-        present = [device for device in node.devices if device.node_present]
-        return _whole_node(node, present, driver_version) if present else None
+        return _whole_node(node, driver_version) if node.devices else None
     for device in node.devices:
         if device.name == name:
             ids = groups.group_ids(node.spec) if node.spec else {}
@@ -198,16 +196,16 @@ def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_v
     return Device(device.name, (device.device_id,), _present(values), _capacity([device]))
 
 
-def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) -> Device:
+def _whole_node(node: Node, driver_version: str) -> Device:
     """Return the device that represents the whole node, with the present devices' cores and memory."""
-    ids = tuple(device.device_id for device in present)
+    ids = tuple(device.device_id for device in node.devices)
     values = {
         # AWS documents it as always present, and a selector that reads an absent attribute fails for every pod.
         "deviceId": Attribute("int", min(ids)),
         **_common(node, "neuron_node", driver_version),
         **_ultraserver(node),
     }
-    return Device(names.NODE_DEVICE, ids, _present(values), _capacity(present))
+    return Device(names.NODE_DEVICE, ids, _present(values), _capacity(node.devices))
 
 
 def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, Attribute | None]:

@@ -73,6 +73,16 @@ def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> 
     return counted or any(members.is_partition(name) for name in held)
 
 
+def is_settled(published: Iterable[Wire]) -> bool:
+    """Return True if devices with counters are published and none is being withdrawn."""
+    counted = [device for device in published if device.get("consumesCounters")]
+    return bool(counted) and not any(_is_withdrawn(device) for device in counted)
+
+
+def _is_withdrawn(device: Wire) -> bool:
+    return any(taint["key"] == TAINT_KEY for taint in device.get("taints") or ())
+
+
 def decide(
     now: float,
     situation: Situation,

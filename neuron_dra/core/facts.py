@@ -1,6 +1,6 @@
 """Readings of a node's hardware, without interpretation: each is a value, or the reason why there is none.
 
-node/publish/sysfs.py reads them; core/topology.py and core/health.py interpret them. Sources: aws-neuron-driver,
+node/hardware/sysfs.py reads them; core/topology.py and core/health.py interpret them. Sources: aws-neuron-driver,
 neuron_cdev.c (sysfs class and device files) and neuron_sysfs_metrics.c (counters).
 """
 
@@ -36,7 +36,7 @@ class DeviceFacts:
     core_count: int | Unread = Unread.UNKNOWN  # physical NeuronCores
     connected: tuple[int, ...] | Unread = Unread.UNKNOWN
     dev: tuple[int, int] | None = None
-    node_present: bool = False  # /dev/neuronN exists
+    device_file: bool | None = None  # /dev/neuronN exists on the host; None if the host's /dev is not visible
     reset_state: int | Unread = Unread.UNKNOWN  # 0 resetting, 1 ready, 2 invalid
     serial: str | Unread = Unread.UNKNOWN
     sram_ecc_uncorrected: int | Unread = Unread.UNKNOWN

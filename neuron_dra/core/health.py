@@ -32,6 +32,7 @@ RESET_READY: Final = 1
 RESET_INVALID: Final = 2
 
 MISSING: Final = "missing"
+DEVICE_FILE_MISSING: Final = "DeviceFileMissing"
 INVALID: Final = "invalid"
 SRAM_ECC: Final = "sram_ecc"
 HBM_ECC: Final = "hbm_ecc"
@@ -39,11 +40,13 @@ HBM_REPAIR: Final = "hbm_repair"
 LINK_INTERSERVER: Final = "link_interserver"
 OTHER: Final = "other"
 
-_WORST_FIRST: Final = (MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
-_LABEL_VALUE = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
+_WORST_FIRST: Final = (MISSING, DEVICE_FILE_MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
+_COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
 
 ADVICE: Final[Mapping[str, str]] = {
     MISSING: "it is gone from the node; check the kernel log, and replace the instance if the device stays away",
+    DEVICE_FILE_MISSING: "its file is missing from the host's /dev; check udev and the kernel log, then load the "
+    "kernel driver again, or reboot the node",
     INVALID: "the kernel driver could not reset it; reload the kernel driver, or replace the instance",
     SRAM_ECC: "uncorrectable SRAM errors since the kernel driver was loaded; replace the instance",
     HBM_ECC: "uncorrectable HBM errors since the kernel driver was loaded; replace the instance",
@@ -64,6 +67,7 @@ class Signal(enum.Enum):
     """The reading that shows a fault."""
 
     PRESENCE = "presence"
+    FILE = "file"
     RESET = "reset"
     SRAM = "sram"
     HBM = "hbm"
@@ -73,6 +77,7 @@ class Signal(enum.Enum):
 
 _SIGNALS: Final = {
     MISSING: Signal.PRESENCE,
+    DEVICE_FILE_MISSING: Signal.FILE,
     INVALID: Signal.RESET,
     SRAM_ECC: Signal.SRAM,
     HBM_ECC: Signal.HBM,
@@ -125,8 +130,8 @@ class Beat:
 class Watched:
     """The health of one Neuron device.
 
-    `seen`: it was present at least once. `known`: the last reading had evidence of its health. `overdue`: the last
-    reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
+    `seen`: it was present with its file at least once. `known`: the last reading had evidence of its health. `overdue`:
+    the last reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -233,10 +238,11 @@ def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
     """Return the problems of each signal, an empty tuple if it is good; a signal that cannot be read is absent."""
     if facts is None:
         return {Signal.PRESENCE: (Problem(Signal.PRESENCE, MISSING, "the device is gone from the node"),)}
-    file = f"/dev/neuron{facts.device_id} is missing"
-    found: dict[Signal, tuple[Problem, ...]] = {
-        Signal.PRESENCE: () if facts.node_present else (Problem(Signal.PRESENCE, MISSING, file),)
-    }
+    found: dict[Signal, tuple[Problem, ...]] = {Signal.PRESENCE: ()}
+    if facts.device_file is not None:
+        file = f"/dev/neuron{facts.device_id} is missing on the host"
+        missing = Problem(Signal.FILE, DEVICE_FILE_MISSING, file)
+        found[Signal.FILE] = () if facts.device_file else (missing,)
     if facts.reset_state in (RESET_READY, RESET_INVALID):
         bad = facts.reset_state == RESET_INVALID
         invalid = Problem(Signal.RESET, INVALID, "the kernel driver reports the device as invalid")
@@ -259,7 +265,7 @@ def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
 
 def _reason(component: str) -> str:
     """Return a component's name if it is a valid taint value, or else `other`."""
-    return component if _LABEL_VALUE.fullmatch(component) else OTHER
+    return component if _COMPONENT.fullmatch(component) else OTHER
 
 
 def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: float, hold_s: float) -> Watched:
@@ -276,7 +282,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
         if problem.signal not in found:
             held.append(replace(fault, well_since=None))  # not read: the fault stays, and the hold time starts again
             continue
-        if problem.signal is Signal.PRESENCE and not before.seen:
+        if problem.signal in (Signal.PRESENCE, Signal.FILE) and not before.seen:
             continue
         since = now if fault.well_since is None else fault.well_since
         if now - since < hold_s:
@@ -284,7 +290,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
     faults = sorted([*bad.values(), *held], key=lambda fault: _severity(fault.problem.reason))
     return Watched(
         faults=tuple(faults),
-        seen=before.seen or not found[Signal.PRESENCE],
+        seen=before.seen or not (found[Signal.PRESENCE] or found.get(Signal.FILE)),
         known=any(signal in found for signal in _WITNESSES),
     )
 
@@ -379,7 +385,8 @@ def marked(device: Mapping[str, Any], reasons: Sequence[str], effect: str) -> di
 def reasons_on(device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the reasons in a published device's attribute, worst first."""
     text = ((device.get("attributes") or {}).get(ATTRIBUTE) or {}).get("string")
-    return tuple(word for word in text.split(",") if _LABEL_VALUE.fullmatch(word)) if isinstance(text, str) else ()
+    words = text.split(",") if isinstance(text, str) else []
+    return tuple(word for word in words if word in _WORST_FIRST or _COMPONENT.fullmatch(word))
 
 
 def _joined(reasons: Sequence[str]) -> str:

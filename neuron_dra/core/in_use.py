@@ -8,7 +8,7 @@ therefore evidence only if the list has other claims, and only if the claim's po
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,11 +30,15 @@ class ListedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's list, with the claims of its containers."""
+    """A pod in the kubelet's list, with the claims of its containers.
+
+    `plugin_resources` are the resources of which a device plugin gave a device to it, such as aws.amazon.com/neuron.
+    """
 
     namespace: str
     name: str
     claims: tuple[ListedClaim, ...] = ()
+    plugin_resources: frozenset[str] = frozenset()
 
 
 def is_doubtful(claim: PreparedClaim) -> bool:
@@ -54,9 +58,16 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
     wanted = {(names.DRIVER, device.pool, device.device) for device in claim.devices}
     for pod in pods:
         for other in pod.claims:
-            if (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name) and other.devices & wanted:
+            if (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name) and _has_one_of(other, wanted):
                 return False
         silent = pod.namespace == claim.ref.namespace and not pod.claims
         if silent and (not claim.pod or pod.name == claim.pod):
             return False
     return True
+
+
+def _has_one_of(claim: ListedClaim, wanted: Collection[tuple[str, str, str]]) -> bool:
+    """Return whether a listed claim has a device of `wanted`, whose pool is empty if only its CDI file is known."""
+    return any(
+        (driver, pool, device) in wanted or (driver, "", device) in wanted for driver, pool, device in claim.devices
+    )

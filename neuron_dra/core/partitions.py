@@ -13,12 +13,11 @@ Sources: docs of the Neuron scheduler extension; kubernetes/api@v0.37 resource/v
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import members, names
+from neuron_dra.core import linked, members, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.devices import Attribute, Device
@@ -26,6 +25,9 @@ from neuron_dra.core.topology import Node
 
 DEVICES_AT_MOST: Final = 256
 """The most devices that a node publishes; a size that would exceed it is left out completely."""
+
+DEVICES_AT_MOST_INF1: Final = 511
+"""The same for Inf1: on inf1.24xlarge every number of devices, and every number of cores up to 15, fits."""
 
 COUNTERS_PER_SET: Final = 32
 COUNTER_SETS_PER_SLICE: Final = 8
@@ -66,18 +68,25 @@ class Partitioned:
 
 
 def partitioned(
-    node: Node, published: Sequence[Device], at_most: int = DEVICES_AT_MOST, sizes: Sequence[str] = ()
+    node: Node,
+    published: Sequence[Device],
+    at_most: int | None = None,
+    sizes: Sequence[str] = (),
+    links: Collection[linked.Pair] | None = None,
 ) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
-    of devices. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
-    empty, all are. Returns None if nothing can be divided, because the instance type is unknown.
+    of devices, by default to that of the type. `sizes`, such as `connected-4`, are the sizes that are wanted, the most
+    important ones first; if it is empty, all are. `links` are those that are up; without it, those of this reading.
+    Returns None if nothing can be divided, because the instance type is unknown.
     """
     if node.spec is None:
         return None
     shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
-    made = _Maker(node, node.spec, with_node=any(device.name == names.NODE_DEVICE for device in shown))
+    at_most = devices_at_most(node.spec) if at_most is None else at_most
+    up = linked.up_now(node) if links is None else links
+    made = _Maker(node, node.spec, up, with_node=any(device.name == names.NODE_DEVICE for device in shown))
     singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids]
     slots = {name: _use_order(made.whole(Device(name, (i,)))) for i, name in enumerate(singles)}
     if any(device.name == names.NODE_DEVICE for device in shown):
@@ -96,6 +105,11 @@ def partitioned(
     return Partitioned(tuple(ordered), made.counters(), position, tuple(left_out))
 
 
+def devices_at_most(spec: InstanceType | None) -> int:
+    """Return the most devices that a node of a type publishes."""
+    return DEVICES_AT_MOST_INF1 if spec is not None and spec.generation == "inf1" else DEVICES_AT_MOST
+
+
 def named(node: Node, name: str) -> Device | None:
     """Return a connected set, a core partition or the counters of a device by its name, whatever is published now.
 
@@ -103,7 +117,7 @@ def named(node: Node, name: str) -> Device | None:
     """
     if node.spec is None:
         return None
-    made = _Maker(node, node.spec, with_node=False)
+    made = _Maker(node, node.spec, (), with_node=False)
     behind = members.of(name, node.spec)
     if behind is not None:
         return (made.set_of(behind.ids) if behind.cores is None else made.cores_of(behind.cores.all)).device
@@ -128,17 +142,16 @@ def _use_order(one: Partition) -> tuple[int, int, str]:
 class _Maker:
     """Makes the partitions of one node, as if all devices of its type were there.
 
-    `each` is the number of logical cores of a device. With `with_node`, the whole node is published as one device, so a
-    set of all devices is not.
+    `each` is the number of logical cores of a device, `links` those that are up. With `with_node`, the whole node is
+    published as one device, so a set of all devices is not.
     """
 
-    def __init__(self, node: Node, spec: InstanceType, *, with_node: bool) -> None:
+    def __init__(self, node: Node, spec: InstanceType, links: Collection[linked.Pair], *, with_node: bool) -> None:
         self._spec = spec
+        self._links = links
         self._with_node = with_node
         self._usable = {
-            device.device_id: device
-            for device in node.devices
-            if device.node_present and device.core_count == spec.cores_per_device
+            device.device_id: device for device in node.devices if device.core_count == spec.cores_per_device
         }
         self.ids = tuple(range(spec.device_count))
         self._each = members.cores_each(spec)
@@ -161,13 +174,9 @@ class _Maker:
         return self._of_devices(device, self.ids if device.name == names.NODE_DEVICE else device.device_ids)
 
     def serves(self, one: Partition) -> bool:
-        """Return True if all devices of a partition can be used, and its links are up."""
+        """Return True if all devices of a partition can be used, and links between them connect them all."""
         ids = one.device.device_ids
-        if not all(device_id in self._usable for device_id in ids):
-            return False
-        if self._spec.shape not in ("ring", "line") or len(ids) == len(self.ids):
-            return True
-        return all(after in self._usable[before].connected for before, after in itertools.pairwise(ids))
+        return all(device_id in self._usable for device_id in ids) and linked.is_connected(ids, self._links)
 
     def sizes(self, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
         """Yield each size with all its partitions, in the order of `wanted`, or the most requested ones first."""

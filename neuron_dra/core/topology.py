@@ -38,7 +38,8 @@ class NeuronDevice:
     - `memory_bytes`: device memory from the catalogue; None for an unknown instance type.
     - `connected`: ids of the devices to which both ends report a link.
     - `dev`: major and minor number of the device file; None if unread.
-    - `node_present`: True if /dev/neuronN exists. Without it the device cannot be used.
+    - `device_file`: True if /dev/neuronN exists, False if it does not and the device cannot be used, None if unknown.
+    - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
 
     device_id: int
@@ -46,7 +47,8 @@ class NeuronDevice:
     memory_bytes: int | None
     connected: frozenset[int]
     dev: tuple[int, int] | None
-    node_present: bool
+    device_file: bool | None
+    reported: frozenset[int] | None = None
 
     @property
     def name(self) -> str:
@@ -226,12 +228,12 @@ def _device(
                     f"{spec.cores_per_device}; it is published with {cores}. Replace the instance",
                 )
             )
-    if not facts.node_present:
+    if facts.device_file is False:
         findings.append(
             Finding(
                 "missing-device-file",
-                f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing; it is not "
-                "published. Check udev and the kernel driver",
+                f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing on the host; no new "
+                "claim gets it. Check udev and the kernel driver",
             )
         )
     return NeuronDevice(
@@ -240,8 +242,16 @@ def _device(
         memory_bytes=spec.memory_bytes_per_device if spec else None,
         connected=connected,
         dev=facts.dev,
-        node_present=facts.node_present,
+        device_file=facts.device_file,
+        reported=_reported(facts, spec),
     )
+
+
+def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] | None:
+    """Return the devices to which one end reports a link; None if it is unread. A switch connects every pair."""
+    if spec is not None and spec.shape == "switch":
+        return frozenset(range(spec.device_count)) - {facts.device_id}
+    return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
 
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:

@@ -7,8 +7,9 @@ The runtime counts the logical cores of the devices that the container sees, fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from neuron_dra.core import linked
 from neuron_dra.core.claims import AllocatedDevice, Claim
 from neuron_dra.core.members import Members
 from neuron_dra.errors import ClaimError
@@ -21,12 +22,15 @@ _CONTAINER = re.compile(r"(container-\d+)-request-\d+", re.ASCII)
 Parts = Sequence[tuple[AllocatedDevice, Members]]
 
 
-def by_request(claim: Claim, parts: Parts, each: int, scale: Mapping[str, int]) -> dict[str, str]:
+def by_request(
+    claim: Claim, parts: Parts, each: int, scale: Mapping[str, int], links: Collection[linked.Pair]
+) -> dict[str, str]:
     """Return the variable as NAME=value for each request that has a core partition, by the name in the results.
 
     `parts` are all devices of `claim`; a device has `each` logical cores of the type's default size, each of which is
-    `scale` logical cores of the size that the request sets. Raises ClaimError if a container's cores would not be
-    contiguous, or if it is unknown which devices share a container.
+    `scale` logical cores of the size that the request sets. `links` are those that the node has, up or down. Raises
+    ClaimError if a container's cores would not be contiguous or not linked, or if it is unknown which devices share a
+    container.
     """
     if all(members.cores is None for _, members in parts):
         return {}
@@ -36,7 +40,7 @@ def by_request(claim: Claim, parts: Parts, each: int, scale: Mapping[str, int]) 
     found = {}
     for shared in groups.values():
         if any(members.cores is not None for _, members in shared):
-            visible = _visible(claim, [members for _, members in shared], each)
+            visible = _visible(claim, [members for _, members in shared], each, links)
             for result, _ in shared:
                 found[result.request] = f"{VARIABLE}={_text(visible, scale[result.request])}"
     return found
@@ -56,10 +60,10 @@ def _container(claim: Claim, result: AllocatedDevice) -> str:
     return ""
 
 
-def _visible(claim: Claim, shared: Iterable[Members], each: int) -> range:
-    """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous."""
-    shared = list(shared)
-    position = {device_id: n for n, device_id in enumerate(sorted({i for members in shared for i in members.ids}))}
+def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collection[linked.Pair]) -> range:
+    """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous, or not linked."""
+    ids = sorted({device_id for members in shared for device_id in members.ids})
+    position = {device_id: n for n, device_id in enumerate(ids)}
     visible = sorted(
         {
             position[core // each] * each + core % each
@@ -71,6 +75,12 @@ def _visible(claim: Claim, shared: Iterable[Members], each: int) -> range:
         raise ClaimError(
             f"claim {claim.ref}: a container would get the cores {', '.join(map(str, visible))} of its devices, but "
             "the Neuron runtime needs contiguous ones; request them as one number of cores, such as "
+            f"cores-{len(visible)}.neuron.aws.com"
+        )
+    if not linked.is_connected(ids, links):
+        raise ClaimError(
+            f"claim {claim.ref}: a container would get cores of {', '.join(f'neuron{i}' for i in ids)}, which no links "
+            "connect, but the Neuron runtime uses its cores together; request them as one number of cores, such as "
             f"cores-{len(visible)}.neuron.aws.com"
         )
     return range(visible[0], visible[-1] + 1)

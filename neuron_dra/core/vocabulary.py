@@ -138,7 +138,17 @@ EVENTS: Final = (
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
-    Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
+    Word(
+        "NeuronStateNotFlushed",
+        "Node",
+        "the disk did not keep the plugin's files; nothing new is prepared until it does",
+    ),
+    Word(
+        "NeuronDevicePluginAlive",
+        "Node",
+        "a Neuron device plugin runs on the node, or a pod has devices of one; remove it",
+    ),
+    Word("NeuronPodsNotListed", "Node", "the kubelet's pods cannot be listed, so pods of a device plugin are not seen"),
     Word(
         "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"
     ),
@@ -151,7 +161,7 @@ EVENTS: Final = (
     Word("NeuronNoLinks", "Node", "the devices report no links, and the instance type has links"),
     Word("NeuronMissingLink", "Node", "a link that the instance type has is down"),
     Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
-    Word("NeuronMissingDeviceFile", "Node", "a device has no file in /dev, and is not published"),
+    Word("NeuronMissingDeviceFile", "Node", "a device has no file in the host's /dev: no new claim gets it"),
     Word("NeuronNoDevices", "Node", "the node has no Neuron devices, and its instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),
     Word("NeuronMissingDevice", "Node", "a device of the instance type is absent"),
@@ -162,6 +172,7 @@ EVENTS: Final = (
 
 UNHEALTHY: Final = {
     "missing": "it is gone from the node",
+    "DeviceFileMissing": "its file is missing from the host's /dev",
     "invalid": "the kernel driver could not reset it",
     "link_interserver": "a link to another node of the UltraServer is unhealthy",
     "sram_ecc": "uncorrectable SRAM errors since the kernel driver was loaded",

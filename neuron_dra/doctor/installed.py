@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from neuron_dra.core import names, versions
 from neuron_dra.core.wire import Wire
-from neuron_dra.doctor import crd_fields
+from neuron_dra.doctor import counters, crd_fields
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, Seen
 from neuron_dra.emulation import objects
@@ -41,6 +41,7 @@ def lines(seen: Seen) -> Iterator[Line]:
     """Yield the line of each check."""
     controllers = [pod for pod in seen.snapshot.all("Pod") if _is_controller(pod)]
     yield _kubernetes(seen)
+    yield from counters.lines(seen)
     yield from _classes(seen, expected=bool(controllers))
     yield from _crds(seen, expected=bool(controllers))
     yield _policies(seen, controller=bool(controllers))

@@ -26,12 +26,13 @@ from neuron_dra.kube import config, requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.boot import boot_id
 from neuron_dra.node.endpoints.liveness import Liveness
+from neuron_dra.node.hardware import sysfs
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.daemon_worker import Worker
-from neuron_dra.node.prepare.store import CHECKPOINT
-from neuron_dra.node.publish import coexistence, sysfs
-from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.publish import coexistence
 from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings
 
@@ -155,9 +156,10 @@ async def _sockets(node: Node) -> list[Line]:
 
 async def _hardware(node: Node) -> list[Line]:
     root = Path(node.settings.host_root or "/")
-    reader = Reader(root)
+    dev = sysfs.device_folder(root, node.settings.host_dev)
+    reader = Reader(root, dev=dev.path)
     try:
-        facts = sysfs.facts(await reader.read(node.timing.hardware_s))
+        facts = sysfs.facts(await reader.read(node.timing.hardware_s), is_hosts_dev=dev.is_hosts)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
         return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
@@ -241,7 +243,11 @@ async def _device_plugin(node: Node) -> list[Line]:
     folder = Path(node.settings.kubelet_device_plugins_directory_path)
     socket = await _in_thread(coexistence.live_socket, folder)
     wire = await _wire(node)
-    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name)
+    pods: tuple[str, ...] = ()
+    with contextlib.suppress(ConnectionError):
+        listed = await pod_resources.listed(Path(node.settings.kubelet_pod_resources_socket))
+        pods = coexistence.pods_of_a_device_plugin(listed)
+    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name, pods)
     if text:
         return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
     if wire is None or not await _in_thread(os.access, folder, os.R_OK):

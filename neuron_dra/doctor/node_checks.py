@@ -38,6 +38,10 @@ def hardware(facts: NodeFacts, state: State | None) -> list[Line]:
     if dark:
         text = f"core_count of {words.count(len(dark), 'device')} cannot be read: {words.ranges(dark)}"
         found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
+    if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
+        text = f"no file in the host's /dev: neuron {unseen}"
+        todo = "check udev and the kernel log of the node; load the kernel driver again, or reboot the node"
+        found.append(wrong(area, "DeviceFileMissing", text, todo))
     if state is not None and (known := {each.device_id for each in state.devices.devices}) != ids:
         gone, new = words.ranges(known - ids), words.ranges(ids - known)
         text = f"sysfs and the plugin differ: only the plugin has {gone or 'none'}, only sysfs {new or 'none'}"

@@ -17,12 +17,13 @@ from neuron_dra.emulation.simulated_node import (
 )
 from neuron_dra.errors import NeuronDraError, SettingsError
 
-WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
+WHAT = "link:A,B device:N file:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
 
 EPILOG = f"""
 faults that --break adds to an existing node, and --repair removes:
   link:A,B                the link between two devices is down, on both ends
   device:N                a device disappears
+  file:N                  a device's file disappears from /dev
   busy                    the UltraServer files read as during the election
   ecc:N[,COUNTER]         one uncorrectable error; COUNTER is one of
                           {", ".join(ECC_COUNTERS)}
@@ -125,6 +126,8 @@ def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
 def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[str], *, up: bool) -> None:
     if kind == "device" and not rest:
         node.restore_device(device_id) if up else node.remove_device(device_id)
+    elif kind == "file" and not rest:
+        node.restore_device(device_id) if up else node.remove_device_file(device_id)
     elif kind == "ecc" and len(rest) <= 1:
         counter = rest[0] if rest else "mem_ecc_uncorrected"
         node.add_ecc(device_id, counter, -(2**31) if up else 1)

@@ -71,10 +71,12 @@ def allocated_claim(
     config: Sequence[Obj] = (),
     pod: str = "",
     request: str = "neuron",
+    of_its_pod: bool = False,
 ) -> Obj:
     """Return a ResourceClaim that is allocated on `node` and reserved for a pod (by default, with the claim's name).
 
-    A device is a number, a name, or a result whose missing fields are filled in.
+    A device is a number, a name, or a result whose missing fields are filled in. With `of_its_pod` the pod owns the
+    claim, as if it were made from a template.
     """
     results = []
     for device in devices:
@@ -83,18 +85,20 @@ def allocated_claim(
         label = f"{names.DEVICE_PREFIX}{number}" if isinstance(number, int) else number
         results.append({"request": request, "driver": names.DRIVER, "pool": node, **said, "device": label})
     wanted = sorted({result["request"].split("/")[0] for result in results}) or [request]
+    user = {"name": pod or name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
+    owners = (
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", **user, "controller": True}]} if of_its_pod else {}
+    )
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace, **owners},
         "spec": {
             "devices": {"requests": [{"name": one, "exactly": {"deviceClassName": names.DRIVER}} for one in wanted]}
         },
         "status": {
             "allocation": {"devices": {"results": results, **({"config": list(config)} if config else {})}},
-            "reservedFor": [
-                {"resource": "pods", "name": pod or name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
-            ],
+            "reservedFor": [{"resource": "pods", **user}],
         },
     }
 

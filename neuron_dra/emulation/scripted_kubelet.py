@@ -12,7 +12,7 @@ connected instance of a driver, with a kubelet's deadlines and messages. It keep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -229,7 +229,7 @@ class ScriptedKubelet:
         response = await self._call("NodeUnprepareResources", driver, claims, deadline_s)
         return {uid: answer.error for uid, answer in response.claims.items()}
 
-    async def health(self, dialect: str = "", *, driver: str = "") -> AsyncIterator[list[DeviceHealth]]:
+    async def health(self, dialect: str = "", *, driver: str = "") -> AsyncGenerator[list[DeviceHealth], None]:
         """Open a health stream and yield each complete list. `dialect` "" takes the first that the plugin offers."""
         instance = self._pick(driver)
         offered = [service for service in instance.registration.offered if service in HEALTH_SERVICES]

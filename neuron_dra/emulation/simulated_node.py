@@ -300,8 +300,13 @@ class SimulatedNode:
             shutil.move(self.folder(device_id), hidden)
         (self.root / "dev" / f"neuron{device_id}").unlink(missing_ok=True)
 
+    def remove_device_file(self, device_id: int) -> None:
+        """Remove a device's file from /dev, as a mistake in udev does; `restore_device` makes it again."""
+        self.device_path(device_id, "dev")
+        (self.root / "dev" / f"neuron{device_id}").unlink(missing_ok=True)
+
     def restore_device(self, device_id: int) -> None:
-        """Restore a removed device."""
+        """Restore a removed device, or its file."""
         hidden = self._hidden(device_id)
         if hidden.exists():
             shutil.move(hidden, self.folder(device_id))

@@ -78,13 +78,12 @@ def _attributes() -> Iterator[Entry]:
 
 
 def _configuration() -> Iterator[Entry]:
-    for kind, spec in config.KINDS.items():
-        for name, field in spec.fields.items():
-            needed = "required" if name in spec.required else "optional"
-            facts = (("values", f"{field.values}; {needed}"), ("apiVersion", config.API_VERSIONS[0]))
-            yield Entry(
-                CONFIGURATION, f"{kind}.{name}", f"field of {kind}, in a claim's opaque config", field.text, facts
-            )
+    for kind in config.KINDS:
+        what = f"field of {kind}, in a claim's opaque config"
+        for rule in config.rules(kind):
+            needed = "required" if rule.required else "optional"
+            facts = (("values", f"{rule.values}; {needed}"), ("apiVersion", config.API_VERSIONS[0]))
+            yield Entry(CONFIGURATION, f"{kind}.{rule.name}", what, rule.text, facts)
 
 
 def _conditions() -> Iterator[Entry]:

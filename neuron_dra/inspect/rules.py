@@ -8,11 +8,23 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from neuron_dra.core import catalogue, config, devices, health, names
+from neuron_dra.core import catalogue, config, health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import demand, expressions, imagined, impossible, refusals, selection, snapshot, trap, words
+from neuron_dra.inspect import (
+    attributes,
+    demand,
+    expressions,
+    imagined,
+    impossible,
+    refusals,
+    selection,
+    sized,
+    snapshot,
+    trap,
+    words,
+)
 from neuron_dra.inspect.blockers import Blockers
 from neuron_dra.inspect.findings import Finding
 from neuron_dra.inspect.selection import Published
@@ -82,9 +94,11 @@ def _every_type() -> World:
 class Checker:
     """Checks the objects of manifests against every instance type of the catalogue."""
 
-    def __init__(self, objects: Snapshot, version: tuple[int, int] | None) -> None:
+    def __init__(self, objects: Snapshot, version: tuple[int, int] | None, why_no_sets: str = "") -> None:
+        """`why_no_sets` is why nodes publish no connected sets on that version; empty if they do."""
         self._objects = objects
         self._version = version
+        self.why_no_sets = why_no_sets
 
     @cached_property
     def world(self) -> World:
@@ -115,6 +129,7 @@ class Checker:
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
                 found += core_sizes(self._objects, where, item)
+                found += (Problem(where, *each) for each in sized.of_pod(item, self.why_no_sets))
         return list(dict.fromkeys(found))
 
     def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[Problem]:
@@ -163,6 +178,12 @@ def _sized(name: str, form: str) -> bool:
     return name.startswith(head) and name.endswith(tail) and name[len(head) : len(name) - len(tail)].isdigit()
 
 
+def sets(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check the sizes of connected sets, and whether nodes publish any."""
+    for code, text in sized.of_claim(spec.alternatives(), checker.why_no_sets):
+        yield Problem(spec.where, code, text)
+
+
 def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
     """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
     for _, alternative in spec.alternatives():
@@ -170,7 +191,7 @@ def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
     for index, each in enumerate(spec.parts.get("constraints") or ()):
         name = each.get("matchAttribute") or each.get("distinctAttribute") or ""
         domain, _, attribute = name.rpartition("/")
-        if problem := _unknown(domain, attribute):
+        if problem := attributes.unknown(domain, attribute):
             yield Problem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
 
 
@@ -183,25 +204,8 @@ def expression_problems(where: str, expression: str) -> Iterator[Problem]:
     except SelectorError as err:
         yield Problem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
     for domain, name, _ in expressions.reads(expression):
-        if problem := _unknown(domain, name):
+        if problem := attributes.unknown(domain, name):
             yield Problem(where, "AttributeUnknown", problem)
-
-
-def _known() -> dict[str, list[str]]:
-    """Return the attributes by domain."""
-    found: dict[str, list[str]] = {}
-    for each in (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS):
-        domain, _, name = each.name.rpartition("/")
-        found.setdefault(domain or names.DRIVER, []).append(name)
-    return found
-
-
-def _unknown(domain: str, name: str) -> str:
-    known = _known()
-    if domain not in known or name in known[domain]:
-        return ""
-    near = words.nearest(name, known[domain])
-    return f"no device publishes {domain}/{name}" + (f", did you mean {near}?" if near else "")
 
 
 def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
@@ -386,6 +390,7 @@ def _sizes(spec: Wire) -> dict[str, int]:
 RULES: Final[Sequence[Callable[[Checker, Spec], Iterator[Problem]]]] = (
     configuration,
     classes,
+    sets,
     expressions_of,
     types,
     search,

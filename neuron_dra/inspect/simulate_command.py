@@ -30,7 +30,6 @@ OLD_NOTE = (
     "simulated as Kubernetes 1.34 and 1.35 allocate, without device taints and connected sets; a node on which the "
     "search takes too long is skipped"
 )
-SETS_SINCE = (1, 36)
 LONGEST_NAME = 255  # of a file; longer texts are fleets
 SHOWN = 20
 MOST_CAUSES = 4
@@ -57,19 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_arguments(parser)
 
 
-def _version(text: str) -> tuple[int, int]:
+def _version(text: str) -> str:
+    """Return the text of a version of which the driver supports the first two numbers."""
     from neuron_dra.core import versions
 
     found = versions.parse(text)
     if found is None or not versions.OLDEST <= found <= versions.NEWEST:
         known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
         raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
-    return found
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print what the pods get, and return the exit code."""
     from neuron_dra import object_files
+    from neuron_dra.core import versions
     from neuron_dra.inspect import manifests, simulation, terminal, unseen
     from neuron_dra.inspect.snapshot import build, key_of
     from neuron_dra.inspect.world import World, version
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
     pods = [made.objects[key_of(pod)] for pod in wanted.pods]
-    rules = semantics.of(args.kubernetes_version or version(snapshot))
+    rules = semantics.of(versions.parse(args.kubernetes_version or "") or version(snapshot))
     world = World(snapshot.changed([*made.objects.values()]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         notes = [
             *wanted.notes,
             *filter(None, [unseen.note(snapshot)]),
-            *([OLD_NOTE] if rules is semantics.OLD else []),
+            *([OLD_NOTE] if rules is semantics.OLD else _faults(args)),
             "among nodes that serve a pod equally well, the scheduler may choose another one",
         ]
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
@@ -110,7 +111,6 @@ def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
     for flag in ("snapshot", "kubeconfig", "context"):
         if getattr(args, flag):
             raise SettingsError(f"--{flag} and --fleet: give one of them")
-    from neuron_dra.core import versions
     from neuron_dra.inspect import imagined, snapshot
 
     path = Path(args.fleet)
@@ -124,8 +124,16 @@ def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
             f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
         )
     shown = f"--fleet {args.fleet}" if is_file else "--fleet"
-    sets = imagined.requested_sets(wanted) if (args.kubernetes_version or versions.NEWEST) >= SETS_SINCE else ()
+    sets = () if _faults(args) else imagined.requested_sets(wanted)
     return snapshot.build(imagined.fleet(text, shown, sets))
+
+
+def _faults(args: argparse.Namespace) -> list[str]:
+    """Return why nodes publish no connected sets on the version that was given; nothing if they do, or if none was."""
+    from neuron_dra.core import releases
+
+    why = releases.why_no_sets_on(args.kubernetes_version) if args.kubernetes_version else ""
+    return [f"nodes publish no connected sets: {why}"] if why else []
 
 
 def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:

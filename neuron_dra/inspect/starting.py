@@ -15,6 +15,7 @@ PREPARE: Final = "FailedPrepareDynamicResources"
 _UNREGISTERED: Final = re.compile(
     r"DRA driver (\S+) is not registered|driver name (\S+) not found|plugin name (\S+) not found"
 )
+_NO_FILE: Final = re.compile(r'stat CDI host device \\?"(/dev/neuron\d+)\\?": no such file')
 _RUNTIME: Final = (
     ("unresolvable CDI devices", "the node's runtime does not read /var/run/cdi", "let the runtime read /var/run/cdi"),
     ("/dev/neuron", "CDI is off in the node's runtime", "turn on CDI: containerd 1.7 needs enable_cdi = true"),
@@ -92,9 +93,22 @@ def _from_event(event: Wire, node: str) -> Finding | None:
         return Finding("DriverRejects", _driver_words(message), (("event", message),))
     if event.get("type") == "Normal":
         return None
+    if event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
+        return _runtime(message, node, "event")
+    return None
+
+
+def _runtime(message: str, node: str, source: str) -> Finding | None:
+    """Return why the container runtime rejects a container, if its message shows it."""
+    facts = ((source, message),)
+    if missing := _NO_FILE.search(message):
+        text = (
+            f"{missing[1]} is missing on node {node}: check udev and the kernel log there; or delete the pod so that "
+        )
+        return Finding("DeviceFileMissing", f"{text}it gets another device", facts)
     for sign, cause, remedy in _RUNTIME:
-        if sign in message and event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
-            return Finding("RuntimeRejects", f"{cause}, on node {node}: {remedy}", (("event", message),))
+        if sign in message:
+            return Finding("RuntimeRejects", f"{cause}, on node {node}: {remedy}", facts)
     return None
 
 
@@ -122,10 +136,9 @@ def _containers(pod: Wire) -> Sequence[Finding]:
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _FINE:
             message = str(waiting.get("message") or "")
-            runtime = next((row for row in _RUNTIME if row[0] in message), None)
-            if runtime:
-                text = f"{runtime[1]}, on node {pod['spec']['nodeName']}: {runtime[2]}"
-                found.append(Finding("RuntimeRejects", text, (("container", message),)))
+            runtime = _runtime(message, pod["spec"]["nodeName"], "container")
+            if runtime is not None:
+                found.append(runtime)
             else:
                 facts = Facts()
                 facts.add("message", message)

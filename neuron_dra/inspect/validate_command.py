@@ -37,9 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the problems and return the exit code."""
     from neuron_dra import object_files
+    from neuron_dra.core import releases
     from neuron_dra.inspect import manifests, rules, snapshot, terminal
 
     version = _version(args.kubernetes)
+    why_no_sets = releases.why_no_sets_on(args.kubernetes) if version else ""
     problems = []
     read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
     everything = [(name, manifests.expand(items, "default")) for name, items in read]
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         others = [item for other, found in everything if other != name for item in found.objects]
         known = snapshot.build([*own.objects, *own.pods, *others])
         mine = {snapshot.named(known.objects[snapshot.key_of(item)]) for item in (*own.objects, *own.pods)}
-        problems += [(name, each) for each in rules.Checker(known, version).run(mine)]
+        problems += [(name, each) for each in rules.Checker(known, version, why_no_sets).run(mine)]
     if args.output != "text":
         data = [
             {

@@ -19,7 +19,7 @@ from yarl import URL
 
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, TooLarge, Unavailable, api_error
-from neuron_dra.kube import objects
+from neuron_dra.kube import lines, objects
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.objects import Page
@@ -31,7 +31,6 @@ __all__ = ["KubeClient", "decode_object"]
 
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 LARGE_PAGE_BYTES: Final = 8 * 1024 * 1024  # a page of the largest Nodes has 4 MB; 250 claims can have 160 MB
-MAX_WATCH_LINE_BYTES: Final = 16 * 1024 * 1024  # etcd's 1.5 MiB of control characters have 9 MiB in JSON
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 JSON: Final = "application/json"
@@ -61,17 +60,19 @@ class KubeClient:
         self.date = ""  # of the last response, as in HTTP: the API server's clock
 
     async def __aenter__(self) -> KubeClient:
-        connector = aiohttp.TCPConnector(limit=0, socket_factory=make_socket)
         if self._config.credentials is not None:
             self._keeping = asyncio.create_task(self._config.credentials.keep(), name="keep credentials")
-        self._session = aiohttp.ClientSession(
-            connector=connector,
+        self._session = self._new_session()
+        return self
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=make_socket),
             headers={"User-Agent": self._user_agent},
             read_bufsize=2**20,
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -88,6 +89,12 @@ class KubeClient:
         Raises NotFound or another ApiError.
         """
         return objects.readable(await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s))
+
+    async def get_apart(self, path: str) -> bytes:
+        """GET a path over a connection of its own, for which a load balancer chooses a server anew. Raises ApiError."""
+        apart = KubeClient(self._config, user_agent=self._user_agent, timing=self.timing)
+        async with self._new_session() as apart._session:
+            return await apart.request("GET", path)
 
     async def read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """Return one object. Raises NotFound or another ApiError; Unavailable if the reply is not this object."""
@@ -256,7 +263,7 @@ class KubeClient:
                     await self._may_try_again(number)
                 if response.status >= 300:
                     raise _error("WATCH", path, response.status, await _body(response), None)
-                yield _lines(response, gather_s)
+                yield lines.of(response, gather_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
             raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
 
@@ -337,36 +344,6 @@ async def _messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[by
         if size > MAX_ANSWER_BYTES:
             raise Unavailable(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
         yield data
-
-
-async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:
-    """Yield the lines of a watch. Raises Unavailable for a line of more than MAX_WATCH_LINE_BYTES."""
-    buffer = bytearray()
-    async for chunk in response.content.iter_any():
-        buffer += chunk
-        while (end := buffer.find(b"\n")) >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            if line:
-                yield line
-        if len(buffer) > MAX_WATCH_LINE_BYTES:
-            raise Unavailable(f"a watch event is larger than {MAX_WATCH_LINE_BYTES >> 20} MiB")
-        if gather_s:
-            await _unread(response, gather_s)
-
-
-async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
-    """Stop reading for `seconds`, so that events in this time wake the process once."""
-    transport = response.connection.transport if response.connection else None
-    if transport is None or transport.is_closing():
-        await asyncio.sleep(seconds)
-        return
-    transport.pause_reading()
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        if not transport.is_closing():
-            transport.resume_reading()
 
 
 def _page(raw: bytes) -> Page:

@@ -1,4 +1,4 @@
-"""Claims in place of limits, for Kubernetes 1.34 and 1.35, whose scheduler does not support connected sets."""
+"""Claims in place of limits, for releases of Kubernetes on which nodes publish no connected sets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import groups, names, sizes
+from neuron_dra.core import groups, names, releases, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.migrate.limits import Wanted
 from neuron_dra.migrate.problems import CannotMigrate
 
-LATER = "needs Kubernetes 1.36"
+LATER = f"needs Kubernetes {releases.text(releases.OLDEST_FOR_SETS)}"
 PART = 4
 """The most devices of a group in one request: the schedulers of 1.34 and 1.35 try those of a request in every order.
 

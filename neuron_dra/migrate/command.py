@@ -18,7 +18,6 @@ from typing import Any
 
 from neuron_dra.errors import SettingsError
 
-NAMES_SINCE = (1, 36)
 OLDEST = (1, 34)
 NEWEST = "1.37"
 STDIN = "-"
@@ -28,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra migrate`."""
     parser.description = (
         "Rewrite manifests that request aws.amazon.com/neuron, neuroncore or neurondevice, and manifests of "
-        "resource.k8s.io/v1beta1 and v1beta2. For Kubernetes 1.36 and later the limits get the names of DeviceClasses; "
-        "for 1.34 and 1.35 they become claims. Prints a diff. Exit code 1: something could not be migrated, and is "
+        "resource.k8s.io/v1beta1 and v1beta2. For Kubernetes 1.36.3 and later the limits get names of DeviceClasses; "
+        "for earlier releases they become claims. Prints a diff. Exit code 1: something could not be migrated, and is "
         "left as it was; 2: a file is wrong, and nothing is written."
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
@@ -71,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.in_place and STDIN in args.files:
         raise SettingsError("--in-place: standard input cannot be changed; name a file")
-    options = Options(_version(args.kubernetes) >= NAMES_SINCE, args.instance_type, args.scheduler_name)
+    why_no_sets = _why_no_sets(args.kubernetes)
+    options = Options(not why_no_sets, args.instance_type, args.scheduler_name)
+    if why_no_sets:
+        print(f"neuron-dra: note: claims, because there are no connected sets: {why_no_sets}", file=sys.stderr)
     files = [_read(name) for name in dict.fromkeys(args.files)]
     for file in files:
         if not file.bad:
@@ -91,14 +93,16 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(file.problems for file in files) else 0
 
 
-def _version(text: str) -> tuple[int, int]:
+def _why_no_sets(text: str) -> str:
+    """Return why nodes publish no connected sets on this version; empty if they do. Raises SettingsError."""
+    from neuron_dra.core import releases
+
     found = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
     if found is None:
         raise SettingsError(f"--kubernetes {text}: write major and minor, such as 1.36")
-    version = int(found[1]), int(found[2])
-    if version < OLDEST:
+    if (int(found[1]), int(found[2])) < OLDEST:
         raise SettingsError(f"--kubernetes {text}: the driver needs Kubernetes 1.34 or later")
-    return version
+    return releases.why_no_sets_on(text)
 
 
 def _read(name: str) -> File:

@@ -120,8 +120,9 @@ def init_counts(inits: Sequence[Wanted], others: Sequence[Wanted]) -> list[int]:
 def larger(kind: str, count: int, most: int) -> str:
     """Return the message about an init container that requests more than every main container."""
     return (
-        f"an init container requests {count} {kind}s and no main container more than {most}; the scheduler does not "
-        f"give an init container devices of its own: request at most {most}, or {count} in a main container"
+        f"an init container requests {count} {kind}s and no main container more than {most}; the scheduler would give "
+        f"it devices of its own, which the pod keeps until it ends: request at most {most}, or {count} in a main "
+        "container"
     )
 
 

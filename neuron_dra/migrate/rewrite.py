@@ -21,7 +21,7 @@ DNS_LABEL = 63
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`names` is True for the extended resources of Kubernetes 1.36, False for claims."""
+    """`names` is True for extended resources, which connected sets need, False for claims."""
 
     names: bool
     instance_type: str = ""

@@ -9,10 +9,10 @@ from neuron_dra.core import decision, health
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.metadata import Source
 from neuron_dra.errors import ClaimError
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.settings import PluginSettings
 
@@ -47,6 +47,10 @@ class NodeAdmission:
             raise ClaimError(f"claim {ref}: {why}")
         await self._gate.wait(claim)
         return claim
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        """Read which devices a prepared claim has now. Raises ClaimError, ApiError."""
+        return await self._claims.allocation(ref)
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""

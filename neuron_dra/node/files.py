@@ -1,5 +1,8 @@
 """All file writes of this program: every durable write is a sequence of the operations below.
 
+What is written survives the end of the process at once. It survives a power cut after it was flushed: a file's bytes by
+`sync_file`, its name by `sync_folder`. Only these two wait for the disk.
+
 Tests inject crashes, power cuts and full disks with a subclass of `Files`. Another test makes sure that no other module
 writes files.
 """
@@ -44,28 +47,30 @@ class Files:
             return []
 
     def make_folder(self, folder: Path, mode: int) -> None:
-        """Create a folder and its parents, each flushed to the disk; one that exists is left as it is."""
+        """Create a folder and its parents; one that exists is left as it is."""
         if folder.is_dir():
             return
         self.make_folder(folder.parent, 0o755)
         folder.mkdir(mode=mode, exist_ok=True)
-        self.sync_folder(folder.parent)
 
     def write(self, path: Path, data: bytes, mode: int) -> None:
-        """Write a new or existing file and flush it to the disk. Not atomic: `write_atomically` is."""
+        """Write a new or existing file. Not atomic: `replace` is."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             os.fchmod(handle, mode)
             view = memoryview(data)
             while view:
                 view = view[os.write(handle, view) :]
-            self.sync_file(handle)
         finally:
             os.close(handle)
 
-    def sync_file(self, handle: int) -> None:
-        """Flush an open file's bytes to the disk."""
-        os.fsync(handle)
+    def sync_file(self, path: Path) -> None:
+        """Flush a file's bytes to the disk; an earlier failure to write them is an error too."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def link(self, existing: Path, new: Path) -> None:
         """Give a file a second name, which must not exist."""
@@ -95,20 +100,26 @@ class Files:
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_atomically(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
-    """Replace `path` with `data`: readers, also after a crash, see either the old bytes or the new ones.
+def write_atomically(files: Files, path: Path, data: bytes, mode: int) -> None:
+    """Replace `path` with `data`: readers, also after a power cut, see either the old bytes or the new ones.
 
-    `keep` gets the old bytes of `path`, with the same guarantee. Raises OSError, and `path` is then unchanged.
+    Raises OSError.
     """
-    replace_unsynced(files, path, data, mode, keep=keep)
+    replace(files, path, data, mode, sync=True)
     files.sync_folder(path.parent)
 
 
-def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
-    """Do as `write_atomically`, without syncing the folder: the caller does that once for several files."""
+def replace(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None, sync: bool = False) -> None:
+    """Replace `path` with `data`: readers, also after the end of this process, see the old bytes or the new ones.
+
+    `keep` gets the old bytes of `path`, with the same guarantee. With `sync` the bytes are flushed before they get
+    their name; the name is not. Raises OSError, and `path` is then unchanged.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         files.write(temporary, data, mode)
+        if sync:
+            files.sync_file(temporary)
         if keep is not None:
             _keep(files, path, keep)
         files.rename(temporary, path)
@@ -116,6 +127,15 @@ def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: 
         with contextlib.suppress(OSError):
             files.remove(temporary)
         raise
+
+
+def make_durable_folder(files: Files, folder: Path, mode: int) -> None:
+    """Create a folder and its parents, so that they survive a power cut. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_durable_folder(files, folder.parent, 0o755)
+    files.make_folder(folder, mode)
+    files.sync_folder(folder.parent)
 
 
 def sweep(files: Files, path: Path) -> None:

@@ -15,7 +15,7 @@ from neuron_dra.arguments import object_name
 from neuron_dra.core import devices, health, limits, names, partitions, slices, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
-from neuron_dra.node.publish import sysfs, sysfs_helper
+from neuron_dra.node.hardware import helper, sysfs
 
 GAP = "   "
 COLUMNS = {
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
     kept, problems = limits.check_devices(published)
     if not node.devices and node.spec is None:
-        problems.append(f"there are no Neuron devices in {args.host_root / sysfs_helper.CLASS}: is this a Neuron node?")
+        problems.append(f"there are no Neuron devices in {args.host_root / helper.CLASS}: is this a Neuron node?")
     else:
         problems += [finding.message for finding in node.findings]
     for text in problems:
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.connected_sets and divided is None:
         print("neuron-dra: the instance type is unknown: no sets of devices are published", file=sys.stderr)
     elif divided is not None and divided.left_out:
-        limit = partitions.DEVICES_AT_MOST
+        limit = partitions.devices_at_most(node.spec)
         print(
             f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, LeavingTiming
+from neuron_dra.core.server_gate import DEFAULT_GATE_TIMING, GateTiming
 from neuron_dra.core.timing import seconds
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
@@ -37,11 +38,16 @@ class PublishTiming:
     longest_retry_after_s: float = seconds(
         60.0, "cap on the API server's Retry-After, as long as the longest wait without one"
     )
-    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin")
+    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin and its pods")
+    device_plugin_pods_s: float = seconds(2.0, "limit of the kubelet's list of pods in such a look")
+    device_plugin_away_s: float = seconds(
+        360.0, "how long a device plugin that was alive still counts; one that fails is started again after 300 s"
+    )
     sets_check_s: tuple[float, float] = seconds(
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
     )
+    server: GateTiming = DEFAULT_GATE_TIMING
     leaving: LeavingTiming = DEFAULT_LEAVING_TIMING
 
 
@@ -80,6 +86,8 @@ class PrepareTiming:
     lock_s: float = seconds(
         15.0, "limit of the wait for the lock; well below the kubelet's 45 s: it gets a reason, not a timeout"
     )
+    flush_s: float = seconds(0.1, "from a write of the checkpoint to its flush, which no call waits for")
+    flush_retry_s: tuple[float, float] = seconds((1.0, 60.0), "first and longest wait after a flush has failed")
     repair_s: float = seconds(5.0, "between checks of the CDI files")
     rebuild_retry_s: tuple[float, float] = seconds(
         (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"
@@ -116,6 +124,7 @@ class KubeletTiming:
     rejected_s: float = seconds(10.0, "the same, after the kubelet rejected the registration")
     health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
     health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
+    stale_sockets_s: float = seconds(60.0, "between looks for sockets that killed plugins left behind")
     supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
     registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
     call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from neuron_dra.errors import ApiError, Unavailable
 from neuron_dra.kube.client import KubeClient, decode_object
 from neuron_dra.kube.replies import serves
 from neuron_dra.node.timing import DEFAULT_TIMING
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMI
         except ApiError:
             await asyncio.sleep(wait_s)
     raise AssertionError("unreachable")
+
+
+async def asked_apart(client: KubeClient) -> str | None:
+    """Return the version of an API server, over a connection of its own; None if there is no answer, or another one."""
+    try:
+        found = decode_object(await client.get_apart("/version")).get("gitVersion")
+    except ApiError as err:
+        log.info("no answer about the API server's version", extra={"error": str(err)})
+        return None
+    return found if isinstance(found, str) else None
 
 
 def kubelet(node: Mapping[str, Any] | None) -> str:

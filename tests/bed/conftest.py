@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleet import TRN3, end_workloads, slots
-from releases import Shell, publish, with_registry
 
 from hack.bed.deployed import is_installed, relabel, settled
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+from tests.bed.fleet import TRN3, end_workloads, slots
+from tests.bed.releases import Shell, publish, with_registry
 from tests.support.skipping import impossible
 
 TRN2 = "trn2.48xlarge"
@@ -37,7 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and call.when != "teardown":
         item.stash[FAILED] = True

@@ -158,7 +158,7 @@ COPY = {"ultraserverIndex": 0, "ultraserver": "us-gone", "allocationId": "012345
 COPIED = {"status": {"state": "Allocated", "groups": [COPY]}}
 LABELLED = {"metadata": {"labels": {LABEL: "x"}}}
 TAINTED = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
-OWNED = {"metadata": {"ownerReferences": []}}
+OWNED: Obj = {"metadata": {"ownerReferences": []}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import gzip
 import re
 
 import yaml
-from fleet import TRN3
-from releases import ADDRESS, IMAGE, VERSIONS, Shell
 
 from hack.bed.deployed import CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.fleet import TRN3
+from tests.bed.releases import ADDRESS, IMAGE, VERSIONS, Shell
 
 VALUES = {"draDriver": {"image": {"repository": IMAGE}}, "ultraserverOperator": {"enabled": True}}
 CRDS = tuple(f"neuronultraserver{suffix}.neuron.aws.com" for suffix in ("s", "workloads"))

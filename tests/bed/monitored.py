@@ -9,20 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fleet import (
-    AWSS_CRDS,
-    OUR_CRDS,
-    TRN3,
-    end_workloads,
-    job,
-    replicas,
-    submit,
-    wait_available,
-    wait_reason,
-    wait_state,
-    workload,
-)
-
 from hack.bed import cgroups
 from hack.bed.deployed import (
     CHECKPOINT,
@@ -39,6 +25,19 @@ from hack.bed.deployed import (
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
+from tests.bed.fleet import (
+    AWSS_CRDS,
+    OUR_CRDS,
+    TRN3,
+    end_workloads,
+    job,
+    replicas,
+    submit,
+    wait_available,
+    wait_reason,
+    wait_state,
+    workload,
+)
 
 Fault = Callable[[TestBed, Namespace], contextlib.AbstractContextManager[None]]
 TRN2 = "trn2.48xlarge"

@@ -215,7 +215,7 @@ def variables(server: Prometheus, board: Obj) -> dict[str, list[str]]:
     for each in board["templating"]["list"]:
         if each["type"] == "query":
             query = substituted(each["definition"], dict.fromkeys(found, ".*"))
-            metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", query).groups()  # type: ignore[union-attr]
+            [(metric, label)] = re.findall(r"^label_values\((.*), (\w+)\)$", query)
             found[each["name"]] = sorted({labels[label] for labels, _ in server.query(metric) if label in labels})
     return found
 
@@ -223,7 +223,7 @@ def variables(server: Prometheus, board: Obj) -> dict[str, list[str]]:
 def substituted(expr: str, values: Mapping[str, str]) -> str:
     """Return a query with values for its variables, as Grafana sends it."""
     for name, value in values.items():
-        expr = re.sub(rf"\$\{{?{name}\b\}}?", lambda _, value=value: value, expr)  # type: ignore[misc]
+        expr = re.sub(rf"\$\{{?{name}\b\}}?", value.replace("\\", r"\\"), expr)
     return expr
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fleet import TRN3
 
 from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.fleet import TRN3
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 PYTHON = "public.ecr.aws/docker/library/python:3.12-slim"

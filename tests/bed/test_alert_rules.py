@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus import program, rendered, rule_groups, seconds
 
 from hack.bed import build, layout
 from neuron_dra.core.wire import Obj
+from tests.bed.prometheus import program, rendered, rule_groups, seconds
 
 pytestmark = pytest.mark.long  # Prometheus is built first
 BEGINS = 5

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import gitops
 import pytest
-from recipes import all_reduce, complete
-from releases import IMAGE, VERSIONS, Shell, commands, images
 
 from hack.bed.deployed import DAEMONSET, NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import gitops
+from tests.bed.recipes import all_reduce, complete
+from tests.bed.releases import IMAGE, VERSIONS, Shell, commands, images
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 ARGOCD, CHART, OBJECTS = "argocd", "neuron-dra", "objects"
@@ -100,7 +100,8 @@ def automated(argocd: Namespace, policy: Obj | None) -> None:
 def compared(argocd: Namespace) -> Obj:
     """Return the source that was compared with the cluster last."""
     found: Obj = argocd.get("application", CHART).get("status", {}).get("sync", {}).get("comparedTo", {})
-    return found.get("source", {})
+    source: Obj = found.get("source", {})
+    return source
 
 
 def state(argocd: Namespace, name: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -57,9 +58,10 @@ def test_claim_shows_what_its_containers_have(
     namespace.apply(pod("reader", "four", node=on.name))
     namespace.wait_ready("reader")
 
-    def entries() -> list[dict[str, object]]:
+    def entries() -> list[dict[str, Any]]:
         [claim] = namespace.get("resourceclaims")["items"]
-        return claim["status"].get("devices", [])
+        listed: list[dict[str, Any]] = claim["status"].get("devices", [])
+        return listed
 
     found = eventually("four entries", lambda: entries() if len(entries()) == 4 else [], 60)
     assert {entry["pool"] for entry in found} == {on.name}

@@ -44,7 +44,7 @@ def ring(other_bed: TestBed) -> BedNode:
 
 
 def switch(bed: TestBed, *, on: bool) -> None:
-    words = ("--set", f"scheduler.enabled={str(on).lower()}")
+    words = ("--set", f"scheduler.enabled={str(on).lower()}", "--set", "scheduler.oldestRelease=any")
     bed.command("up", "--driver", "daemonset", *words, timeout_s=1200)
 
 

@@ -162,11 +162,21 @@ def everywhere_at_once(driver: TestBed, trn2: BedNode) -> Iterator[None]:
     surge(1)
 
 
+def two_registered(node: BedNode, interval_s: float | None = None) -> set[str]:
+    """Wait until two plugins are registered; return their pods' UIDs."""
+
+    def two() -> set[str]:
+        found = registered_pods(node)
+        return found if len(found) == 2 else set()
+
+    return eventually("two plugins at once", two, 120, interval_s)
+
+
 def rolled_out(node: BedNode, place: Namespace, *words: str) -> str:
     """Change the DaemonSet with kubectl, see both plugins and then the new one alone, and return its pod's UID."""
     old = registered_pods(node)
     node.bed.kubectl(*words)
-    both = eventually("two plugins at once", lambda: len(found := registered_pods(node)) == 2 and found, 120, 0.05)
+    both = two_registered(node, 0.05)
     [new] = both - old
     eventually("the new plugin alone", lambda: registered_pods(node) == {new}, 120, 0.05)
     goes_on(place)
@@ -233,7 +243,7 @@ def two_at_once(driver: TestBed, trn2: BedNode, everywhere_at_once: None) -> Ite
         driver.kubectl("patch", *TARGET, "--type=merge", "--patch", json.dumps(patch))
 
     wait_after_ready(3600, "slow")
-    both = eventually("two plugins at once", lambda: len(found := registered_pods(trn2)) == 2 and found, 120)
+    both = two_registered(trn2)
     [new] = both - {old}
     yield old, new
     wait_after_ready(0, "slow")

@@ -88,7 +88,7 @@ def stored(place: Namespace, version: str) -> Obj:
     return place.get(resource, "my-training-job")
 
 
-BAD = [
+BAD: list[tuple[dict[str, Any], str]] = [
     ({"spec__topologySize": 3}, "write 1, 2 or 4: the number of nodes that work together in one UltraServer"),
     ({"spec__serverCount": 0}, "write 1 to 1024; to release everything, delete the workload"),
     ({"spec__serverCount": 1025}, "write 1 to 1024"),
@@ -107,26 +107,26 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[next(iter(changes)) for changes, _ in BAD])
-def test_crd_rejects_invalid_workload(place, changes, message) -> None:
+def test_crd_rejects_invalid_workload(place: Namespace, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BedError) as refusal:
         apply(place, changed(**changes))
     assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected"])
-def test_all_four_strategies_are_accepted(place, strategy) -> None:
+def test_all_four_strategies_are_accepted(place: Namespace, strategy: str) -> None:
     apply(place, changed(spec__allocationPolicy__failureStrategy=strategy))
     assert stored(place, "v1")["spec"]["allocationPolicy"] == {"failureStrategy": strategy}
 
 
-def test_versions_and_defaults_round_trip(place) -> None:
+def test_versions_and_defaults_round_trip(place: Namespace) -> None:
     apply(place, changed(apiVersion="neuron.aws.com/v1"))
     old, new = stored(place, "v1beta1"), stored(place, "v1")
     assert old["spec"] == new["spec"]
     assert new["spec"]["config"] == {"logicalNeuronCore": 2}
 
 
-LOCKED = [
+LOCKED: list[tuple[dict[str, Any], str]] = [
     ({"spec__instanceType": "trn2u.48xlarge"}, "spec.instanceType cannot be changed while the workload is Allocated"),
     ({"spec__topologySize": 2}, "spec.topologySize cannot be changed while the workload is Allocated"),
     ({"spec__config__logicalNeuronCore": 1}, "spec.config.logicalNeuronCore cannot be changed"),
@@ -135,7 +135,7 @@ LOCKED = [
 
 
 @pytest.mark.parametrize(("changes", "message"), LOCKED, ids=[next(iter(changes)) for changes, _ in LOCKED])
-def test_reserved_fields_are_immutable(place, changes, message) -> None:
+def test_reserved_fields_are_immutable(place: Namespace, changes: dict[str, Any], message: str) -> None:
     apply(place, JOB)
     set_state(place, "Allocated")
     with pytest.raises(BedError) as refusal:
@@ -144,14 +144,14 @@ def test_reserved_fields_are_immutable(place, changes, message) -> None:
     assert "delete the workload and create it again" in str(refusal.value)
 
 
-def test_count_and_strategy_are_mutable(place) -> None:
+def test_count_and_strategy_are_mutable(place: Namespace) -> None:
     apply(place, JOB)
     set_state(place, "Allocated")
     apply(place, changed(spec__serverCount=5, spec__allocationPolicy__failureStrategy="RestartAll"))
     assert stored(place, "v1")["spec"]["serverCount"] == 5
 
 
-def test_pending_workload_is_mutable(place) -> None:
+def test_pending_workload_is_mutable(place: Namespace) -> None:
     apply(place, JOB)
     set_state(place, "Pending")
     apply(place, changed(spec__instanceType="trn2u.48xlarge", spec__topologySize=2))

@@ -75,6 +75,7 @@ def example(name: str) -> list[dict[str, Any]]:
 
 def pod_of(name: str) -> str:
     """Return the name of an example's pod."""
+    only: str
     [only] = [d["metadata"]["name"] for d in example(name) if d["kind"] == "Pod"]
     return only
 

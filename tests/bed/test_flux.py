@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import gitops
 import pytest
-from recipes import all_reduce, complete, start
-from releases import IMAGE, VERSIONS, Shell, images
 
 from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import gitops
+from tests.bed.recipes import all_reduce, complete, start
+from tests.bed.releases import IMAGE, VERSIONS, Shell, images
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 RELEASE, OBJECTS = "helmrelease/neuron-dra", "kustomization/objects"

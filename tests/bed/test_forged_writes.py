@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import forged_writes as table
 import pytest
 import yaml
-from forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
 
 from hack.bed import pki
 from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import forged_writes as table
+from tests.bed.forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"
 WRITTEN = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -241,7 +241,7 @@ def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
         words = ("scale", "--namespace", DRIVER_NAMESPACE, "deployment/neuron-ultraserver-controller")
         running_bed.kubectl(*words, "--replicas=0")
         pods = f"/api/v1/namespaces/{DRIVER_NAMESPACE}/pods?labelSelector=app%3Dneuron-ultraserver-controller"
-        eventually("the controller is gone", lambda: api.get(pods) and not api.get(pods)["items"], 120)
+        eventually("the controller is gone", lambda: (api.get(pods) or {"items": ["unknown"]})["items"] == [], 120)
     yield
     if found:
         running_bed.kubectl(*words, f"--replicas={found['spec']['replicas']}")
@@ -339,6 +339,7 @@ def test_policies_are_tabled_and_compile(api: Api, guards: list[str]) -> None:
             return status if status.get("observedGeneration") == found["metadata"]["generation"] else None
 
         status = eventually(f"{name} has been checked", checked, 60)
+        assert status is not None
         assert (status.get("typeChecking") or {}).get("expressionWarnings") is None, name
 
 

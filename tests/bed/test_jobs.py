@@ -8,12 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
-from recipes import GIVEN_UP, all_reduce, complete, ended, kill_program, last_lines, log, runnable, set_rounds, start
 
 from hack.bed.deployed import net_drivers
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
+from tests.bed.recipes import (
+    GIVEN_UP,
+    all_reduce,
+    complete,
+    ended,
+    kill_program,
+    last_lines,
+    log,
+    runnable,
+    set_rounds,
+    start,
+)
 
 pytestmark = pytest.mark.long  # CoreDNS is built first
 PROGRAM = "programs/all-reduce.yaml"

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import monitored
 import pytest
-from fleet import workload
-from monitored import FAULTS, PLAIN, TRN2, Fault
-from prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables
 
 from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import monitored
+from tests.bed.fleet import workload
+from tests.bed.monitored import FAULTS, PLAIN, TRN2, Fault
+from tests.bed.prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]  # Prometheus is built first
 MEASURED = REPOSITORY / "build" / "acceptance" / "fault-to-alert.txt"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import json
 import math
 import subprocess
@@ -21,10 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import break_links, repair_links, running
-from prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
 from prometheus_client import start_http_server
-from ultraserver_world import World
 
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
@@ -33,6 +29,9 @@ from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
 from neuron_dra.node.metrics import Metrics as PluginMetrics
+from tests.bed.prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
+from tests.unit.failing_world import break_links, repair_links, running
+from tests.unit.ultraserver_world import World
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # Prometheus is built first
 NODES = tuple(f"u0-{number}" for number in range(4))
@@ -176,9 +175,10 @@ def scraped(objects: list[Obj], tmp_path: Path) -> Iterator[tuple[Story, Server]
     """A story before it begins, and Prometheus, which has scraped all of it once."""
     story, where = Story(), layout.from_environment()
     addresses, servers = {}, []
-    for name, metrics in itertools.chain(story.plugins.items(), [("controller", story.controller)]):
+    registries = {name: metrics.registry for name, metrics in story.plugins.items()}
+    for name, registry in {**registries, "controller": story.controller.registry}.items():
         port = network.free_port()
-        servers.append(start_http_server(port, "127.0.0.1", metrics.registry))
+        servers.append(start_http_server(port, "127.0.0.1", registry))
         addresses[name] = f"127.0.0.1:{port}"
     rules, config, port = tmp_path / "rules.yaml", tmp_path / "prometheus.yaml", network.free_port()
     rules.write_text(yaml.safe_dump({"groups": rule_groups(objects, FACTOR)}))
@@ -188,7 +188,7 @@ def scraped(objects: list[Obj], tmp_path: Path) -> Iterator[tuple[Story, Server]
         "scrape_configs": configuration(objects, addresses),
     }
     config.write_text(yaml.safe_dump(content))
-    words = [program(where, "prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    words = [str(program(where, "prometheus")), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     words.append(f"--web.listen-address=127.0.0.1:{port}")
     with (tmp_path / "log").open("wb") as log:
         child = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)

@@ -9,10 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from releases import IMAGE, VERSIONS, Shell, commands, images, publish, section, uninstall, upgrade, with_registry
 
 from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed
+from tests.bed.releases import (
+    IMAGE,
+    VERSIONS,
+    Shell,
+    commands,
+    images,
+    publish,
+    section,
+    uninstall,
+    upgrade,
+    with_registry,
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 MOST_COMMANDS = 10

@@ -10,16 +10,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import monitored
 import pytest
-from fleet import NODES, TRN3, end_workloads
-from prometheus import dashboards, panels, rendered, running
-from recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start
-from releases import IMAGE, VERSIONS, Shell, commands, images, publish, section, uninstall, upgrade, with_registry
 
 from hack.bed.deployed import NAMESPACE, net_drivers
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed import monitored
+from tests.bed.fleet import NODES, TRN3, end_workloads
+from tests.bed.prometheus import dashboards, panels, rendered, running
+from tests.bed.recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start
+from tests.bed.releases import (
+    IMAGE,
+    VERSIONS,
+    Shell,
+    commands,
+    images,
+    publish,
+    section,
+    uninstall,
+    upgrade,
+    with_registry,
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 EXTRAS = ("dns", "job-image", "leaderworkersets", "jobsets", "mpijobs")

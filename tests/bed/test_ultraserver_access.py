@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from fleet import TRN3, slots
 
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
+from tests.bed.fleet import TRN3, slots
 
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
 POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"
@@ -50,7 +50,7 @@ def refusal(bed: TestBed, node: str, label: str) -> str:
     return ""
 
 
-def test_capacity_block_label_is_immutable(access, registered) -> None:
+def test_capacity_block_label_is_immutable(access: TestBed, registered: str) -> None:
     # The API server takes some seconds to enforce a new policy; each try is a change.
     tries = itertools.count(2)
     said = eventually("the policy refuses", lambda: refusal(access, registered, f"{LABEL}=cr-{next(tries)}"), 60)

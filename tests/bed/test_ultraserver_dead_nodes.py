@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from fleet import (
+
+from hack.bed.deployed import is_ready
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     OUTAGE,
     TRN3,
     end_workloads,
@@ -24,10 +28,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed.deployed import is_ready
-from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
 
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"
@@ -66,6 +66,16 @@ class Stricken:
         return BedNode(self.bed, self.hit[name], TRN3)
 
 
+def all_ready(of: Stricken, name: str, count: int) -> dict[str, Obj]:
+    """Wait until a workload has `count` pods and all are ready; return them."""
+
+    def ready() -> dict[str, Obj]:
+        found = of.pods(name)
+        return found if len(found) == count and all(map(is_ready, found.values())) else {}
+
+    return eventually(f"{count} ready pods of {name}", ready, 60)
+
+
 WANTED = {"report": ("NoOp", 1), "again": ("RestartAll", 2), "move": ("MigrateAffected", 2), "steady": ("NoOp", 1)}
 DEAD = ("report", "again", "move")
 
@@ -92,13 +102,7 @@ def _run(seen: Stricken) -> None:
         else:
             place.apply(job(name, count, name))
     for name, (_, count) in WANTED.items():
-        running = eventually(
-            f"pods of {name}",
-            lambda name=name, count=count: (
-                found if len(found := seen.pods(name)) == count and all(map(is_ready, found.values())) else None
-            ),
-            60,
-        )
+        running = all_ready(seen, name, count)
         seen.uids[name], seen.ranks[name] = uids(running), ranks(place, running)
     seen.slots = slots(seen.bed)
     # Of each workload its last rank; a change of rank 0 would concern the other pods.
@@ -152,11 +156,7 @@ def test_message_explains_how_to_give_up_a_dead_node(stricken: Stricken, name: s
 
 def test_migrate_affected_moves_only_its_group(stricken: Stricken, bed: TestBed) -> None:
     wait_state(stricken.place, "move", "Allocated", 60)
-    running = eventually(
-        "two ready pods",
-        lambda: found if len(found := stricken.pods("move")) == 2 and all(map(is_ready, found.values())) else None,
-        60,
-    )
+    running = all_ready(stricken, "move", 2)
     dead, before, held = stricken.hit["move"], stricken.slots["move"], slots(bed)["move"]
     assert held[0] == before[0]
     assert held[1] != before[1] == (dead,)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import slots, workload
 
 from hack.bed import cgroups, driver
 from hack.bed.deployed import CONTROLLER, NAMESPACE, is_ready
 from hack.bed.real_cluster import TESTBED, Namespace, TestBed, eventually
+from tests.bed.fleet import slots, workload
 
 
 def leader(bed: TestBed) -> str:
@@ -40,18 +40,21 @@ def leader_process(bed: TestBed) -> tuple[str, str, int]:
         mine = [pid for pid in pids if f"/pod{pod['metadata']['uid']}/" in Path(f"/proc/{pid}/cgroup").read_text()]
         return (identity, pod["spec"]["nodeName"], mine[0]) if mine else None
 
-    return eventually("a leader", found, 180)
+    acting = eventually("a leader", found, 180)
+    assert acting is not None
+    return acting
 
 
 def replicas(bed: TestBed) -> list[dict[str, Any]]:
     """Return the controller's pods."""
-    return bed.get("pods", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}")["items"]
+    found: list[dict[str, Any]] = bed.get("pods", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}")["items"]
+    return found
 
 
 @contextlib.contextmanager
 def every_version(bed: TestBed, file: Path) -> Iterator[None]:
     """Write every version of all NeuronUltraServers to a file until the end of the block."""
-    words = [TESTBED / "testbed", "exec", "--", "kubectl", "get", "nus", "-n", NAMESPACE, "-w", "-o", "json"]
+    words = [str(TESTBED / "testbed"), "exec", "--", "kubectl", "get", "nus", "-n", NAMESPACE, "-w", "-o", "json"]
     with file.open("wb") as out:
         watch = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL)
     try:

@@ -6,7 +6,10 @@ import json
 import time
 
 import pytest
-from fleet import (
+
+from hack.bed.deployed import all_healthy, slices
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.fleet import (
     OUTAGE,
     TRN3,
     condition,
@@ -25,9 +28,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed.deployed import all_healthy, slices
-from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2U = "trn2u.48xlarge"
 LINK = "0:link_interserver"  # as the kernel driver reports that device 0 has lost its link to another node

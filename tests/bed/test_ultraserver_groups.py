@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fleet import RANK, TRN3, in_order, published, slots, wait_reason, wait_state
-from recipes import GIVEN_UP, idle, kill_program, runnable, start
 
 from hack.bed.deployed import environment, is_ready
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.fleet import RANK, TRN3, in_order, published, slots, wait_reason, wait_state
+from tests.bed.recipes import GIVEN_UP, idle, kill_program, runnable, start
 
 GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 SET = "leaderworkerset.sigs.k8s.io/name"

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fleet import (
+
+from hack.bed.real_cluster import QUICK, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     NODES,
     TRN3,
     events_of,
@@ -22,9 +25,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed.real_cluster import QUICK, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
 
 GRACE_S = 30  # nodes stop and come back one after the other, within this time
 BEYOND_THE_GRACE_S = GRACE_S + 15.0
@@ -84,7 +84,8 @@ def running(place: Namespace, strategy: str) -> dict[str, str]:
 
 
 def status(place: Namespace) -> Obj:
-    return place.get("nusw", "job")["status"]
+    found: Obj = place.get("nusw", "job")["status"]
+    return found
 
 
 @pytest.mark.long

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet import end_workloads, replicas, submit, workload
 
 from hack.bed.deployed import CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
+from tests.bed.fleet import end_workloads, replicas, submit, workload
 
 API = "/apis/resource.k8s.io/v1"
 VALUES = {"half": b'{"a":"\\ud800"}', "bytes": b'{"a":"\xff"}', "deep": b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"}

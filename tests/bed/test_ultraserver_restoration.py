@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fleet import in_order, job, pods, ranks, slots, submit, tags, uids, wait_available, workload
 
 from hack.bed import driver
 from hack.bed.deployed import NAMESPACE
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.fleet import in_order, job, pods, ranks, slots, submit, tags, uids, wait_available, workload
 
 
 def server(bed: TestBed, name: str) -> Obj:

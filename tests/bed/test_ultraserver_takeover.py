@@ -6,7 +6,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fleet import (
+
+from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
+from hack.bed.real_cluster import Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     AWSS_CRDS,
     NODES,
     OUR_CRDS,
@@ -22,10 +26,6 @@ from fleet import (
     wait_state,
     workload,
 )
-
-from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
-from hack.bed.real_cluster import Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
 
 WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"
 KINDS = ("neuronultraservers", "neuronultraserverworkloads")

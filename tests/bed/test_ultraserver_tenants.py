@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from fleet import NODES, condition, slots, submit, wait_reason, wait_state, without_policies, workload
 
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import QUICK, Namespace, TestBed, eventually
+from tests.bed.fleet import NODES, condition, slots, submit, wait_reason, wait_state, without_policies, workload
 
 RESERVED = "workload.neuron.aws.com"
 LIMIT = "neuron.aws.com/max-reserved-nodes"
@@ -43,7 +44,7 @@ def tenants(bed: TestBed, fleet: TestBed) -> Iterator[Namespace]:
     own.remove()
 
 
-def refusal(place: Namespace, made: dict, *words: str) -> str:
+def refusal(place: Namespace, made: dict[str, Any], *words: str) -> str:
     """Try to create an object; return the error, empty on success."""
     try:
         place.kubectl("create", "-f", "-", *words, stdin=json.dumps(made))

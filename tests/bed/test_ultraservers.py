@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from fleet import (
+
+from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
+from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import (
     NODES,
     RANK,
     TRN3,
@@ -34,11 +38,7 @@ from fleet import (
     without_policies,
     workload,
 )
-from recipes import idle
-
-from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
-from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
+from tests.bed.recipes import idle
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-training-job-rct"
@@ -87,7 +87,7 @@ def test_documented_job_gets_two_ultraservers(
     fleet: TestBed, pair: tuple[str, list[str]], job_place: Namespace
 ) -> None:
     instance_type, nodes = pair
-    made = {"apiVersion": "v1", "kind": "List", "items": idle("ultraservers/my-training-job.yaml")}
+    made: dict[str, Any] = {"apiVersion": "v1", "kind": "List", "items": idle("ultraservers/my-training-job.yaml")}
     made["items"][0]["spec"]["instanceType"] = instance_type
     job_place.apply(made)
     allocated = wait_state(job_place, WORKLOAD, "Allocated")
@@ -142,10 +142,8 @@ def test_documented_job_gets_two_ultraservers(
 
 def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
     """Return the UltraServer variables of a node's containers in a slot of four nodes."""
-    server, number = (
-        facts.get("serverId4", facts.get("reservationId")),
-        facts.get("nodeId4", facts["ultraserverNodeId"]),
-    )
+    server = facts["serverId4"] if "serverId4" in facts else facts["reservationId"]
+    number = facts.get("nodeId4", facts["ultraserverNodeId"])
     return {
         "NEURON_LOGICAL_NC_CONFIG": "2",
         "NEURON_RT_VIRTUAL_CORE_SIZE": "2",
@@ -259,6 +257,7 @@ def other(bed: TestBed) -> Iterator[Namespace]:
 def claim_template_of(file: str) -> Obj:
     """Return the ResourceClaimTemplate of an example."""
     documents = yaml.safe_load_all((EXAMPLES / file).read_text())
+    only: dict[str, Any]
     [only] = [each for each in documents if each and each["kind"] == "ResourceClaimTemplate"]
     return only
 

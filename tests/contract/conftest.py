@@ -12,9 +12,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from api_client import Server, real_session, serve_things
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.contract.api_client import Server, real_session, serve_things
 from tests.support.plugin_host import PluginHost
 from tests.support.skipping import impossible
 from tests.support.timings import QUICK
@@ -47,7 +47,8 @@ def real_cluster() -> Iterator[RealCluster]:
         return
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
-    from hack.bed.real_cluster import TestBed, layout
+    from hack.bed import layout
+    from hack.bed.real_cluster import TestBed
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up

@@ -7,9 +7,9 @@ import copy
 from typing import Any
 
 import pytest
-from api_client import DRA, SLICES, Answer, Server
 
 from neuron_dra.core.wire import Obj
+from tests.contract.api_client import DRA, SLICES, Answer, Server
 
 DRIVER = "neuron.aws.com"
 CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
@@ -288,7 +288,7 @@ async def test_a_claim_gets_defaults_and_no_status(server: Server) -> None:
 
 async def test_the_spec_of_a_claim_is_immutable(server: Server) -> None:
     await server.made(server.place("resourceclaims"), claim())
-    patch = {"spec": {"devices": {"requests": []}}}
+    patch: dict[str, Any] = {"spec": {"devices": {"requests": []}}}
     answer = await server.patch(f"{server.place('resourceclaims')}/c", patch)
     assert (answer.status, answer.causes) == (422, {("FieldValueInvalid", "spec")})
     labelled = await server.patch(f"{server.place('resourceclaims')}/c", {"metadata": {"labels": {"a": "b"}}})

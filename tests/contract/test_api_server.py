@@ -10,9 +10,9 @@ import copy
 from typing import Any
 
 import pytest
-from api_client import SLICES, THINGS_GROUP, Server
 
 from neuron_dra.core.wire import Obj
+from tests.contract.api_client import SLICES, THINGS_GROUP, Server
 
 
 def config_map(name: str, **data: str) -> Obj:

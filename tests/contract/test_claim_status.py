@@ -54,7 +54,8 @@ def claim_of_two_drivers(api: EmbeddedApi, name: str = "both") -> dict[str, Any]
 
 
 def entries(api: EmbeddedApi, name: str = "both") -> list[dict[str, Any]]:
-    return api.get("resourceclaims", name)["status"].get("devices", [])
+    listed: list[dict[str, Any]] = api.get("resourceclaims", name)["status"].get("devices", [])
+    return listed
 
 
 def ours(number: int, at: str) -> dict[str, Any]:

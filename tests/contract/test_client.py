@@ -31,8 +31,8 @@ from neuron_dra.errors import (
     TooManyRequests,
     Unavailable,
 )
-from neuron_dra.kube import client as client_module
 from neuron_dra.kube import config
+from neuron_dra.kube import lines as lines_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig, _TokenFile
 from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -369,7 +369,7 @@ async def test_gathering_watch_leaves_the_socket_unread(api: EmbeddedApi) -> Non
     """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; reading each on arrival would wake the process."""
     url = f"{api.url}{NODES.path('')}"
     async with aiohttp.ClientSession() as session, session.get(url, params={"watch": "true"}) as response:
-        lines = client_module._lines(response, gather_s=0.3)
+        lines = lines_module.of(response, gather_s=0.3)
         assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
         second = asyncio.ensure_future(anext(lines))
         assert response.connection is not None

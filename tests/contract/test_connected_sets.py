@@ -24,7 +24,8 @@ ON: dict[str, Any] = {"connected_sets": True}
 SET = "neuron-set-3-0"
 
 
-HURRIED = quicker(QUICK, publish={"leaving": {"withdraw_s": 0.5}, "sets_check_s": (0.1, 0.3)})
+SERVER = {"ask_s": 0.1, "retry_s": 0.1, "closed_s": 0.3}
+HURRIED = quicker(QUICK, publish={"leaving": {"withdraw_s": 0.5}, "sets_check_s": (0.1, 0.3), "server": SERVER})
 
 
 @pytest.fixture

@@ -77,6 +77,15 @@ async def test_gets_share_one_connection(server: Script, client: KubeClient) -> 
     assert server.connections == 1
 
 
+async def test_get_apart_has_a_connection_of_its_own(server: Script, client: KubeClient) -> None:
+    """(32.1) Behind a load balancer, a connection that is kept shows one API server of several."""
+    await get(client)
+    assert [await client.get_apart("/version") for _ in range(3)] == [b"hi"] * 3
+    await get(client)
+    assert server.connections == 4
+    await eventually(lambda: server.open == 1, what="the connections apart ended")
+
+
 async def test_request_has_path_prefix_agent_and_token(server: Script) -> None:
     url = f"http://127.0.0.1:{server.port}/prefix/"
     async with KubeClient(KubeConfig(url, token=lambda: "secret"), user_agent="tests/1") as client:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
-from test_transaction import Disk, claim, decided
 
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
@@ -13,15 +13,17 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
+from tests.contract.test_transaction import Disk, claim, decided
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
 
 @pytest.mark.contract("O4")
 async def test_blocked_event_loop_is_measured_and_logged(host: PluginHost, caplog: pytest.LogCaptureFixture) -> None:
-    def lag(plugin: object) -> float:
-        value = plugin.metrics.registry.get_sample_value("neuron_dra_event_loop_lag_seconds")  # type: ignore[attr-defined]
+    def lag(plugin: Plugin) -> float:
+        value = plugin.metrics.registry.get_sample_value("neuron_dra_event_loop_lag_seconds")
         return value or 0.0
 
     async with host.running() as plugin:
@@ -52,7 +54,7 @@ async def test_restart_publishes_despite_prepared_claims(api: EmbeddedApi, host:
 
 
 @pytest.mark.contract("N9")
-def test_admin_claim_leaves_no_trace(short_path) -> None:  # type: ignore[no-untyped-def]
+def test_admin_claim_leaves_no_trace(short_path: Path) -> None:
     disk = Disk(short_path)
     store = disk.store()
     store.open()

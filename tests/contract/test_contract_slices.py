@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from api_client import SLICES, Server
 
 from neuron_dra.core import limits, slices
 from neuron_dra.core.devices import Attribute, Device
@@ -18,6 +17,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
+from tests.contract.api_client import SLICES, Server
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import with_timing
 from tests.support.waiting import eventually

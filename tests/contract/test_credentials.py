@@ -241,7 +241,7 @@ async def test_another_api_server_is_no_renewal(api: EmbeddedApi, tmp_path: Path
 
 def test_the_end_of_a_certificate(authority: Authority, tmp_path: Path) -> None:
     crt, _ = authority.issue("one", life_s=1234)
-    read = ssl._ssl._test_decode_cert(str(crt))["notAfter"]  # type: ignore[attr-defined]
+    read = ssl._ssl._test_decode_cert(str(crt))["notAfter"]  # type: ignore[attr-defined]  # the standard library's own parser
     assert certificates.not_after(crt.read_text()) == calendar.timegm(time.strptime(read, "%b %d %H:%M:%S %Y %Z"))
     assert [
         certificates.not_after(text) for text in ("", "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----")

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from test_inspect_cluster import answer, fill, run
 
 from neuron_dra.doctor import gather
 from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
@@ -16,6 +15,7 @@ from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.inspect import snapshot
 from neuron_dra.kube.config import KubeConfig
+from tests.contract.test_inspect_cluster import answer, fill, run
 from tests.support import installations
 
 PLURALS = {

@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from test_doctor_cluster import serve
-from test_inspect_cluster import answer, interpreted
 
 from neuron_dra.doctor import local, node_files
 from neuron_dra.doctor.lines import Line, State, to_wire
@@ -21,6 +20,8 @@ from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
+from tests.contract.test_doctor_cluster import serve
+from tests.contract.test_inspect_cluster import answer, interpreted
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -171,6 +172,13 @@ async def test_exec_is_that_of_kubernetes(tmp_path: Path) -> None:
         await config.load_kube_config(config_file=file, client_configuration=loaded)
         async with WsApiClient(loaded) as socket:
             text = await client.CoreV1Api(socket).connect_get_namespaced_pod_exec(
-                "p", "ns", command=["a", "b"], container="c", stderr=True, stdin=False, stdout=True, tty=False
+                "p",
+                "ns",
+                command=cast(Any, ["a", "b"]),
+                container="c",
+                stderr=True,
+                stdin=False,
+                stdout=True,
+                tty=False,
             )
     assert text == "ns p c ['a', 'b']"

@@ -24,11 +24,11 @@ from neuron_dra.emulation.hanging import (
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
+from neuron_dra.node.hardware import hardware as hardware_module
+from neuron_dra.node.hardware import helper
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare.kubelet import HealthService
-from neuron_dra.node.publish import hardware as hardware_module
-from neuron_dra.node.publish import sysfs_helper
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker
@@ -49,7 +49,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
         yield made
 
 
-HELPER = Path(sysfs_helper.__file__).name.encode()
+HELPER = helper.__file__.encode()
 
 
 def helpers() -> list[int]:
@@ -104,7 +104,7 @@ async def test_no_result_reports_no_device_healthy(
         await eventually(lambda: plugin.slices.items, LONG_S, "the slice is published")
         read_at = plugin.hardware.read_at
         assert time.time() - read_at < LONG_S
-        monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
+        monkeypatch.setattr("neuron_dra.node.hardware.reader.helper.__file__", str(host.root / "no helper"))
         for pid in helpers():
             os.kill(pid, 9)
         everything = {f"neuron-device-{i}": "UNKNOWN" for i in range(16)}
@@ -192,7 +192,7 @@ async def test_start_on_hung_hardware_keeps_slices(
 async def test_claims_wait_for_the_first_reading(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
+    monkeypatch.setattr("neuron_dra.node.hardware.reader.helper.__file__", str(host.root / "no helper"))
     claim = api.create(allocated_claim("new", "node-a", [0]))
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -220,7 +220,7 @@ def test_helper_imports_only_what_it_needs() -> None:
     """It must be small: its memory counts as the plugin's."""
     code = (
         "import sys; before = set(sys.modules); "
-        f"exec(open({sysfs_helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "
+        f"exec(open({helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "
         "print(*sorted(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

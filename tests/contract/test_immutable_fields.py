@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from api_client import SLICES, Server
-from test_api_resources import claim, claim_spec, device_slice
 
 from neuron_dra.core.wire import Obj
+from tests.contract.api_client import SLICES, Server
+from tests.contract.test_api_resources import claim, claim_spec, device_slice
 
 DISCOVERY = "/apis/discovery.k8s.io/v1"
 

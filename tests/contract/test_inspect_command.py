@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -97,12 +98,12 @@ async def test_absent_plugin_is_one_line(tmp_path: Path) -> None:
     assert f"no plugin answers ({tmp_path}/none.sock: unavailable)" in done.stderr
 
 
-def state(**reservation: object) -> node_text.State:
+def state(**reservation: Any) -> node_text.State:
     return node_text.State(
         status=pb.GetStatusResponse(registered=False, published=False, publish_error="the API server rejects it"),
         devices=pb.ListDevicesResponse(node_name="a", findings=["neuron3 is missing"]),
         claims=pb.ListPreparedClaimsResponse(),
-        reservation=pb.GetReservationResponse(ultraserver="us-1", known=True, **reservation),  # type: ignore[arg-type]
+        reservation=pb.GetReservationResponse(ultraserver="us-1", known=True, **reservation),
         configuration=pb.GetConfigurationResponse(),
     )
 

@@ -11,7 +11,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import aiohttp
 import grpc
@@ -48,6 +48,7 @@ from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.settings import load
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
+from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker, with_timing
 from tests.support.waiting import always, eventually
 
@@ -273,7 +274,7 @@ async def test_unknown_methods_are_unimplemented(plugin: Plugin, host: PluginHos
     async with dialled(host.data / "dra-pod-1.sock") as channel:
         for method in ("/v9.DRAPlugin/NodePrepareResources", "/v1.DRAPlugin/NodeReboot", "/x"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(method)(b"", timeout=60, metadata=(("x-unknown", "1"),))
+                await cast(Any, channel.unary_unary(method))(b"", timeout=60, metadata=(("x-unknown", "1"),))
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         stub = dra_pb2_grpc.DRAPluginStub(channel)
         await stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(), timeout=60)
@@ -384,7 +385,33 @@ async def test_retried_prepare_returns_the_same_result(
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
     assert await kubelet.prepare([made]) == await kubelet.prepare([made])
+    assert len(api.requests("get", "resourceclaims")) == 2
+
+
+@pytest.mark.contract("P2")
+async def test_retried_prepare_of_a_claim_made_for_a_pod_is_not_read_again(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0, 3], of_its_pod=True))
+    assert await kubelet.prepare([made]) == await kubelet.prepare([made])
     assert len(api.requests("get", "resourceclaims")) == 1
+
+
+@pytest.mark.contract("P34")
+async def test_claim_that_the_next_pod_has_anew_is_refused(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    assert (await kubelet.prepare([made]))[made["metadata"]["uid"]].error == ""
+    api.patch("resourceclaims", "job", {"status": {"reservedFor": None, "allocation": None}}, "default")
+    api.patch("resourceclaims", "job", {"status": allocated_claim("job", "node-a", [5])["status"]}, "default")
+    answers = await kubelet.prepare([made])
+    assert "claim default/job was allocated again before it was unprepared" in answers[made["metadata"]["uid"]].error
+    assert await kubelet.unprepare([made]) == {made["metadata"]["uid"]: ""}
+    answers = await kubelet.prepare([made])
+    assert [d.device_name for d in answers[made["metadata"]["uid"]].devices] == ["neuron-device-5"]
 
 
 @pytest.mark.contract("P5")
@@ -465,10 +492,10 @@ async def test_unexpected_exception_is_a_claim_error(
     def broken(*_: object) -> Any:
         raise ZeroDivisionError("secret detail")
 
-    decide, plugin.admission.decide = plugin.admission.decide, broken
-    error = (await kubelet.prepare([made]))[uid].error
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugin.admission, "decide", broken)
+        error = (await kubelet.prepare([made]))[uid].error
     assert error == "claim default/job: internal error in neuron.aws.com; its log on this node has the details"
-    plugin.admission.decide = decide
     assert not (await kubelet.prepare([made]))[uid].error
     refused = plugin.metrics.registry.get_sample_value  # 18.4
     assert refused("neuron_dra_refused_claims_total", {"reason": "Internal"}) == 1
@@ -524,6 +551,42 @@ async def test_device_plugin_blocks_new_claims(host: PluginHost, kubelet: Script
     async with host.running("pod-3") as plugin:
         await kubelet.registered(DRIVER, endpoint=str(host.settings("pod-3").dra_socket))
         assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
+
+
+@with_timing(HURRIED, publish={"device_plugin_s": 0.05})
+async def test_pod_of_a_device_plugin_that_is_gone_closes_the_node(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    """31.5: it runs on while the Node's allocatable is 0. What is prepared stays so."""
+    before = api.create(allocated_claim("before", "node-a", [0]))
+    async with host.running("pod-1") as plugin, PodResources(Pods(), host.pod_resources) as pods:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        assert not (await kubelet.prepare([before]))[before["metadata"]["uid"]].error
+        pods.of_plugin["old"] = {"aws.amazon.com/neuron": ["3"]}
+        await eventually(lambda: plugin.device_plugin.pods)
+        await published_again(plugin)
+        late = api.create(allocated_claim("late", "node-a", [1]))
+        answers = await kubelet.prepare([before, late])
+        assert not answers[before["metadata"]["uid"]].error
+        why = "pod ml/old (aws.amazon.com/neuron) on node node-a has devices of a Neuron device plugin"
+        assert answers[late["metadata"]["uid"]].error.startswith(f"claim default/late: {why}")
+        await eventually(lambda: any(why in event["message"] for event in api.objects("events")))
+        assert host.checkpointed == host.specified == {before["metadata"]["uid"]}
+        pods.of_plugin.clear()
+        await eventually(lambda: not plugin.device_plugin.pods)
+        assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
+
+
+class Pods:
+    """A node with one pod."""
+
+    pods: ClassVar[list[Any]] = [
+        {"metadata": {"name": "old", "namespace": "ml"}, "spec": {"containers": [{"name": "main"}]}}
+    ]
+
+    def prepared(self, namespace: str, name: str) -> None:
+        return None
 
 
 async def test_warn_mode_prepares_beside_a_device_plugin(

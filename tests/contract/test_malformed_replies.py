@@ -244,7 +244,10 @@ async def test_health_is_sent_while_publishing_backs_off(api: EmbeddedApi, host:
         host.hardware.add_ecc(5)
         await eventually(lambda: plugin.publish_state.error, LONG_S)
         host.hardware.add_ecc(7)
-        sick = lambda: [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]  # noqa: E731
+
+        def sick() -> list[str]:
+            return [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]
+
         await eventually(lambda: sick() == ["neuron-device-5", "neuron-device-7"], LONG_S)
         before = plugin.hardware.read_at
         await eventually(lambda: plugin.hardware.read_at > before, LONG_S, "the next reading")

@@ -189,8 +189,8 @@ def test_downgrade_and_upgrade_lose_no_file(node: Node) -> None:
 @pytest.mark.contract("C5")
 def test_files_of_an_adopted_claim_stay_until_unprepare(node: Node) -> None:
     """After the loss of the checkpoint the claim may be adopted, and its containers may restart."""
-    for name in ("checkpoint.json", "checkpoint.json.bak"):
-        (node.data / name).unlink(missing_ok=True)
+    for path in node.data.glob("*.json*"):
+        path.unlink()
     store = node.store()
     store.adopt({"uid-0": replace(node.without(claim(0), []), adopted=True)})
     store.open()

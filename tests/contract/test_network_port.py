@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -20,7 +22,7 @@ def opened(limits: PortLimits, *sources: str) -> list[str]:
     closed: list[str] = []
     table = Connections(limits)
     for number, source in enumerate(sources):
-        table.add(source, lambda name=f"{source}{number}": closed.append(name))  # type: ignore[misc]
+        table.add(source, functools.partial(closed.append, f"{source}{number}"))
     assert len(table) == len(sources) - len(closed)
     return closed
 
@@ -49,14 +51,14 @@ def test_close_ends_every_connection() -> None:
     closed: list[str] = []
     table = Connections(PortLimits())
     for source in "aab":
-        table.add(source, lambda name=source: closed.append(name))  # type: ignore[misc]
+        table.add(source, functools.partial(closed.append, source))
     table.close()
     assert (sorted(closed), len(table)) == (["a", "a", "b"], 0)
 
 
 @contextlib.asynccontextmanager
-async def http_server(**more: object) -> AsyncIterator[int]:
-    server = HttpServer(CollectorRegistry(), lambda: "", **more)  # type: ignore[arg-type]
+async def http_server(**more: Any) -> AsyncIterator[int]:
+    server = HttpServer(CollectorRegistry(), lambda: "", **more)
     await server.run("127.0.0.1:0")
     try:
         yield server.port

@@ -95,10 +95,15 @@ class Admitting:
     node: Any
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        return await self.node.api.fetch(ref)
+        found: Claim = await self.node.api.fetch(ref)
+        return found
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
 
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        return self.node.decide(wanted, held)
+        decision: PreparedClaim = self.node.decide(wanted, held)
+        return decision
 
 
 @dataclass

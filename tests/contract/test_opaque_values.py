@@ -7,8 +7,9 @@ import json
 
 import aiohttp
 import pytest
-from api_client import Server
-from test_api_resources import allocation, claim
+
+from tests.contract.api_client import Server
+from tests.contract.test_api_resources import allocation, claim
 
 OPAQUE = (
     b'{"a":"\\ud800"}',

@@ -35,7 +35,7 @@ POISON = {
 }
 
 
-@pytest.fixture(params=POISON.values(), ids=POISON)
+@pytest.fixture(params=POISON.values(), ids=list(POISON))
 def poison(request: pytest.FixtureRequest) -> bytes:
     return bytes(request.param)
 
@@ -109,7 +109,8 @@ async def test_watch_keeps_every_object(api: EmbeddedApi, client: KubeClient, po
         api.apply(claim("c3"))
         await eventually(lambda: set(claims.items) == {"default/c1", "default/c2", "default/c3"})
         entry = {"driver": "neuron.aws.com", "pool": "node-a", "device": "neuron-device-3"}
-        for data in (msgspec.Raw(poison), {}):
+        both: tuple[object, ...] = (msgspec.Raw(poison), {})
+        for data in both:
             api.patch("resourceclaims", "c3", {"status": {"devices": [{**entry, "data": data}]}}, "default")
             version = api.get("resourceclaims", "c3", "default")["metadata"]["resourceVersion"]
             await eventually(lambda seen=version: claims.items["default/c3"]["metadata"]["resourceVersion"] == seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -362,7 +363,7 @@ async def test_deleted_slices_are_recreated(api: EmbeddedApi, host: PluginHost) 
         for _ in range(3):
             before = api.get("resourceslices", NAME)["metadata"]["uid"]
             api.delete("resourceslices", NAME)
-            await api.until("resourceslices", lambda found, old=before: found and found[0]["metadata"]["uid"] != old)
+            await api.until("resourceslices", functools.partial(is_another, before))
 
 
 @pytest.mark.contract("S6")
@@ -375,8 +376,13 @@ async def test_next_compare_restores_a_deleted_slice(api: EmbeddedApi, host: Plu
         api.watches.close("resourceslices")
         await eventually(lambda: hang.hits > 0)
         api.delete("resourceslices", NAME)
-        # The loop is woken more often than it compares, as by a busy Node.
-        await eventually(lambda: plugin.dirty.notify() or api.find("resourceslices", NAME), what="the slice")
+
+        def woken() -> object:
+            """The loop is woken more often than it compares, as by a busy Node."""
+            plugin.dirty.notify()
+            return api.find("resourceslices", NAME)
+
+        await eventually(woken, what="the slice")
 
 
 @pytest.mark.contract("S8")
@@ -451,9 +457,13 @@ async def test_silent_server_keeps_published_slices(
         assert [verb for verb, _, _ in writes(api)] == ["create"]
 
 
+def is_another(uid: str, found: list[dict[str, Any]]) -> bool:
+    return found != [] and found[0]["metadata"]["uid"] != uid
+
+
 def retries_in_s(caplog: pytest.LogCaptureFixture) -> list[float]:
     """Return the waits after failed publishes, as logged."""
-    return [record.retry_in_s for record in caplog.records if record.message == "publishing failed"]
+    return [record.__dict__["retry_in_s"] for record in caplog.records if record.message == "publishing failed"]
 
 
 @pytest.mark.contract("S10")

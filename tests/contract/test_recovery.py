@@ -62,6 +62,9 @@ class Cluster:
                 return found
         raise NotFound("gone", status=404)
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
+
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return decided(wanted, held)
 
@@ -108,10 +111,10 @@ class Node:
     async def recovered(self, boot_id: str = "boot-1") -> Transactions:
         transactions, rebuild = self.process(boot_id=boot_id)
         await transactions.prepared.open()
-        assert transactions.prepared.damaged is not None
+        assert transactions.prepared.damaged
         async with asyncio.timeout(60):
             await rebuild.rebuild()
-        assert transactions.prepared.damaged is None
+        assert not transactions.prepared.damaged
         return transactions
 
     @property
@@ -145,8 +148,8 @@ async def test_recovery_restores_all_prepared_claims(node: Node, harm: Callable[
     transactions = await node.recovered()
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
     assert node.specs == {"uid-0", "uid-1", "uid-2"}
-    node.cluster.error = Unavailable("away")
     assert await transactions.prepare(claim(2).ref) == found_again(2)
+    node.cluster.error = Unavailable("away")
     for number in range(3):
         await transactions.unprepare(claim(number).ref)
     assert node.specs == set()
@@ -204,12 +207,16 @@ async def test_claim_unprepared_after_the_copy_stays_so(node: Node) -> None:
     assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-2"}
 
 
-async def test_damaged_checkpoint_of_an_earlier_boot_is_empty(node: Node) -> None:
-    node.checkpoint.write_text("{")
-    for name in os.listdir(node.cdi_root):
-        os.unlink(node.cdi_root / name)
-    transactions = await node.recovered(boot_id="boot-2")
-    assert transactions.prepared.claims == {}
+@pytest.mark.parametrize("harm", [lambda path: path.write_text("{"), lambda path: path.unlink()])
+async def test_checkpoint_of_an_earlier_boot_needs_no_recovery(node: Node, harm: Callable[[Path], object]) -> None:
+    harm(node.checkpoint)
+    node.cluster.error = Unavailable("away")
+    transactions, _ = node.process(boot_id="boot-2")
+    await transactions.prepared.open()
+    assert (transactions.prepared.damaged, transactions.prepared.claims) == (None, {})
+    assert node.specs == set()
+    assert set(os.listdir(node.checkpoint.parent)) == {"boot.json", "checkpoint.json", "serialize.lock"}
+    node.cluster.error = None
     assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
 
 

@@ -238,7 +238,8 @@ class ShortWatches(KubeClient):
         self.times.append(asyncio.get_running_loop().time())
 
         async def nothing() -> AsyncIterator[bytes]:
-            for line in ():
+            no_lines: tuple[bytes, ...] = ()
+            for line in no_lines:
                 yield line
 
         yield nothing()

@@ -7,15 +7,16 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from neuron_dra.core import cdi, metadata, withdrawals
+from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.decision import decide
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import (
@@ -337,14 +338,29 @@ def test_missing_cdi_folder_is_recreated(used: Disk) -> None:
 
 @pytest.mark.contract("C5")
 def test_opening_removes_own_orphaned_files_only(used: Disk) -> None:
-    orphan = decided(claim(9), [])
-    (used.cdi_root / cdi.file_name("uid-job-9")).write_bytes(cdi.encode(cdi.spec(orphan)))
+    temporary = f".{cdi.file_name('uid-job-9')}.1.tmp"
     strangers = {"k8s.gpu.nvidia.com-claim_1.json", "neuron.yaml", "k8s.neuron.aws.com-claim_1.yaml"}
-    for name in strangers:
+    for name in (temporary, *strangers):
         (used.cdi_root / name).write_text("{}")
     used.store().open()
     ours = {"k8s.neuron.aws.com-claim_uid-old.json", metadata.FOLDER}
     assert set(os.listdir(used.cdi_root)) == strangers | ours
+
+
+@pytest.mark.contract("P18")
+def test_claim_that_has_only_a_file_holds_its_devices(used: Disk) -> None:
+    """Its prepare or its unprepare did not end, and the kubelet repeats it; or the disk has lost the checkpoint."""
+    half = claim(9)
+    (used.cdi_root / cdi.file_name("uid-job-9")).write_bytes(cdi.encode(cdi.spec(decided(half, []))))
+    store = used.store()
+    assert store.open().claims["uid-job-9"] == PreparedClaim(
+        half.ref, (PreparedDevice("", "", "neuron-device-9", (9,), (), {}),), adopted=True
+    )
+    with pytest.raises(DeviceInUse, match="held by claim ml/job-9"):
+        store.prepare(claim(9, "rival"), decided)
+    assert store.prepare(half, decided) == decided(half, [])
+    store.unprepare("uid-job-9")
+    assert used.is_clean("old")
 
 
 # Taking over from another driver
@@ -497,7 +513,6 @@ def test_concurrent_prepares_share_one_commit(used: Disk) -> None:
     assert answers == [decided(c, []) for c in SOME]
     assert used.is_clean("old", "job-1", "job-2", "job-3")
     assert files.changes.count(f"write .checkpoint.json.{os.getpid()}.tmp") == 1
-    assert files.changes.count("sync_folder cdi") == 1
 
 
 def test_concurrent_unprepares_share_one_commit(used: Disk) -> None:
@@ -554,8 +569,10 @@ def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: 
     try:
         store.prepare_all(unmarked(SOME), decided)
     except PowerCut:
-        used.store().open()
-        assert used.is_clean("old") or used.is_clean(*everything)
+        held = used.store().open().claims.values()
+        assert used.is_clean(*everything[: len(held)])
+        answered = {claim.ref.name for claim in held if not claim.adopted}
+        assert answered in ({"old"}, set(everything))
     else:
         assert step > len(files.changes)
     assert used.store().prepare_all(unmarked(SOME), decided) == [decided(c, []) for c in SOME]
@@ -611,10 +628,10 @@ async def test_abandoned_transaction_ends_with_the_next(disk: Disk) -> None:
 
 @pytest.mark.contract("P2")
 async def test_claim_of_another_process_needs_no_api_request(disk: Disk) -> None:
-    api = Api(NEW)
-    one, other = await transactions(disk, api), await transactions(disk, Api())
+    own = replace(NEW, of_its_pod=True)
+    one, other = await transactions(disk, Api(own)), await transactions(disk, Api())
     await one.prepare(NEW.ref)
-    assert await other.prepare(NEW.ref) == decided(NEW, [])
+    assert await other.prepare(NEW.ref) == decided(own, [])
 
 
 async def test_unchanged_checkpoint_is_not_searched_again(used: Disk) -> None:
@@ -661,6 +678,9 @@ class Api:
             raise NotFound(f"claim {ref} does not exist", status=404)
         return self.claims[ref.uid]
 
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
+
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return decided(claim, held)
 
@@ -689,15 +709,104 @@ async def test_claim_life_cycle(disk: Disk) -> None:
 
 @pytest.mark.contract("P2")
 @pytest.mark.contract("N4")
-async def test_prepared_claim_needs_no_api_request(disk: Disk) -> None:
-    api = Api(NEW)
+async def test_prepared_claim_of_a_pod_needs_no_api_request(disk: Disk) -> None:
+    own = replace(NEW, of_its_pod=True)
+    api = Api(own)
     made = await transactions(disk, api)
     await made.prepare(NEW.ref)
     api.error = Unavailable("away")
-    assert await made.prepare(NEW.ref) == decided(NEW, [])
+    assert await made.prepare(NEW.ref) == decided(own, [])
     await made.unprepare(NEW.ref)
     assert api.gets == ["uid-new"]
     assert disk.is_clean()
+
+
+# A claim that is allocated anew under the same UID, before it is unprepared
+
+MOVED = replace(claim(2, "old"), pod="next")
+REALLOCATED = (
+    "claim ml/old was allocated again before it was unprepared: neuron-device-0 (r) of it are prepared for pod ml/old, "
+    "and neuron-device-2 (r) is allocated now; delete pod ml/next, and the claim is prepared for the next one. Until "
+    "then the devices of both allocations stay held"
+)
+
+
+@pytest.mark.contract("P34")
+async def test_new_allocation_of_a_prepared_claim_is_refused(used: Disk) -> None:
+    made = await transactions(used, Api(MOVED))
+    with pytest.raises(ClaimError) as caught:
+        await made.prepare(OLD.ref)
+    assert str(caught.value) == REALLOCATED
+    assert made.prepared.claims == {"uid-old": decided(OLD, [])}
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("P34")
+async def test_new_allocation_is_prepared_after_the_unprepare(used: Disk) -> None:
+    made = await transactions(used, Api(MOVED))
+    with pytest.raises(ClaimError):
+        await made.prepare(OLD.ref)
+    await made.unprepare(OLD.ref)
+    assert await made.prepare(OLD.ref) == decided(MOVED, [])
+
+
+@pytest.mark.contract("P34")
+def test_new_allocation_is_refused_under_the_lock(used: Disk) -> None:
+    """Another process has prepared the claim since it was known as not prepared."""
+    store = used.store()
+    store.open()
+    with pytest.raises(ClaimError) as caught:
+        store.prepare(MOVED, decided)
+    assert str(caught.value) == REALLOCATED
+
+
+@pytest.mark.contract("P34")
+@pytest.mark.parametrize(
+    "now",
+    [
+        (AllocatedDevice("r", "a", "neuron-device-0", share_id="s"),),
+        (AllocatedDevice("r", "a", "neuron-device-0", admin_access=True),),
+        (AllocatedDevice("other", "a", "neuron-device-0"),),
+        (AllocatedDevice("r", "a", "neuron-device-0"), AllocatedDevice("r", "a", "neuron-device-1")),
+        (),
+    ],
+)
+async def test_any_other_result_is_a_new_allocation(used: Disk, now: tuple[AllocatedDevice, ...]) -> None:
+    made = await transactions(used, Api(replace(OLD, devices=now)))
+    with pytest.raises(ClaimError, match="was allocated again"):
+        await made.prepare(OLD.ref)
+
+
+@pytest.mark.contract("P2")
+async def test_repeated_prepare_of_a_claim_that_pods_share_reads_it(used: Disk) -> None:
+    api = Api(replace(OLD, pod="another"))
+    made = await transactions(used, api)
+    assert await made.prepare(OLD.ref) == decided(OLD, [])
+    assert api.gets == ["uid-old"]
+
+
+@pytest.mark.contract("P34")
+async def test_claim_that_cannot_be_read_is_not_answered(used: Disk) -> None:
+    api = Api(OLD)
+    api.error = Unavailable("away")
+    made = await transactions(used, api)
+    with pytest.raises(Unavailable):
+        await made.prepare(OLD.ref)
+    assert made.prepared.claims == {"uid-old": decided(OLD, [])}
+
+
+async def test_claim_unprepared_during_the_read_is_not_answered(used: Disk) -> None:
+    api = Api(OLD)
+    made = await transactions(used, api)
+    api.answers.clear()
+    again = asyncio.create_task(made.prepare(OLD.ref))
+    while not api.gets:
+        await asyncio.sleep(0.001)
+    await made.unprepare(OLD.ref)
+    api.answers.set()
+    with pytest.raises(ClaimError, match="was unprepared while it was being prepared"):
+        await again
+    assert used.is_clean()
 
 
 @pytest.mark.contract("P5")
@@ -996,13 +1105,24 @@ async def test_other_claims_unprepare_stops_nothing(used: Disk) -> None:
     assert await call == decided(NEW, [])
 
 
-async def test_withdrawal_survives_a_full_memory(used: Disk) -> None:
+async def test_many_unprepares_of_others_do_not_reject_a_prepare(used: Disk) -> None:
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api)
+    call = await waits_in(old, api)
+    for number in range(100):
+        await new.unprepare(ClaimRef("ml", f"other-{number}", f"uid-other-{number}"))
+    api.answers.set()
+    assert await call == decided(NEW, [])
+
+
+async def test_withdrawal_survives_its_time(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
     await new.unprepare(NEW.ref)
-    for number in range(withdrawals.KEPT + 1):
-        await new.unprepare(ClaimRef("ml", f"other-{number}", f"uid-other-{number}"))
+    later = SingleStore(used.folder, used.cdi_root, "boot-1", Files(), clock=lambda: time.monotonic() + 1000)
+    later.unprepare("uid-other")
+    assert later.read().withdrawals.claims == {"uid-other": 2}
     api.answers.set()
     with pytest.raises(ClaimError, match="was unprepared"):
         await call
@@ -1062,6 +1182,9 @@ class Away:
         if self.error is not None:
             raise self.error
         return NEW
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return await self.fetch(ref)
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return decided(claim, held)

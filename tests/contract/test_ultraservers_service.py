@@ -7,6 +7,7 @@ import contextlib
 import json
 import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -126,7 +127,7 @@ async def allocated(api: EmbeddedApi, name: str) -> None:
     await eventually(done, what=f"{name} is Allocated")
 
 
-async def test_services_support_reflection(controller) -> None:
+async def test_services_support_reflection(controller: Controller) -> None:
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
         stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=60)
         (answer,) = [each async for each in stream]
@@ -141,7 +142,7 @@ async def test_services_support_reflection(controller) -> None:
             assert described.file_descriptor_response.file_descriptor_proto, name
 
 
-async def test_list_shows_nodes_reservations_and_free_slots(api, controller) -> None:
+async def test_list_shows_nodes_reservations_and_free_slots(api: EmbeddedApi, controller: Controller) -> None:
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     async with asking(controller) as stub:
@@ -171,7 +172,7 @@ async def test_list_shows_nodes_reservations_and_free_slots(api, controller) -> 
     )
 
 
-async def test_dry_run_of_a_new_workload_writes_nothing(api, controller) -> None:
+async def test_dry_run_of_a_new_workload_writes_nothing(api: EmbeddedApi, controller: Controller) -> None:
     before = [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")]
     tried = pb.Workload(instance_type="trn3.48xlarge", topology_size=4, server_count=2)
     async with asking(controller) as stub:
@@ -193,7 +194,7 @@ async def test_dry_run_of_a_new_workload_writes_nothing(api, controller) -> None
     assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
 
 
-async def test_dry_run_shows_the_shortage_in_numbers(api, controller) -> None:
+async def test_dry_run_shows_the_shortage_in_numbers(api: EmbeddedApi, controller: Controller) -> None:
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
@@ -208,7 +209,7 @@ async def test_dry_run_shows_the_shortage_in_numbers(api, controller) -> None:
     assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
 
 
-async def test_dry_run_of_a_larger_workload(api, controller) -> None:
+async def test_dry_run_of_a_larger_workload(api: EmbeddedApi, controller: Controller) -> None:
     submit(api, "pair", size=2, count=1)
     await allocated(api, "pair")
     async with asking(controller) as stub:
@@ -224,7 +225,7 @@ async def test_dry_run_of_a_larger_workload(api, controller) -> None:
     assert [list(each.nodes) for each in too_big.reservations] == [["u0-0", "u0-1"]]
 
 
-async def test_plan_has_every_workload(api, controller) -> None:
+async def test_plan_has_every_workload(api: EmbeddedApi, controller: Controller) -> None:
     submit(api, "fits", size=4, count=1)
     await allocated(api, "fits")
     submit(api, "waits", size=4, count=2)
@@ -259,7 +260,9 @@ async def test_plan_has_every_workload(api, controller) -> None:
         ),
     ],
 )
-async def test_invalid_request_error_names_the_remedy(api, controller, changes, text) -> None:
+async def test_invalid_request_error_names_the_remedy(
+    api: EmbeddedApi, controller: Controller, changes: dict[str, Any], text: str
+) -> None:
     submit(api, "job", size=2)
     await eventually(lambda: state(api, "job") != "None")
     fields = {"instance_type": "trn3.48xlarge", "topology_size": 4, "server_count": 1, **changes}
@@ -270,7 +273,7 @@ async def test_invalid_request_error_names_the_remedy(api, controller, changes, 
     assert text in (caught.value.details() or "")
 
 
-async def test_unavailable_until_the_cluster_is_read(api) -> None:
+async def test_unavailable_until_the_cluster_is_read(api: EmbeddedApi) -> None:
     async with controlling(api, api_url="http://127.0.0.1:1") as controller, dialled(controller) as channel:
         stub = ultraservers_pb2_grpc.UltraServersStub(channel)
         for call in (stub.Plan(pb.PlanRequest(), timeout=60), stub.ListUltraServers(pb.ListUltraServersRequest())):
@@ -282,7 +285,7 @@ async def test_unavailable_until_the_cluster_is_read(api) -> None:
         assert health.status == NOT_SERVING
 
 
-async def test_follower_serves_queries(api, controller) -> None:
+async def test_follower_serves_queries(api: EmbeddedApi, controller: Controller) -> None:
     name = {"name": "neuron-ultraserver-controller", "namespace": NAMESPACE}
     held = {"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2026-03-01T12:00:00.000000Z"}
     api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name, "spec": held})
@@ -293,7 +296,7 @@ async def test_follower_serves_queries(api, controller) -> None:
     assert [each.name for each in listed.ultraservers] == ["us-u0", "us-u1"]
 
 
-async def test_health_follows_the_caches(controller) -> None:
+async def test_health_follows_the_caches(controller: Controller) -> None:
     async with dialled(controller) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
@@ -306,7 +309,7 @@ async def test_health_follows_the_caches(controller) -> None:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path) -> None:
+async def test_a_unix_socket_is_for_its_owner_only(api: EmbeddedApi, tmp_path: Path) -> None:
     path = tmp_path / "us.sock"
     async with controlling(api, f"unix:{path}") as controller, asking(controller) as stub:
         await eventually(lambda: not controller.ready())
@@ -314,11 +317,11 @@ async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path) -> None:
         assert (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads == []
 
 
-async def test_busy_port_is_taken_when_free(api, caplog) -> None:
+async def test_busy_port_is_taken_when_free(api: EmbeddedApi, caplog: pytest.LogCaptureFixture) -> None:
     async with controlling(api) as first:
         assert first.grpc is not None
         address = first.grpc.target
-        sources = service_module.Sources(lambda: None, str, None, first.metrics)  # type: ignore[arg-type,return-value]
+        sources = service_module.Sources(lambda: None, str, None, first.metrics)  # type: ignore[arg-type,return-value]  # it never answers
         second = service_module.Server(address, sources, ServiceTiming(retry_s=0.05))
         waiting = asyncio.create_task(second.run())
         await eventually(lambda: "gRPC is not served yet" in caplog.text, what="the port is in use")
@@ -331,12 +334,13 @@ async def test_busy_port_is_taken_when_free(api, caplog) -> None:
 
 
 @needs("grpcurl")
-async def test_grpcurl_needs_no_proto_file(controller) -> None:
+async def test_grpcurl_needs_no_proto_file(controller: Controller) -> None:
     async def run(*words: str) -> str:
         command = [str(GRPCURL), "-plaintext", *words]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
 
+    assert controller.grpc is not None
     target = controller.grpc.target
     assert SERVICE in (await run(target, "list")).splitlines()
     assert "rpc Plan" in await run(target, "describe", SERVICE)

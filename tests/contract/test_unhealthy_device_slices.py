@@ -17,8 +17,8 @@ from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK
 from tests.support.waiting import always, eventually
 
-HOLD = {"unhealthy_device_hold_seconds": 0.3}
-FOR_EVER = {"unhealthy_device_hold_seconds": 3600}
+HOLD: dict[str, Any] = {"unhealthy_device_hold_seconds": 0.3}
+FOR_EVER: dict[str, Any] = {"unhealthy_device_hold_seconds": 3600}
 TAINTS = {"spec.devices[*].taints"}
 Break = Callable[[PluginHost], Any]
 
@@ -81,6 +81,11 @@ def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
             "link_efa",
         ),
         (lambda h: h.hardware.set_reset_state(5, 2), lambda h: h.hardware.set_reset_state(5, 1), "invalid"),
+        (
+            lambda h: h.hardware.remove_device_file(5),
+            lambda h: h.hardware.restore_device(5),
+            "DeviceFileMissing",
+        ),
     ],
 )
 async def test_taint_and_recovery_are_one_write_each(
@@ -259,6 +264,7 @@ async def test_report_only_withdraws_no_device(api: EmbeddedApi, host: PluginHos
     [
         (lambda h: h.hardware.add_ecc(5), "hbm_ecc"),
         (lambda h: h.hardware.remove_device(5), "missing"),
+        (lambda h: h.hardware.remove_device_file(5), "DeviceFileMissing"),
         (lambda h: h.hardware.set_unhealthy_components(5, "link_interserver"), "link_interserver"),
     ],
 )

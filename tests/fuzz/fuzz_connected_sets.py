@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fuzz_inputs import Bytes
-
 from hack.oracle.packing_walk import possible
 from neuron_dra.core import catalogue, devices, limits, members, names, partitions, slices, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.core.partitions import Partition, Partitioned
 from neuron_dra.emulation.embedded_api import slice_rules
+from tests.fuzz.fuzz_inputs import Bytes
 
 POOL: Final = slices.Pool("node-a", "node-uid")
 SHAPES: Final = ("devices", "both", "node")
@@ -32,7 +31,7 @@ def connected_sets(data: bytes) -> None:
     found = partitions.partitioned(node, published, sizes=sizes)
     assert found is not None
     shown = [one.device.name for one in found.partitions]
-    assert len(shown) == len({*shown}) <= partitions.DEVICES_AT_MOST >= len(found.position)
+    assert len(shown) == len({*shown}) <= partitions.devices_at_most(spec) >= len(found.position)
     assert shown == sorted(shown, key=lambda name: found.position[name])
     for one in found.partitions:
         _served(one, node, spec)
@@ -80,7 +79,7 @@ def _facts(source: Bytes, spec: InstanceType) -> NodeFacts:
                 cores = source.pick((0, 1, spec.cores_per_device * 2, Unread.BUSY))
                 found[number] = replace(found[number], core_count=cores)
             case 6:
-                found[number] = replace(found[number], node_present=not found[number].node_present)
+                found[number] = replace(found[number], device_file=not found[number].device_file)
             case 7:
                 del found[number]
     return NodeFacts(spec.name, "2.30.2.0", tuple(found[number] for number in sorted(found)))
@@ -104,17 +103,13 @@ def _sizes(source: Bytes, spec: InstanceType) -> tuple[str, ...]:
 
 
 def _is_usable(node: topology.Node, spec: InstanceType, device_id: int) -> bool:
-    return any(
-        one.device_id == device_id and one.node_present and one.core_count == spec.cores_per_device
-        for one in node.devices
-    )
+    return any(one.device_id == device_id and one.core_count == spec.cores_per_device for one in node.devices)
 
 
 def _served(one: Partition, node: topology.Node, spec: InstanceType) -> None:
     """The place is one that the type has; its devices can be used, and the links between them are up."""
     name, ids = one.device.name, one.device.device_ids
     if not members.is_partition(name):
-        assert all(device.node_present for device in node.devices if device.device_id in ids), name
         return
     kind, size, _ = name.removeprefix("neuron-").split("-")
     size_name = f"{'connected' if kind == 'set' else kind}-{size}"
@@ -124,11 +119,18 @@ def _served(one: Partition, node: topology.Node, spec: InstanceType) -> None:
 
 
 def _is_linked(node: topology.Node, spec: InstanceType, ids: Collection[int]) -> bool:
-    """Return True if neighbors on a ring or a line are linked, unless these are all devices."""
-    if spec.shape not in ("ring", "line") or len(ids) == spec.device_count:
+    """Return True if the members reach each other over links between them that no end denies."""
+    if spec.shape == "switch":
         return True
-    links = {device.device_id: device.connected for device in node.devices}
-    return all(after in links[before] for before, after in itertools.pairwise(ids))
+    reported = {device.device_id: device.reported for device in node.devices}
+    colour = {device_id: device_id for device_id in ids}
+    for one, other in itertools.permutations(ids, 2):
+        here, there = reported[one], reported[other]
+        denied = (here is not None and other not in here) or (there is not None and one not in there)
+        known = here is not None and there is not None
+        if not denied and (known or other in spec.links[one]):
+            colour = {each: colour[one] if of == colour[other] else of for each, of in colour.items()}
+    return len(set(colour.values())) == 1
 
 
 def _counted(found: Partitioned, spec: InstanceType) -> None:
@@ -180,7 +182,7 @@ def _nothing_missing(found: Partitioned, node: topology.Node, spec: InstanceType
     shown = Counter(name.rpartition("-")[0] for name in (one.device.name for one in found.partitions))
     for size in found.left_out:
         assert not shown[f"neuron-{size.replace('connected', 'set')}"], size
-        assert len(found.position) + len(_places(spec.name, size)) > partitions.DEVICES_AT_MOST, size
+        assert len(found.position) + len(_places(spec.name, size)) > partitions.devices_at_most(spec), size
     has_node = any(one.device.name == names.NODE_DEVICE for one in found.partitions)
     if has_node and len(found.partitions) == 1:
         return

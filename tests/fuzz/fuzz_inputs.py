@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from neuron_dra.node.publish.sysfs_helper import (
+from neuron_dra.node.hardware.helper import (
     A_DEVICE,
     MAX_BYTES,
     NO_FILE,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from fuzz_inputs import Bytes
 
 from hack.oracle.limit_rows import CORE, LABEL, LEGACY, NEURON, TYPE, cores, pod, sets, workload
 from neuron_dra.core.wire import Obj
+from tests.fuzz.fuzz_inputs import Bytes
 from tests.support.policies import Denied, admit, pod_specs
 
 MANIFEST: Final = Path(__file__).resolve().parents[2] / "deploy/manifests/connected-sets/35-limits-policies.yaml"

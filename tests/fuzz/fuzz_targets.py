@@ -14,10 +14,6 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from fuzz_connected_sets import connected_sets
-from fuzz_inputs import Bytes, MemorySource, changed
-from fuzz_limits import limits as limits_of_pods
-
 from controller.observe import decode as controller_decode
 from controller.observe import discovery
 from controller.plan import objects
@@ -41,7 +37,10 @@ from neuron_dra.kube import objects as kube_objects
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
-from neuron_dra.node.publish import sysfs, sysfs_helper
+from neuron_dra.node.hardware import helper, sysfs
+from tests.fuzz.fuzz_connected_sets import connected_sets
+from tests.fuzz.fuzz_inputs import Bytes, MemorySource, changed
+from tests.fuzz.fuzz_limits import limits as limits_of_pods
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)
@@ -155,12 +154,13 @@ def hardware(data: bytes) -> None:
             tree[f"/dev/{name}"] = b""
     for _ in range(source.below(6)):
         tree[f"/sys/class/neuron_device/{source.pick(_CLASS_FILES)}"] = contents()
-    reads = [sysfs_helper.read(MemorySource(tree), "", sysfs.LAYOUT)]
-    units = [f"neuron{number}" for number in reads[0][1]] + [f"{sysfs_helper.CLASS}/{path}" for path in _CLASS_FILES]
+    dev = source.pick(["/dev", "/not-mounted"])
+    reads = [helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev)]
+    units = [f"neuron{number}" for number in reads[0][1]] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
     hung = {source.pick(units) for _ in range(source.below(3))}
-    hanging = {f"{sysfs_helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
+    hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
     before = reads[0] if source.below(2) else None
-    reads.append(sysfs_helper.read(MemorySource(tree), "", sysfs.LAYOUT, lambda unit: unit not in hung))
+    reads.append(helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev, lambda unit: unit not in hung))
     facts = sysfs.facts(marshal.loads(marshal.dumps(reads[1])), before=before, hanging=hanging)
     assert [device.device_id for device in facts.devices if device.hangs] == sorted(
         number for number in reads[0][1] if f"neuron{number}" in hung
@@ -312,10 +312,10 @@ def _publishes(source: Bytes) -> None:
         made_plan = slices.diff(POOL, list(stored.values()), wanted)
         if not (made_plan.delete or made_plan.update or made_plan.create):
             break
-        for item in made_plan.delete:
-            del stored[item["metadata"]["name"]]
-        for item in (*made_plan.update, *made_plan.create):
-            stored[item["metadata"]["name"]] = _stored(item, turn + 10)
+        for gone in made_plan.delete:
+            del stored[gone["metadata"]["name"]]
+        for written in (*made_plan.update, *made_plan.create):
+            stored[written["metadata"]["name"]] = _stored(written, turn + 10)
     else:
         raise AssertionError(f"no end of writes: {made_plan}")
     assert sorted(stored) == [item["metadata"]["name"] for item in slices.desired(POOL, wanted, 1)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fuzz_targets import TARGETS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.fuzz.fuzz_targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = 150

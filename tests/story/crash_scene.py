@@ -179,7 +179,7 @@ class Scene:
             if self.disk_says and error.startswith(disk):
                 self.disk_errors.append(error)
                 self.check_commit()
-            elif "is being rebuilt" not in error:
+            elif not any(text in error for text in ("is being rebuilt", "did not keep what was written")):
                 break
             await asyncio.sleep(0.02)
         assert error == "", f"{verb} {name}: {error}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime
 
-from controller_cluster import Cluster
-from test_rendezvous_service import SLICE, TIMING, addresses, rank0
-from test_ultraserver_controller import cluster, controlling  # noqa: F401
-
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder, reference
+from tests.story.controller_cluster import Cluster
+from tests.story.test_rendezvous_service import SLICE, TIMING, addresses, rank0
+from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.waiting import eventually
 
 HOUR = datetime.timedelta(hours=1)

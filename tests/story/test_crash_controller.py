@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster
 
 from controller import settings as controller_settings
 from controller.program import NAME, Controller
@@ -24,6 +23,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.story.controller_cluster import Cluster
 from tests.support.controller_timings import QUICK
 from tests.support.faulty_files import Moment
 from tests.support.timings import quicker

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
-from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.store import Store
+from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from tests.support.crash_points import (
     Lives,
     Point,
@@ -162,20 +161,19 @@ def commit_before_the_cdi_file() -> None:
             claim, more = late.pop()
             write_spec(self, claim, **more)
 
-    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[assignment,method-assign]
-    Store._write = write_specs_after  # type: ignore[method-assign]
-    MetadataFiles.sync = lambda self, claims: None  # type: ignore[method-assign]
+    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[method-assign]  # a planted bug
+    Store._write = write_specs_after  # type: ignore[method-assign]  # a planted bug
 
 
 def do_not_look_at_the_boot_id() -> None:
-    plugin.boot_id = lambda settings: "always the same"
+    plugin.boot_id = lambda settings: "always the same"  # type: ignore[attr-defined]  # where the plugin finds it
 
 
 @pytest.mark.parametrize(
     ("sabotage", "place", "rebooted", "complaint"),
     [
         (commit_before_the_cdi_file, "rename checkpoint.json", False, "a claim in the checkpoint has no CDI file"),
-        (do_not_look_at_the_boot_id, "sync_folder cdi", True, "claims of another boot count as prepared"),
+        (do_not_look_at_the_boot_id, "rename checkpoint.json", True, "claims of another boot count as prepared"),
     ],
     ids=["checkpoint before CDI", "no look at the boot id"],
 )

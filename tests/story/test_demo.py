@@ -43,8 +43,8 @@ def test_demo_runs_to_the_lost_node() -> None:
     assert "/dev/neuron0 /dev/neuron1 /dev/neuron2 /dev/neuron3" in text
     assert "0/11 nodes are available: 11 cannot allocate all claims." in text
     assert "request neurons wants 17 devices: 16 match" in text
-    words = " ".join(text.split())
-    assert "error applying config: LNC value is not configurable for instance type trn1.2xlarge" in words
+    joined = " ".join(text.split())
+    assert "error applying config: LNC value is not configurable for instance type trn1.2xlarge" in joined
     assert "2  2  2  2              4  4  4  4" in text
     assert "pod4   Running" in text
     ranks = {caption: next(line for line in lines if caption in line).split()[-8:] for caption in RANKS}

@@ -197,7 +197,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
             node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
             api.create(node)
             (short_path / name).mkdir()
-            hardware = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
+            hardware: dict[str, Any] = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
             hosts[name] = PluginHost(short_path / name, api.url, node_name=name, timing=TIMING, **hardware)
             stack.push_async_callback(hosts[name].close)
         made = Cluster(api, hosts)

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 from grpc_health.v1 import health_pb2
-from plugin_story import published
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.story.plugin_story import published
 from tests.support.neighbour import ATTACKS, grpc_probe, http_probe
 from tests.support.plugin_host import PluginHost, PluginProcess
 from tests.support.waiting import eventually

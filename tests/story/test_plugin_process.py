@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import inspect_command
+from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually
 
@@ -127,7 +127,7 @@ async def test_kill_before_the_inventory_leaves_claims_held_and_ready(
 
 @pytest.mark.contract("N4")
 async def test_api_outage_keeps_claims_and_slices(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
-    kept, given_back = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
+    kept, given_back = (api.create(allocated_claim(f"job-{i}", "node-a", [i], of_its_pod=True)) for i in range(2))
     await started(host, kubelet, "pod-1")
     before = await published(api)
     answer = await prepared(kubelet, kept)
@@ -144,7 +144,7 @@ async def test_api_outage_keeps_claims_and_slices(host: PluginHost, kubelet: Scr
 
 
 async def test_starts_without_an_api_server(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
-    claim = api.create(allocated_claim("job", "node-a", [0]))
+    claim = api.create(allocated_claim("job", "node-a", [0], of_its_pod=True))
     process = await started(host, kubelet, "pod-1")
     answer = await prepared(kubelet, claim)
     await process.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import json
 import socket
@@ -19,14 +20,14 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from next_release import FIELD, VALUE
-from plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
 
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.kubelet_wire import ClaimRef, PreparedDevice
 from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.story.next_release import FIELD, VALUE
+from tests.story.plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost, PluginProcess
 from tests.support.waiting import eventually
 
@@ -68,12 +69,13 @@ def within(then: Any, now: Any) -> bool:
 async def test_serves_claims_of_an_older_release(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, release: Path
 ) -> None:
-    left = json.loads((release / "checkpoint.json").read_bytes())
-    specs = {path.name: path.read_bytes() for path in release.glob("*-claim_*.json")}
+    texts = in_cluster(api, {path.name: path.read_text() for path in release.glob("*.json")})
+    left = json.loads(texts["checkpoint.json"])
+    specs = {name: text.encode() for name, text in texts.items() if name != "checkpoint.json"}
     host.hardware.set_boot_id(left["bootId"])
     for folder in (host.data, host.cdi):
         folder.mkdir()
-    host.checkpoint.write_bytes((release / "checkpoint.json").read_bytes())
+    host.checkpoint.write_text(with_checksum(left))
     for name, text in specs.items():
         (host.cdi / name).write_bytes(text)
     process = await started(host, kubelet, "pod-1")
@@ -93,6 +95,31 @@ async def test_serves_claims_of_an_older_release(
                 assert f"is held by claim {claim['namespace']}/{claim['name']}" in await refused(kubelet, rival)
     assert set((await kubelet.unprepare(refs.values())).values()) == {""}
     assert (host.checkpointed, host.specified) == (set(), set())
+
+
+def in_cluster(api: EmbeddedApi, texts: dict[str, str]) -> dict[str, str]:
+    """Create the claims of a release's files in the cluster; return the files with the UIDs that they got."""
+    whole = json.dumps(texts)
+    for namespace in {claim["namespace"] for claim in json.loads(texts["checkpoint.json"])["claims"].values()}:
+        if namespace != "default":
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for uid, claim in json.loads(texts["checkpoint.json"])["claims"].items():
+        fields = {"request": "request", "pool": "pool", "device": "device", "adminAccess": "adminAccess"}
+        results = [
+            {ours: device[theirs] for theirs, ours in (fields | {"shareId": "shareID"}).items() if theirs in device}
+            for device in claim["devices"]
+        ]
+        made = api.create(allocated_claim(claim["name"], "node-a", results, namespace=claim["namespace"]))
+        whole = whole.replace(uid, made["metadata"]["uid"])
+    found: dict[str, str] = json.loads(whole)
+    return found
+
+
+def with_checksum(body: dict[str, Any]) -> str:
+    """Return a checkpoint with the checksum that its format requires."""
+    rest = {name: value for name, value in body.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **rest})
 
 
 def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:

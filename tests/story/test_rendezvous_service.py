@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply import rendezvous_service
 from controller.apply.rendezvous_service import RendezvousServices
@@ -22,6 +20,8 @@ from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.story.controller_cluster import Cluster
+from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -316,9 +316,11 @@ async def test_large_fleet_is_read_in_parts(cluster: Cluster) -> None:  # noqa: 
     many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(40)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         services = RendezvousServices(client, EventRecorder(client, "here"), timing)
-        made = []
+        made: list[int] = []
         for _ in range(3):
-            assert await services.look(many, NOW) <= NOW or len(made) == 2
+            again = await services.look(many, NOW)
+            assert again is not None
+            assert again <= NOW or len(made) == 2
             made.append(len(created(cluster, "services")))
         assert made == [16, 32, 40]
         assert await services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin_story import (
+
+from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.story.plugin_story import (
     DRIVER,
     NAME,
     START_S,
@@ -24,11 +29,6 @@ from plugin_story import (
     started,
     unprepared,
 )
-
-from neuron_dra.emulation import simulated_node
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim
-from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from controller_cluster import Cluster
 
 from controller import settings as controller_settings
 from controller.apply.loop import wall_clock
@@ -28,6 +27,7 @@ from neuron_dra.emulation.embedded_api import (
 )
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube.config import KubeConfig
+from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes
 from tests.support.controller_timings import BRIEF_LEASE, QUICK
 from tests.support.timings import quicker
@@ -102,7 +102,7 @@ async def controlling(
     assert beyond_the_rights(requests) == set()
 
 
-async def test_workload_is_allocated_and_released(cluster) -> None:
+async def test_workload_is_allocated_and_released(cluster: Cluster) -> None:
     async with controlling(cluster):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -121,7 +121,7 @@ async def test_workload_is_allocated_and_released(cluster) -> None:
     assert {"WaitingForNodes", "Allocated"} <= set(reasons)
 
 
-async def test_a_steady_cluster_gets_no_writes(cluster) -> None:
+async def test_a_steady_cluster_gets_no_writes(cluster: Cluster) -> None:
     async with controlling(cluster) as controller:
         cluster.submit("job", size=2, count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -139,7 +139,7 @@ def slice_of(cluster: Cluster, node: str) -> Obj:
     return found
 
 
-async def test_gradual_closing_is_one_status_write(cluster) -> None:
+async def test_gradual_closing_is_one_status_write(cluster: Cluster) -> None:
     timing = quicker(QUICK, writes={"message_s": 3600.0})
     async with controlling(cluster, timing=timing) as controller:
         cluster.submit("job")
@@ -158,7 +158,7 @@ async def test_gradual_closing_is_one_status_write(cluster) -> None:
         assert len(writes) <= 2, writes  # at its start, and while its reservations are Draining
 
 
-async def test_blocked_eviction_names_the_budget(cluster) -> None:
+async def test_blocked_eviction_names_the_budget(cluster: Cluster) -> None:
     cluster.api.create(
         {
             "apiVersion": "policy/v1",
@@ -191,7 +191,7 @@ async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
-async def test_failed_writes_only_delay(cluster, verb, do) -> None:
+async def test_failed_writes_only_delay(cluster: Cluster, verb: str, do: Do) -> None:
     for nth in (1, 3, 6):
         cluster.api.faults.add(Fault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
     async with controlling(cluster):
@@ -203,7 +203,7 @@ async def test_failed_writes_only_delay(cluster, verb, do) -> None:
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
 
 
-async def test_foreign_claim_is_seen_before_binding(cluster) -> None:
+async def test_foreign_claim_is_seen_before_binding(cluster: Cluster) -> None:
     watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     cluster.silent = {"u0-3"}
     async with controlling(cluster):
@@ -262,7 +262,7 @@ async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: p
     assert listed() == ["ml/hidden, ml/older"]
 
 
-async def test_second_replica_takes_over(cluster) -> None:
+async def test_second_replica_takes_over(cluster: Cluster) -> None:
     cluster.silent = {"u1-3"}
     elect = ("--leader-elect", "--identity", "a")
     async with controlling(cluster, *elect) as first:
@@ -279,7 +279,7 @@ async def test_second_replica_takes_over(cluster) -> None:
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
 
 
-async def test_expired_lease_is_taken_over(cluster) -> None:
+async def test_expired_lease_is_taken_over(cluster: Cluster) -> None:
     """The next try is when the Lease expires, not later."""
     timing = quicker(BRIEF_LEASE, lease={"retry_s": 3600.0})
     dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
@@ -295,7 +295,7 @@ async def test_expired_lease_is_taken_over(cluster) -> None:
         await eventually(follower.leadership.holds, timeout_s=60, what="it leads")
 
 
-async def test_disconnected_leader_stops_in_time(cluster) -> None:
+async def test_disconnected_leader_stops_in_time(cluster: Cluster) -> None:
     async with controlling(cluster, "--leader-elect", "--identity", "a", timing=BRIEF_LEASE) as first:
         await eventually(first.leadership.holds, what="the first leads")
         before = first.leadership.term
@@ -306,7 +306,7 @@ async def test_disconnected_leader_stops_in_time(cluster) -> None:
         assert first.leadership.term > before
 
 
-async def test_health_and_metrics_are_served(cluster) -> None:
+async def test_health_and_metrics_are_served(cluster: Cluster) -> None:
     async with controlling(cluster) as controller:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")

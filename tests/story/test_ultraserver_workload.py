@@ -54,7 +54,7 @@ async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plu
         for number, name in enumerate(NODES):
             root = folder / name
             root.mkdir()
-            hardware = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
+            hardware: dict[str, Any] = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
             host = PluginHost(root, api.url, node_name=name, timing=QUICK_RESERVATIONS, **hardware)
             stack.push_async_callback(host.close)
             plugins[name] = await stack.enter_async_context(host.running())

@@ -6,8 +6,6 @@ import datetime
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster
-from test_ultraserver_controller import cluster, controlling  # noqa: F401
 
 from controller.apply import pod_checks
 from controller.observe.caches import CLAIMS_FOR_A_NODE
@@ -16,6 +14,8 @@ from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.events import EventRecorder
+from tests.story.controller_cluster import Cluster
+from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from controller_cluster import Cluster
-
 from controller import settings as controller_settings
 from controller.program import Controller
 from neuron_dra.arguments import Parser
@@ -15,6 +13,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
+from tests.story.controller_cluster import Cluster
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 from tests.support.walk import Walk
@@ -78,7 +77,7 @@ CLAIM = [
     "neuron_dra.node.prepare.device_wait",
     "neuron_dra.node.admission",
     "neuron_dra.node.prepare.claim_reader",
-    "neuron_dra.node.publish.hardware",
+    "neuron_dra.node.hardware.hardware",
     "neuron_dra.node.publish.coexistence",
     "neuron_dra.node.ultraserver.reservation_gate",
     "neuron_dra.node.prepare.group_commit",

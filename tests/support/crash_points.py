@@ -41,11 +41,12 @@ from tests.support.waiting import eventually
 LIFE_TIMEOUT_S: Final = 20.0
 START_TIMEOUT_S: Final = 120.0  # a busy machine must not fail a test
 READS: Final = ("read ", "names ")
+FLUSHES: Final = ("sync_file ", "sync_folder ")
 HURRIED: Final = quicker(
     DEFAULT_TIMING,
     # Also soon again if the plugin could not record that it publishes connected sets.
     publish={"gather_s": 0.02, "retry_s": (0.02, 0.1), "sets_check_s": (0.2, DEFAULT_TIMING.publish.sets_check_s[1])},
-    prepare={"rebuild_retry_s": (0.02, 0.1)},
+    prepare={"rebuild_retry_s": (0.02, 0.1), "flush_s": 0.0, "flush_retry_s": (0.02, 0.1)},
     ultraserver={"rejection_wait_s": 0.4, "refresh_s": 0.1, "recheck_s": 0.1, "probe_s": (0.2, 3600.0)},
 )
 
@@ -322,11 +323,14 @@ class Lives:
 
 
 def points(passed: Mapping[str, int]) -> list[Point]:
-    """Return all points of a run: before and after each operation, and in the middle of each write."""
+    """Return all points of a run: before and after each operation, and in the middle of each write.
+
+    A flush is none: it changes nothing that the end of the process alone could lose, and many writes share one.
+    """
     return [
         Point(what, nth, moment)
         for what, count in passed.items()
-        if not what.startswith(READS)
+        if not what.startswith((*READS, *FLUSHES))
         for nth in range(1, count + 1)
         for moment in ((*Moment,) if what.startswith("write ") else (Moment.BEFORE, Moment.AFTER))
     ]

@@ -86,6 +86,9 @@ class FaultyFiles(Files):
     def rename(self, source: Path, target: Path) -> None:
         self._change("rename", target, lambda: super(FaultyFiles, self).rename(source, target))
 
+    def sync_file(self, path: Path) -> None:
+        self._change("sync_file", path, lambda: super(FaultyFiles, self).sync_file(path))
+
     def sync_folder(self, folder: Path) -> None:
         self._change("sync_folder", folder, lambda: super(FaultyFiles, self).sync_folder(folder))
 

@@ -9,7 +9,7 @@ from typing import Final
 PRELOADED: Final = [
     "tests.support.crash_points",
     "tests.support.forked_command",
-    "crash_scene",  # of tests/story, which is on the path when its tests are collected
+    "tests.story.crash_scene",
     "neuron_dra.inspect.cluster",
     "neuron_dra.inspect.top_command",
     "neuron_dra.inspect.why_command",

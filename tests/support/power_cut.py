@@ -9,6 +9,10 @@ The model is the weakest that a file system may have. The bytes of a file are sa
 file has its former bytes, none, half, zeros, or all. A change of a folder (a name that is created, linked, renamed or
 removed) is safe after the folder was flushed; before that each change may be lost independently of the others. A change
 itself is all or nothing. If a folder is lost, so are its contents.
+
+A program that flushes little leaves too many states. So of many changes that were not flushed, some choices are taken:
+all before a moment, all but one, one alone. Likewise of many files with unsafe bytes. A folder in `coarse`, of which
+only the names matter, has all of its unflushed changes or none.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from typing import Any, Final
 
 from neuron_dra.node.files import Files
 
-ALL_SUBSETS_UP_TO: Final = 8  # unflushed changes of a folder; above it, only choices of few or of nearly all
+ALL_SUBSETS_UP_TO: Final = 6  # unflushed changes of a folder; above it, only choices of one or of nearly all
+ALL_BYTES_UP_TO: Final = 2  # files with unsafe bytes; above it, one of them at a time has other bytes than the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,6 @@ class RecordingFiles(Files):
         self.log: list[Operation] = []
         self._inodes: dict[Path, int] = {}
         self._next = 0
-        self._writing: int | None = None
         self.before = self._scan()
 
     def _scan(self) -> list[Operation]:
@@ -110,13 +114,11 @@ class RecordingFiles(Files):
             inode = self._inodes[self._short(path)] = self._new()
             self.log.append(Changed(self._folder(path), ((path.name, inode),)))
         self.log.append(Bytes(inode, data))
-        self._writing = inode
         super().write(path, data, mode)
 
-    def sync_file(self, handle: int) -> None:
-        super().sync_file(handle)
-        if self._writing is not None:
-            self.log.append(Flushed(self._writing))
+    def sync_file(self, path: Path) -> None:
+        super().sync_file(path)
+        self.log.append(Flushed(self._inodes[self._short(path)]))
 
     def link(self, existing: Path, new: Path) -> None:
         super().link(existing, new)
@@ -162,6 +164,7 @@ class Cut:
 
     contents: Contents
     promises: tuple[Any, ...]
+    is_whole: bool = False  # nothing is lost, as after the end of the process alone
 
     def restore(self, root: Path) -> None:
         """Create this state in `root`, which must be empty."""
@@ -180,29 +183,46 @@ class _Disk:
     changes: dict[Path, list[Changed]] = field(default_factory=dict)
     safe: dict[int, bytes] = field(default_factory=dict)
     unsafe: dict[int, list[bytes]] = field(default_factory=dict)
+    coarse: frozenset[Path] = frozenset()
 
     def do(self, operation: Operation) -> None:
         match operation:
             case Bytes(inode=inode, data=data):
                 self.unsafe.setdefault(inode, []).append(data)
             case Flushed(inode=inode):
-                self.safe[inode] = self.unsafe.pop(inode)[-1]
+                if inode in self.unsafe:
+                    self.safe[inode] = self.unsafe.pop(inode)[-1]
             case Changed(folder=folder):
                 self.changes.setdefault(folder, []).append(operation)
             case FolderFlushed(folder=folder):
                 self.names[folder] = _after(self.names.get(folder, {}), self.changes.pop(folder, []))
 
+    @property
+    def _folders(self) -> list[Path]:
+        return sorted({*self.names, *self.changes, Path()})
+
+    def whole(self) -> Contents:
+        """Return the state without a cut."""
+        folders = self._folders
+        found = self._visible({each: _after(self.names.get(each, {}), self.changes.get(each, [])) for each in folders})
+        written = {inode: data[-1] for inode, data in self.unsafe.items()}
+        return _contents(found, {**self.safe, **written})
+
     def states(self) -> Iterator[Contents]:
         """Yield the states that a cut may leave, with duplicates."""
-        folders = sorted({*self.names, *self.changes, Path()})
         choices = [
-            [_after(self.names.get(folder, {}), chosen) for chosen in _subsets(self.changes.get(folder, []))]
-            for folder in folders
+            [_after(self.names.get(folder, {}), chosen) for chosen in self._chosen(folder)] for folder in self._folders
         ]
         for picked in itertools.product(*choices):
-            yield from self._with_bytes(dict(zip(folders, picked, strict=True)))
+            yield from self._with_bytes(dict(zip(self._folders, picked, strict=True)))
 
-    def _with_bytes(self, names: Mapping[Path, Mapping[str, int]]) -> Iterator[Contents]:
+    def _chosen(self, folder: Path) -> Iterator[tuple[Changed, ...]]:
+        changes = self.changes.get(folder, [])
+        if folder in self.coarse:
+            return iter({(): None, tuple(changes): None})
+        return _subsets(changes)
+
+    def _visible(self, names: Mapping[Path, Mapping[str, int]]) -> dict[Path, int]:
         found: dict[Path, int] = {}
         visible = [Path()]
         for folder in visible:
@@ -210,12 +230,16 @@ class _Disk:
                 found[folder / name] = inode
                 if inode == A_FOLDER:
                     visible.append(folder / name)
-        doubtful = sorted({inode for inode in found.values() if inode in self.unsafe})
-        for data in itertools.product(*(self._may_be(inode) for inode in doubtful)):
-            bytes_of = {**self.safe, **dict(zip(doubtful, data, strict=True))}
-            yield frozenset(
-                (path, None if inode == A_FOLDER else bytes_of.get(inode, b"")) for path, inode in found.items()
-            )
+        return found
+
+    def _with_bytes(self, names: Mapping[Path, Mapping[str, int]]) -> Iterator[Contents]:
+        found = self._visible(names)
+        coarse = {inode for path, inode in found.items() if path.parent in self.coarse}
+        doubtful = sorted({inode for inode in found.values() if inode in self.unsafe} - coarse)
+        may_be = [self._may_be(inode) for inode in doubtful]
+        written = {inode: data[-1] for inode, data in self.unsafe.items()}
+        for data in itertools.product(*may_be) if len(doubtful) <= ALL_BYTES_UP_TO else _one_at_a_time(may_be):
+            yield _contents(found, {**self.safe, **written, **dict(zip(doubtful, data, strict=True))})
 
     def _may_be(self, inode: int) -> list[bytes]:
         written = [
@@ -235,6 +259,19 @@ def _after(names: Mapping[str, int], changes: Iterable[Changed]) -> dict[str, in
     return made
 
 
+def _contents(found: Mapping[Path, int], bytes_of: Mapping[int, bytes]) -> Contents:
+    return frozenset((path, None if inode == A_FOLDER else bytes_of.get(inode, b"")) for path, inode in found.items())
+
+
+def _one_at_a_time(may_be: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
+    """Yield choices in which one file has any bytes, and the others their first ones or their last."""
+    for others in (0, -1):
+        rest = [options[others] for options in may_be]
+        for index, options in enumerate(may_be):
+            for option in options:
+                yield (*rest[:index], option, *rest[index + 1 :])
+
+
 def _subsets(changes: list[Changed]) -> Iterator[tuple[Changed, ...]]:
     """Yield the choices of changes that reached the disk, in order: all choices if the changes are few."""
     count = len(changes)
@@ -244,14 +281,16 @@ def _subsets(changes: list[Changed]) -> Iterator[tuple[Changed, ...]]:
         return
     for length in range(count + 1):
         yield tuple(changes[:length])
-    for gone in (1, 2):
-        yield from itertools.combinations(changes, count - gone)
-        yield from itertools.combinations(changes, gone)
+    yield from itertools.combinations(changes, count - 1)
+    yield from itertools.combinations(changes, 1)
 
 
-def cuts(files: RecordingFiles) -> Iterator[Cut]:
-    """Yield each state that a power cut may leave at each moment of the recording, without duplicates."""
-    disk = _Disk()
+def cuts(files: RecordingFiles, coarse: Iterable[Path] = ()) -> Iterator[Cut]:
+    """Yield each state that a power cut may leave at each moment of the recording, without duplicates.
+
+    Before them, at each moment, the state without a cut.
+    """
+    disk = _Disk(coarse=frozenset(coarse))
     for operation in files.before:
         disk.do(operation)
     promises: tuple[Any, ...] = ()
@@ -262,6 +301,7 @@ def cuts(files: RecordingFiles) -> Iterator[Cut]:
             seen.clear()
         else:
             disk.do(operation)
+        yield Cut(disk.whole(), promises, is_whole=True)
         for contents in disk.states():
             if contents not in seen:
                 seen.add(contents)

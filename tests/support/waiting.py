@@ -10,8 +10,8 @@ from typing import Any, Final
 POLL_S: Final = 0.02
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 120.0, what: str = "the condition") -> Any:
-    """Return the first true value of `condition`. Raises TimeoutError that contains `what`."""
+async def eventually(condition: Callable[..., Any], timeout_s: float = 120.0, what: str = "the condition") -> Any:
+    """Return the first true value of `condition()`. Raises TimeoutError that contains `what`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:

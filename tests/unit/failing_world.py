@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-
-from ultraserver_world import World
+from typing import Any
 
 from controller.plan.actions import Evict
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 
@@ -44,12 +44,12 @@ def as_aws_made_them(world: World) -> None:
         world.put(item)
 
 
-def allocations(world: World) -> list[dict]:
+def allocations(world: World) -> list[dict[str, Any]]:
     held = [e for u in world.all("NeuronUltraServer") for e in u["status"].get("allocations", [])]
     return sorted(held, key=lambda e: (e["ultraserverIndex"], e["allocatedNodes"]))
 
 
-def held(world: World) -> list[tuple]:
+def held(world: World) -> list[tuple[Any, ...]]:
     return [(e["ultraserverIndex"], e["phase"], *e["allocatedNodes"]) for e in allocations(world)]
 
 
@@ -86,7 +86,7 @@ def remove_node(world: World, name: str) -> None:
             world.remove("ResourceClaim", item["metadata"]["name"], "ml")
 
 
-def attribute(world: World, node: str, name: str, value: dict | None) -> None:
+def attribute(world: World, node: str, name: str, value: dict[str, Any] | None) -> None:
     item = world.get("ResourceSlice", f"{node}-neuron.aws.com-00")
     for device in item["spec"]["devices"]:
         device["attributes"].pop(name, None)

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import small_release  # noqa: F401 - sets the import path
-
 from hack.bed import network
 from hack.bed.layout import Layout
+from tests.unit import small_release  # noqa: F401 - sets the import path
 
 READY_S = 60
 ISSUER, FULCIO, REKOR, TIMESTAMPS = (f"http://127.0.0.1:{port}" for port in (8001, 8002, 8003, 8004))

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import keyless
 import yaml
-from small_release import ROOT
 
 from hack.bed import build, layout
 from hack.bed import network as namespace
 from tests.support import image_registry
 from tests.support.skipping import impossible
+from tests.unit import keyless
+from tests.unit.small_release import ROOT
 
 ADDRESS = "127.0.0.1:5000"
 REPOSITORY, TAG = "Owner/neuron-dra", "v1.2.3"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U0, U1, U2, allocations, attribute, degraded, evicted, held, running
-from ultraserver_world import World
+
+from tests.unit.failing_world import LIMITS, U0, U1, U2, allocations, attribute, degraded, evicted, held, running
+from tests.unit.ultraserver_world import World
 
 TAG = ("workloadNamespace", "workloadId", "workloadUid", "allocationId", "workloadPhase")
 STRATEGIES = ["NoOp", "RestartAll", "MigrateAffected"]
@@ -54,7 +55,7 @@ LOST: dict[str, tuple[Any, float]] = {
 
 
 @pytest.mark.parametrize("reason", LOST)
-def test_migrate_affected_leaves_unusable_nodes(reason) -> None:
+def test_migrate_affected_leaves_unusable_nodes(reason: str) -> None:
     """13.9."""
     change, seconds = LOST[reason]
     world = running("MigrateAffected")
@@ -69,7 +70,7 @@ def test_migrate_affected_leaves_unusable_nodes(reason) -> None:
 
 @pytest.mark.parametrize("reason", LOST)
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll"])
-def test_the_other_strategies_only_report_it(reason, strategy) -> None:
+def test_the_other_strategies_only_report_it(reason: str, strategy: str) -> None:
     """13.9: a rollback of the driver drops all tags, and RestartAll would evict all pods."""
     change, seconds = LOST[reason]
     world = running(strategy)
@@ -94,7 +95,7 @@ def test_short_missing_tag_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_cordoned_node_is_only_reported(strategy) -> None:
+def test_cordoned_node_is_only_reported(strategy: str) -> None:
     """13.9."""
     world = running(strategy)
     cordon(world, "u1-2")
@@ -104,7 +105,7 @@ def test_cordoned_node_is_only_reported(strategy) -> None:
 
 
 @pytest.mark.parametrize("how", ["cordon", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
-def test_on_cordon_migrate_moves_after_the_grace(how) -> None:
+def test_on_cordon_migrate_moves_after_the_grace(how: str) -> None:
     """13.9."""
     world = running("MigrateAffected")
     item = world.workload("job")
@@ -122,7 +123,7 @@ def test_on_cordon_migrate_moves_after_the_grace(how) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_tainted_node_is_only_reported(strategy, effect) -> None:
+def test_tainted_node_is_only_reported(strategy: str, effect: str) -> None:
     """13.9."""
     world = running(strategy)
     taint(world, "u1-2", "example.com/maintenance", effect)
@@ -134,7 +135,7 @@ def test_tainted_node_is_only_reported(strategy, effect) -> None:
 @pytest.mark.parametrize(
     ("key", "effect"), [("aws.amazon.com/neuron", "PreferNoSchedule"), ("node.kubernetes.io/not-ready", "NoSchedule")]
 )
-def test_harmless_taints_are_ignored(key, effect) -> None:
+def test_harmless_taints_are_ignored(key: str, effect: str) -> None:
     world = running("NoOp")
     taint(world, "u1-2", key, effect)
     world.settle(LIMITS)

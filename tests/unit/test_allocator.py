@@ -56,7 +56,7 @@ def match(attribute: str = GROUP4, *requests: str) -> Obj:
     return {"matchAttribute": attribute, "requests": list(requests)}
 
 
-CLASSES = [
+CLASSES: list[Obj] = [
     {
         "metadata": {"name": DRIVER},
         "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
@@ -476,7 +476,7 @@ COUNTERS = [{"name": "c", "counters": {"n": {"value": "1"}}}]
 def test_slices_of_other_nodes_count_only_while_slices_are_missing(counted: int) -> None:
     """Found by comparison: a driver replaces its slices, and they differ in how many the pool has."""
     consumer = device(0, consumesCounters=[{"counterSet": "c", "counters": {"n": {"value": "1"}}}])
-    fields = {"pool": "p", "pool_fields": {"resourceSliceCount": counted}}
+    fields: Obj = {"pool": "p", "pool_fields": {"resourceSliceCount": counted}}
     here = slice_of([consumer], name="s-1", **fields)
     elsewhere = slice_of([], node="b", name="s-0", sharedCounters=COUNTERS, **fields)
     outcome = allocate(claim(exactly()), slices=[here, elsewhere])

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
-from selector_grammar import CAPACITIES as RANDOM_CAPACITIES
-from selector_grammar import DRIVER as RANDOM_DRIVER
-from selector_grammar import selector
-from test_selectors import (
+
+from hack.oracle import allocator_walk
+from hack.oracle.judge import CannotBuild, Oracle, build
+from neuron_dra.core.wire import Obj
+from neuron_dra.simulate import allocator, model, selectors
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.semantics import NEW, OLD, Semantics
+from tests.unit.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
+from tests.unit.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
+from tests.unit.selector_grammar import DRIVER as RANDOM_DRIVER
+from tests.unit.selector_grammar import selector
+from tests.unit.test_selectors import (
     ABSORBED,
     ATTRIBUTES,
     CAPACITIES,
@@ -23,14 +31,6 @@ from test_selectors import (
     LOOPS,
     MEANINGS,
 )
-
-from hack.oracle import allocator_walk
-from hack.oracle.judge import CannotBuild, Oracle, build
-from neuron_dra.core.wire import Obj
-from neuron_dra.simulate import allocator, model, selectors
-from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.pools import Inventory
-from neuron_dra.simulate.semantics import NEW, OLD, Semantics
 
 pytestmark = pytest.mark.long
 
@@ -193,7 +193,7 @@ def slices(draw: st.DrawFn) -> list[Obj]:
             draw(device(first + index, bool(where.get("perDeviceNodeSelection"))))
             for index in range(draw(st.integers(1, 5)))
         ]
-        pool = {
+        pool: dict[str, Any] = {
             "name": draw(st.sampled_from(["p1", "p2", "p3"])) if draw(seldom) else f"q{number}",
             "generation": 2 if draw(seldom) else 1,
             "resourceSliceCount": 2 if draw(seldom) else 1,

@@ -3,7 +3,7 @@
 import pytest
 
 from neuron_dra.core import catalogue
-from neuron_dra.core.catalogue import GIB, Platform
+from neuron_dra.core.catalogue import GIB, InstanceType, Platform
 
 ALL = catalogue.all_types()
 
@@ -41,7 +41,16 @@ def by_name(name: str) -> catalogue.InstanceType:
         ("trn3pd98.3xlarge", 1, 8, 144, 2, (1, 2), "none", "standard"),
     ],
 )
-def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform) -> None:
+def test_types_match_their_data_sheets(
+    name: str,
+    devices: int,
+    cores: int,
+    memory_gib: int,
+    lnc_default: int,
+    lnc: tuple[int, ...],
+    shape: str,
+    platform: str,
+) -> None:
     known = by_name(name)
     assert (known.device_count, known.cores_per_device, known.memory_bytes_per_device) == (
         devices,
@@ -53,7 +62,7 @@ def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_def
 
 
 @pytest.mark.parametrize("known", ALL, ids=lambda known: known.name)
-def test_a_type_does_not_contradict_itself(known) -> None:
+def test_a_type_does_not_contradict_itself(known: InstanceType) -> None:
     everyone = set(range(known.device_count))
     assert not known.lnc_allowed or known.lnc_default in known.lnc_allowed
     assert known.efa is None or len(known.efa) == known.device_count
@@ -73,7 +82,7 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(
     "name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3p.48xlarge"]
 )
-def test_torus_links_rows_and_columns(name) -> None:
+def test_torus_links_rows_and_columns(name: str) -> None:
     for device, neighbours in enumerate(by_name(name).links):
         row, column = divmod(device, 4)
         expected = {((row + step) % 4) * 4 + column for step in (1, -1)}
@@ -106,7 +115,7 @@ def test_only_documented_links_are_expected() -> None:
         ("trn3e-dev0.24xlarge2", Platform.MAX, 4),
     ],
 )
-def test_type_is_matched_by_prefix(name, platform, devices) -> None:
+def test_type_is_matched_by_prefix(name: str, platform: Platform, devices: int) -> None:
     known = by_name(name)
     assert (known.name, known.platform, known.device_count) == (name, platform, devices)
 
@@ -124,7 +133,7 @@ def test_sagemakers_names_are_ec2s() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "ml.", "m5.large", "trn2", "trn2.48", "TRN2.48XLARGE", "Standard PC (Q35)"])
-def test_unknown_name_is_none(name) -> None:
+def test_unknown_name_is_none(name: str) -> None:
     assert catalogue.lookup(name) is None
 
 
@@ -132,7 +141,7 @@ def test_unknown_name_is_none(name) -> None:
     ("family", "name"),
     [("trn1", "trn1.32xlarge"), ("trn2u", "trn2u.48xlarge"), ("inf2", "inf2.48xlarge"), ("trn3e", "trn3e.24xlarge")],
 )
-def test_a_family_stands_for_its_largest_type(family, name) -> None:
+def test_a_family_stands_for_its_largest_type(family: str, name: str) -> None:
     assert by_name(name) == catalogue.largest(family)
 
 

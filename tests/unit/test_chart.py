@@ -39,11 +39,13 @@ def daemonset() -> dict[str, Any]:
 
 @pytest.fixture
 def pod(daemonset: dict[str, Any]) -> dict[str, Any]:
-    return daemonset["spec"]["template"]["spec"]
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
 
 
 @pytest.fixture
 def container(pod: dict[str, Any]) -> dict[str, Any]:
+    only: dict[str, Any]
     [only] = pod["containers"]
     return only
 
@@ -154,7 +156,7 @@ def test_chart_sizes_match_published_sizes() -> None:
 
 
 @needs_helm
-@pytest.mark.parametrize(("sizes", "expected"), [((), 40), (("connected-4", "cores-9"), 3)])
+@pytest.mark.parametrize(("sizes", "expected"), [((), 50), (("connected-4", "cores-9"), 3)])
 def test_each_size_has_a_class_that_excludes_reserved_devices(sizes: tuple[str, ...], expected: int) -> None:
     """16.2."""
     set_ = [word for n, size in enumerate(sizes) for word in ("--set", f"scheduler.sizes[{n}]={size}")]
@@ -217,6 +219,7 @@ def test_folders_are_mounted_at_host_paths(pod: dict[str, Any], container: dict[
         ("/var/run/cdi", "DirectoryOrCreate"): ("/var/run/cdi", "rw"),
         ("/var/lib/kubelet/device-plugins", "DirectoryOrCreate"): ("/var/lib/kubelet/device-plugins", "ro"),
         ("/var/lib/kubelet/pod-resources", "DirectoryOrCreate"): ("/var/lib/kubelet/pod-resources", "ro"),
+        ("/dev", "Directory"): ("/host/dev", "ro"),
         ("/proc/sys/kernel/random/boot_id", "File"): ("/host/boot_id", "ro"),
     }
 
@@ -236,6 +239,7 @@ def test_environment_is_valid_for_the_plugin(container: dict[str, Any]) -> None:
         loaded.kubelet_registrar_directory_path,
         loaded.kubelet_device_plugins_directory_path,
         str(Path(loaded.kubelet_pod_resources_socket).parent),
+        loaded.host_dev,
         loaded.boot_id_file,
     } == mounted
 

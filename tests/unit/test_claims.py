@@ -583,6 +583,25 @@ def test_other_drivers_results_are_ignored() -> None:
     assert found.pod == "pod-0"
 
 
+@pytest.mark.parametrize(
+    ("owner", "is_of_its_pod"),
+    [
+        ({"kind": "Pod", "uid": "uid-pod", "controller": True}, True),
+        ({"kind": "Pod", "uid": "uid-pod"}, False),
+        ({"kind": "Pod", "uid": "uid-of-another", "controller": True}, False),
+        ({"kind": "PodGroup", "uid": "uid-pod", "controller": True}, False),
+    ],
+)
+def test_claim_is_of_the_pod_that_owns_and_uses_it(owner: dict[str, Any], is_of_its_pod: bool) -> None:
+    status = {"allocation": allocation(result()), "reservedFor": [{"resource": "pods", "name": "a", "uid": "uid-pod"}]}
+    metadata = {"name": "job", "namespace": "ml", "uid": "uid-job", "ownerReferences": [owner]}
+    decoded = wire.decode_claim(msgspec.json.encode({"metadata": metadata, "status": status}))
+    assert wire.to_core(decoded, ref()) == Claim(
+        ref(), (AllocatedDevice("r", "p", "neuron-device-0"),), pod="a", of_its_pod=is_of_its_pod
+    )
+    assert wire.allocation(decoded, ref()) == wire.to_core(decoded, ref())
+
+
 def test_allocated_device_fields_are_kept() -> None:
     body = raw(allocation=allocation(result(adminAccess=True, shareID="aa-1", request="r/sub", tolerations=[])))
     assert wire.to_core(wire.decode_claim(body), ref()).devices == (

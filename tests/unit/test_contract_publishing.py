@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -60,4 +61,5 @@ def test_slice_names_sort_in_allocation_order() -> None:
 
 @pytest.mark.contract("O6")
 def test_retry_after_is_honored_with_jitter() -> None:
-    assert [backoff.not_before(10.0, lambda draw=draw: draw) for draw in (0.0, 0.5, 0.75)] == [10.0, 12.5, 13.75]
+    times = [backoff.not_before(10.0, functools.partial(float, draw)) for draw in (0.0, 0.5, 0.75)]
+    assert times == [10.0, 12.5, 13.75]

@@ -65,7 +65,8 @@ OURS = [text for text in SHIPPED if "dra.net" not in text]
 
 
 def tagged(device: Obj) -> Obj:
-    return device["attributes"] | {tag: {"string": "x"} for tag in TAGS} | {"unhealthy": {"string": "hbm_ecc"}}
+    attributes: Obj = device["attributes"]
+    return attributes | {tag: {"string": "x"} for tag in TAGS} | {"unhealthy": {"string": "hbm_ecc"}}
 
 
 @pytest.mark.contract("A1")
@@ -102,7 +103,7 @@ def allocated_in_turn(path: Path, count: int, attribute: str) -> list[list[int]]
     node = published[0]["spec"]["nodeName"]
     classes = documents(ROOT / "deploy/manifests/20-deviceclasses.yaml")
     held: list[Obj] = []
-    groups = []
+    groups: list[list[int]] = []
     while True:
         outcome = scheduler.schedule(
             {"metadata": {"name": "p"}, "spec": {}},

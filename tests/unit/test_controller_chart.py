@@ -48,14 +48,14 @@ def test_controller_is_disabled_by_default() -> None:
 
 
 @needs_helm
-def test_two_replicas_with_election_and_budget(objects) -> None:
+def test_two_replicas_with_election_and_budget(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     assert objects["Deployment", "neuron-ultraserver-controller"]["spec"]["replicas"] == 2
     assert objects["PodDisruptionBudget", "neuron-ultraserver-controller"]["spec"]["maxUnavailable"] == 1
     assert "--leader-elect" in pod(objects)["containers"][0]["args"]
 
 
 @needs_helm
-def test_arguments_are_valid_for_the_controller(objects) -> None:
+def test_arguments_are_valid_for_the_controller(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     container = pod(objects)["containers"][0]
     parser = Parser()
     settings.add_arguments(parser)
@@ -67,7 +67,7 @@ def test_arguments_are_valid_for_the_controller(objects) -> None:
 
 
 @needs_helm
-def test_large_numbers_of_values_files_are_whole(tmp_path) -> None:
+def test_large_numbers_of_values_files_are_whole(tmp_path: Path) -> None:
     """Helm reads them as floats, and writes 1000000 as 1e+06."""
     file = tmp_path / "values.yaml"
     file.write_text("ultraserverOperator: {enabled: true, outageNodes: 1000000}")
@@ -81,7 +81,7 @@ def test_large_numbers_of_values_files_are_whole(tmp_path) -> None:
 
 
 @needs_helm
-def test_controller_runs_unprivileged(objects) -> None:
+def test_controller_runs_unprivileged(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     spec = pod(objects)
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, 65532)
     assert spec["containers"][0]["securityContext"] == {
@@ -92,7 +92,7 @@ def test_controller_runs_unprivileged(objects) -> None:
 
 
 @needs_helm
-def test_drivers_image_is_the_default(objects) -> None:
+def test_drivers_image_is_the_default(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     assert pod(objects)["containers"][0]["image"].startswith("example/driver:")
     other = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=example/controller")
     assert pod(other)["containers"][0]["image"].startswith("example/controller:")
@@ -113,7 +113,7 @@ def test_mismatching_namespace_is_rejected() -> None:
 
 
 @needs_helm
-def test_pod_monitor_selects_pods_and_port(objects) -> None:
+def test_pod_monitor_selects_pods_and_port(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     monitored = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.podMonitor.enabled=true")
     spec = monitored["PodMonitor", "neuron-ultraserver-controller"]["spec"]
     labels = objects["Deployment", "neuron-ultraserver-controller"]["spec"]["template"]["metadata"]["labels"]
@@ -123,7 +123,7 @@ def test_pod_monitor_selects_pods_and_port(objects) -> None:
 
 
 @needs_helm
-def test_without_election_strategy_is_recreate(objects) -> None:
+def test_without_election_strategy_is_recreate(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     """13.13. Two that write at once would undo each other's plans."""
     alone = rendered(
         "ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false", "ultraserverOperator.replicas=1"
@@ -152,7 +152,7 @@ def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
         ("false", [], []),
     ],
 )
-def test_aggregation_value_accepts_old_booleans(value, edit, view) -> None:
+def test_aggregation_value_accepts_old_booleans(value: str, edit: list[str], view: list[str]) -> None:
     """13.15. The older values true and false keep their meaning."""
     objects = whole(f"ultraserverOperator.aggregateRoles={value}")
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
@@ -212,7 +212,7 @@ def test_the_policies_can_be_left_out() -> None:
 
 @needs_helm
 @pytest.mark.parametrize("value", ["-1", "many", "1.5"])
-def test_invalid_namespace_limit_is_rejected(value) -> None:
+def test_invalid_namespace_limit_is_rejected(value: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         whole(f"ultraserverOperator.maxReservedNodes={value}")
     assert "maxReservedNodes" in refusal.value.stderr
@@ -220,7 +220,7 @@ def test_invalid_namespace_limit_is_rejected(value) -> None:
 
 @needs_helm
 def test_label_policy_users_are_a_value() -> None:
-    def policies(*values):
+    def policies(*values: str) -> list[dict[str, Any]]:
         command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]
         command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
         sets = [word for value in values for word in ("--set", value)]

@@ -98,19 +98,21 @@ def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | N
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )
-def test_invalid_values_are_named(word, message) -> None:
+def test_invalid_values_are_named(word: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load(word)
 
 
-def test_unknown_flag_suggests_the_nearest(capsys) -> None:
+def test_unknown_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         operator_main(["--leader-electt"])
     assert end.value.code == 2
     assert "did you mean --leader-elect?" in capsys.readouterr().err
 
 
-def test_missing_cluster_error_names_the_setting(capsys, monkeypatch) -> None:
+def test_missing_cluster_error_names_the_setting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert operator_main(["--metrics-bind-address=0"]) == 2

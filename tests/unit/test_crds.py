@@ -14,7 +14,8 @@ Schema = dict[str, Any]
 
 
 def load(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    crd: dict[str, Any] = yaml.safe_load(path.read_text())
+    return crd
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -47,7 +48,7 @@ def test_one_file_per_kind() -> None:
 
 
 @pytest.mark.parametrize("path", CRDS, ids=lambda path: path.stem)
-def test_v1_is_v1beta1_under_another_name(path) -> None:
+def test_v1_is_v1beta1_under_another_name(path: Path) -> None:
     old, new = load(path)["spec"]["versions"]
     assert (old.pop("name"), old.pop("storage"), old.pop("served")) == ("v1beta1", True, True)
     assert (new.pop("name"), new.pop("storage"), new.pop("served")) == ("v1", False, True)

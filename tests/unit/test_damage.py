@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from ultraserver_world import World
 
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
@@ -29,10 +28,11 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.unit.ultraserver_world import World
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))
 ABSENT = object()
-VALUES = (
+VALUES: tuple[Any, ...] = (
     ABSENT, None, True, 7, -1, 0, 2**70, 10**30, 1e308, "x", "", " ", "1" * 5000, "nan", [], {}, [None], [7], ["x"],
     [{}], [[]], {"x": None}, {"": {}}, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00",
 )  # fmt: skip
@@ -109,9 +109,9 @@ def paths(value: Any, at: Path = ()) -> Iterator[Path]:
         yield at
     entries: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
-        entries = list(value.items())
+        entries = [*value.items()]
     elif isinstance(value, list):
-        entries = list(enumerate(value))[:1]
+        entries = [*enumerate(value[:1])]
     for key, entry in entries:
         yield from paths(entry, (*at, key))
 

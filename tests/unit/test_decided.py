@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from test_fleet_index import Course, follow, two_allocated
-
 from controller.plan.actions import Plan
 from controller.plan.planning import plan, plan_of
 from neuron_dra.core.wire import Obj
+from tests.unit.test_fleet_index import Course, follow, two_allocated
 
 
 def settled() -> Course:

@@ -15,10 +15,10 @@ from neuron_dra.core.health import DeviceHealth, Health, Toleration, Watch
 
 HOLD_S = 60.0
 WELL = DeviceFacts(
-    3, dev=(243, 3), node_present=True, reset_state=1, sram_ecc_uncorrected=0, mem_ecc_uncorrected=0,
+    3, dev=(243, 3), device_file=True, reset_state=1, sram_ecc_uncorrected=0, mem_ecc_uncorrected=0,
     mem_ecc_repairable=0, unhealthy_components=(),
 )  # fmt: skip
-SILENT = DeviceFacts(3, dev=(243, 3), node_present=True)
+SILENT = DeviceFacts(3, dev=(243, 3), device_file=True)
 BUSY = replace(SILENT, unhealthy_components=Unread.BUSY)
 NAME = "neuron-device-3"
 
@@ -53,7 +53,7 @@ UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver reports nothing 
         ({"sram_ecc_uncorrected": 2}, sick("2 uncorrectable SRAM errors", "sram_ecc")),
         ({"mem_ecc_repairable": 1}, sick("1 repairable HBM error", "hbm_repair")),
         ({"reset_state": 2}, sick("the kernel driver reports the device as invalid", "invalid")),
-        ({"node_present": False}, sick("/dev/neuron3 is missing", "missing")),
+        ({"device_file": False}, sick("/dev/neuron3 is missing on the host", "DeviceFileMissing")),
         ({"unhealthy_components": ("axi_fabric",)}, sick("component axi_fabric is unhealthy", "axi_fabric")),
         ({"unhealthy_components": ("x" * 64,)}, sick(f"component {'x' * 64} is unhealthy", "other")),
         (
@@ -132,7 +132,7 @@ def test_late_first_device_is_healthy() -> None:
 
 
 def test_late_device_with_a_fault_must_recover() -> None:
-    absent = replace(WELL, node_present=False, mem_ecc_uncorrected=1)
+    absent = replace(WELL, device_file=False, mem_ecc_uncorrected=1)
     assert after((0, absent), (10, WELL), (69, WELL)).reasons == ("hbm_ecc",)
     assert after((0, absent), (10, WELL), (70, WELL)) == HEALTHY
 

@@ -17,10 +17,10 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedCla
 from neuron_dra.core.config import Entry, NeuronSettings, UltraServerSettings
 from neuron_dra.core.config import Source as From
 from neuron_dra.core.decision import decide
-from neuron_dra.core.facts import UltraServerFacts
+from neuron_dra.core.facts import NodeLabels, UltraServerFacts
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.reservation import Reservation
-from neuron_dra.core.topology import Node, NodeLabels
+from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase
 from neuron_dra.emulation.objects import healthy_node
 

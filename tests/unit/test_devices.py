@@ -84,7 +84,7 @@ def test_small_node_has_no_coordinates_or_groups() -> None:
 @pytest.mark.parametrize(
     "name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]
 )
-def test_only_plain_torus_nodes_have_coordinates(name) -> None:
+def test_only_plain_torus_nodes_have_coordinates(name: str) -> None:
     for device in published(node_of(name), "devices"):
         assert not [attribute for attribute in device.attributes if attribute.startswith("topology")]
 
@@ -139,7 +139,7 @@ def test_other_nodes_always_publish_devices() -> None:
 
 
 @pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
-def test_unknown_values_are_absent(unread) -> None:
+def test_unknown_values_are_absent(unread: UltraServerFacts) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
     assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
@@ -178,21 +178,21 @@ def test_plain_node_has_no_capacity_block() -> None:
         ((4,), "1", False, False),
     ],
 )
-def test_modes_decide_the_link_attributes(modes, sizes, vertical, horizontal) -> None:
+def test_modes_decide_the_link_attributes(modes: tuple[int, ...], sizes: str, vertical: bool, horizontal: bool) -> None:
     described = values(published(node_of("trn2u.48xlarge", ultraserver=UltraServerFacts(modes)))[0])
     assert described["ultraserverModes"] == sizes
     assert (described["linkVertical"], described["linkHorizontal"]) == (vertical, horizontal)
 
 
-def test_device_without_file_is_not_published() -> None:
+def test_device_without_file_stays_published_for_its_taint() -> None:
     node = node_of()
-    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
-    assert [device.device_ids[0] for device in published(gone)] == [n for n in range(16) if n != 3]
+    gone = replace(node, devices=tuple(replace(d, device_file=d.device_id != 3) for d in node.devices))
+    assert [device.device_ids[0] for device in published(gone)] == list(range(16))
 
 
 def test_node_device_has_the_present_devices() -> None:
     node = node_of("trn2u.48xlarge")
-    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
+    gone = replace(node, devices=tuple(d for d in node.devices if d.device_id != 3))
     (device,) = published(gone)
     assert 3 not in device.device_ids
     assert device.capacity == {"neuronCores": "120", "memory": "1440Gi"}
@@ -207,7 +207,7 @@ def test_unknown_type_is_published_with_known_facts() -> None:
 
 
 def test_unknown_cores_are_no_capacity_of_nought() -> None:
-    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, node_present=True),))
+    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, device_file=True),))
     (device,) = published(topology.build(read, NO_LABELS))
     assert device.capacity == {}
 
@@ -220,7 +220,7 @@ def test_extra_device_has_no_coordinates() -> None:
 
 @pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
-def test_devices_are_published_in_id_order(order) -> None:
+def test_devices_are_published_in_id_order(order: list[int]) -> None:
     read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)
     kept = published(topology.build(NodeFacts("trn2.48xlarge", None, read), NO_LABELS))
     assert [device.device_ids for device in kept] == [(n,) for n in range(16)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from ultraserver_world import World
+from typing import Any
 
 from hack.bench.ultraservers import facts, node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts, Unread
+from tests.unit.ultraserver_world import World
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
 
 
-def settled(*objects) -> World:
+def settled(*objects: dict[str, Any]) -> World:
     world = World(objects)
     world.settle()
     return world
 
 
-def ready(item) -> tuple[str, str]:
+def ready(item: dict[str, Any]) -> tuple[str, str]:
     condition = next(c for c in item["status"]["conditions"] if c["type"] == "Ready")
     return condition["reason"], condition["message"]
 

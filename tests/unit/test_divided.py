@@ -64,10 +64,9 @@ def tainted(outcome: Outcome) -> set[str]:
 
 
 ALL = published(divided.decide(0.0, situation(), ON, None))
-CORES = {
-    one.device.name: one.cores
-    for one in partitions.partitioned(RING, devices.published(RING, driver_version="1.2.3")).partitions  # type: ignore[union-attr]
-}
+DIVIDED = partitions.partitioned(RING, devices.published(RING, driver_version="1.2.3"))
+assert DIVIDED is not None
+CORES = {one.device.name: one.cores for one in DIVIDED.partitions}
 SINGLES = {name for name in ALL if name.startswith("neuron-device-")}
 
 

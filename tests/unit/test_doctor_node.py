@@ -43,8 +43,11 @@ def state(ids: range = range(16), *, held: tuple[int, ...] = (), published: int 
     )
 
 
-def facts(ids: range = range(16), *, dark: tuple[int, ...] = ()) -> NodeFacts:
-    made = [DeviceFacts(i) if i in dark else DeviceFacts(i, core_count=8) for i in ids]
+def facts(ids: range = range(16), *, dark: tuple[int, ...] = (), no_file: tuple[int, ...] = ()) -> NodeFacts:
+    made = [
+        DeviceFacts(i) if i in dark else DeviceFacts(i, core_count=8, device_file=False if i in no_file else None)
+        for i in ids
+    ]
     return NodeFacts(product_name=TYPE, driver_version="2.30", devices=tuple(made))
 
 
@@ -60,6 +63,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(range(0)), state(), ["NoDevices"]),
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
+        (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),
         (facts(), state(range(15)), ["HardwareDiffers"]),
     ],
 )

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.generate import docs
 from neuron_dra import cli
+from neuron_dra.core import releases
 from tests.support import small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,17 +32,20 @@ def numbers(text: str) -> list[int]:
 
 
 def test_readme_names_the_numbers_of_connected_devices() -> None:
-    found = re.search(r"scheduler: ([\d, or]+) devices\s+on Trn1, Trn2 and Trn3; any number on Inf1 and Inf2, except "
-                      r"that an\s+inf1\.24xlarge publishes ([\d, and]+)\.", README)  # fmt: skip
+    found = re.search(r"scheduler: ([\d, or]+) devices\s+on Trn1, Trn2 and Trn3; any number on Inf1 and Inf2\.", README)
     assert found is not None
     of_torus = numbers(found[1])
     largest = ["trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"]
     assert {name: served(name) for name in largest} == dict.fromkeys(largest, of_torus)
     smaller = [each for each in SIZES if any(name.startswith("trn") for name in each["types"])]
     assert all(set(each["device"]) <= set(of_torus) for each in smaller)
-    assert served("inf1.24xlarge") == numbers(found[2])
-    others = {"inf1.6xlarge": 4, "inf2.24xlarge": 6, "inf2.48xlarge": 12}
+    others = {"inf1.6xlarge": 4, "inf1.24xlarge": 16, "inf2.24xlarge": 6, "inf2.48xlarge": 12}
     assert {name: served(name) for name in others} == {name: list(range(1, n + 1)) for name, n in others.items()}
+
+
+def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
+    header = ["releases", "what breaks", "kubernetes/kubernetes", "the driver"]
+    assert docs.table(header, releases.table()) in (ROOT / "docs/compatibility.md").read_text()
 
 
 def test_connected_sets_are_off_by_default() -> None:

@@ -14,7 +14,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa, examples
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.node import slices_command
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import allocator, scheduler
 
 FLEET = {

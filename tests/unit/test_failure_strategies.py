@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
-from failing_world import (
+
+from controller.plan.actions import CreateTemplate, DeleteTemplate
+from hack.bench.ultraservers import ultraserver
+from tests.unit.failing_world import (
     LIMITS,
     U0,
     U1,
@@ -25,10 +29,7 @@ from failing_world import (
     running,
     start_pods,
 )
-from ultraserver_world import World
-
-from controller.plan.actions import CreateTemplate, DeleteTemplate
-from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ def test_link_fault_time_is_in_the_allocation() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["busy", "no slice"])
-def test_unknown_state_neither_adds_nor_ends_a_fault(unknown) -> None:
+def test_unknown_state_neither_adds_nor_ends_a_fault(unknown: str) -> None:
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -100,7 +101,7 @@ def test_unknown_state_neither_adds_nor_ends_a_fault(unknown) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_missing_slice_on_ready_node_never_evicts(strategy) -> None:
+def test_missing_slice_on_ready_node_never_evicts(strategy: str) -> None:
     world = running(strategy)
     world.remove("ResourceSlice", "u1-2-neuron.aws.com-00")
     world.later(7200)
@@ -132,7 +133,7 @@ def test_unneeded_link_is_not_a_fault() -> None:
 
 
 @pytest.mark.parametrize(("size", "moved"), [(1, False), (2, True), (4, True)])
-def test_node_links_matter_to_multi_node_slots(size, moved) -> None:
+def test_node_links_matter_to_multi_node_slots(size: int, moved: bool) -> None:
     world = running("MigrateAffected", size=size, count=1)
     before = held(world)
     attribute(world, before[0][2], "unhealthy", {"string": "link_interserver"})
@@ -157,7 +158,7 @@ def test_unhealthy_device_moves_a_single_node() -> None:
 
 
 @pytest.mark.parametrize("fault", ["gone", "not ready", "link"])
-def test_noop_only_reports(fault) -> None:
+def test_noop_only_reports(fault: str) -> None:
     world = running("NoOp")
     if fault == "gone":
         remove_node(world, "u1-2")
@@ -189,7 +190,7 @@ def test_faults_are_listed_worst_first() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "ReplaceAffected"])
-def test_broken_slot_moves_and_keeps_its_index(strategy) -> None:
+def test_broken_slot_moves_and_keeps_its_index(strategy: str) -> None:
     world = running(strategy)
     stays = [entry for entry in allocations(world) if entry["ultraserverIndex"] == 0]
     break_links(world, "u1-2")
@@ -208,7 +209,7 @@ def test_migration_steps_are_in_order() -> None:
     break_links(world, "u1-2")
     world.settle(LIMITS)
     world.later(30)
-    seen = []
+    seen: list[list[tuple[Any, ...]]] = []
     for _ in range(12):
         world.step(LIMITS)
         now = held(world)[1:]
@@ -240,7 +241,7 @@ def test_new_slot_is_bound_after_old_one_closed() -> None:
         world.remove("ResourceClaim", f"claim-{name}", "ml")
     not_ready(world, *U1)
     world.later(60)
-    seen = []
+    seen: list[list[tuple[Any, ...]]] = []
     for _ in range(8):
         world.step(LIMITS)
         now = held(world)[1:]
@@ -340,7 +341,7 @@ def test_dead_node_blocks_binding_until_given_up() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["RestartAll", "MigrateAffected"])
-def test_pods_of_aws_templates_are_awaited_on_dead_nodes(strategy) -> None:
+def test_pods_of_aws_templates_are_awaited_on_dead_nodes(strategy: str) -> None:
     """The nodes of a group may come back with their pods running, so it stays Bound while all of them are dead."""
     world = running(strategy, count=1)
     as_aws_made_them(world)
@@ -746,7 +747,7 @@ def test_lasting_fault_restarts_once() -> None:
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "RestartAll"])
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_next_controller_continues_after_any_write(strategy, writes) -> None:
+def test_next_controller_continues_after_any_write(strategy: str, writes: int) -> None:
     world = running(strategy)
     break_links(world, "u1-2")
     world.settle(LIMITS)

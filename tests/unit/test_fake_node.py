@@ -4,13 +4,16 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.emulation import simulated_files, simulated_node
 from neuron_dra.emulation.simulated_node import SimulatedNode, write
 from neuron_dra.errors import NeuronDraError
@@ -45,7 +48,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_every_type_shows_its_devices(tmp_path, known) -> None:
+def test_every_type_shows_its_devices(tmp_path: Path, known: InstanceType) -> None:
     node = write(tmp_path, known.name)
     assert node.instance_type == known.name
     assert node.device_ids() == list(range(known.device_count))
@@ -62,7 +65,7 @@ def test_every_type_shows_its_devices(tmp_path, known) -> None:
 
 
 @pytest.mark.parametrize(("version", "expected"), [("2.27.4.0", 0o400), ("2.28.0.0", 0o444), ("2.30.2.0", 0o444)])
-def test_older_drivers_hide_two_files(tmp_path, version, expected) -> None:
+def test_older_drivers_hide_two_files(tmp_path: Path, version: str, expected: int) -> None:
     folder = write(tmp_path, "trn2.48xlarge", driver_version=version).folder(0)
     assert mode(folder / "core_count") == mode(folder / "connected_devices") == expected
     assert mode(folder / "reset") == 0o600
@@ -78,7 +81,9 @@ def test_older_drivers_hide_two_files(tmp_path, version, expected) -> None:
         ("2.30.2.0", True, True, True),
     ],
 )
-def test_files_depend_on_the_driver_version(tmp_path, version, health, components, firmware) -> None:
+def test_files_depend_on_the_driver_version(
+    tmp_path: Path, version: str, health: bool, components: bool, firmware: bool
+) -> None:
     folder = write(tmp_path, "trn2.48xlarge", driver_version=version).folder(0)
     status = folder / "stats/hardware/health_status"
     assert (status / "hw_error_event").exists() is health
@@ -86,7 +91,7 @@ def test_files_depend_on_the_driver_version(tmp_path, version, health, component
     assert (folder / "fw_build").exists() is firmware
 
 
-def test_inf1_has_no_serial_number_or_counters(tmp_path) -> None:
+def test_inf1_has_no_serial_number_or_counters(tmp_path: Path) -> None:
     folder = write(tmp_path, "inf1.6xlarge", driver_version="2.24.7.0").folder(0)
     assert not (folder / "info/serial_number").exists()
     assert not (folder / "stats/hardware").exists()
@@ -106,12 +111,14 @@ def test_inf1_has_no_serial_number_or_counters(tmp_path) -> None:
         ("trn3pd98.3xlarge", "2.30.2.0", NEW_FILES),
     ],
 )
-def test_class_files_depend_on_driver_and_platform(tmp_path, instance_type, version, expected) -> None:
+def test_class_files_depend_on_driver_and_platform(
+    tmp_path: Path, instance_type: str, version: str, expected: set[str]
+) -> None:
     write(tmp_path, instance_type, driver_version=version)
     assert set(class_files(tmp_path)) == expected
 
 
-def test_old_driver_on_plain_machine_denies_ultraserver(tmp_path) -> None:
+def test_old_driver_on_plain_machine_denies_ultraserver(tmp_path: Path) -> None:
     write(tmp_path, "trn2.48xlarge", driver_version="2.24.7.0")
     assert class_files(tmp_path) == {
         "node_id_2": "-1\n",
@@ -126,7 +133,9 @@ def test_old_driver_on_plain_machine_denies_ultraserver(tmp_path) -> None:
     ("node_id", "node_id_2", "server_id_2"),
     [(0, "0", SERVER), (1, "1", SERVER), (2, "0", "5a7b1c2d3e4f606f"), (3, "1", "5a7b1c2d3e4f606f")],
 )
-def test_trn2_nodes_have_numbers_in_four_and_pair(tmp_path, node_id, node_id_2, server_id_2) -> None:
+def test_trn2_nodes_have_numbers_in_four_and_pair(
+    tmp_path: Path, node_id: int, node_id_2: str, server_id_2: str
+) -> None:
     write(tmp_path, "trn2u.48xlarge", node_id=node_id, server_id=SERVER)
     said = class_files(tmp_path)
     assert said["node_id_4"] == f"{node_id}\n"
@@ -136,12 +145,12 @@ def test_trn2_nodes_have_numbers_in_four_and_pair(tmp_path, node_id, node_id_2, 
     assert said["ultraserver_mode"] == "1,3,4\n", "a complete server offers no horizontal pair"
 
 
-def test_server_id_is_first_nodes_first_serial(tmp_path) -> None:
+def test_server_id_is_first_nodes_first_serial(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2u.48xlarge", node_id=0, server_id=SERVER)
     assert (node.folder(0) / "info/serial_number").read_text() == SERVER + "\n"
 
 
-def test_trn3_nodes_share_a_reservation(tmp_path) -> None:
+def test_trn3_nodes_share_a_reservation(tmp_path: Path) -> None:
     write(tmp_path, "trn3.48xlarge", node_id=3, server_id="ab")
     said = class_files(tmp_path)
     assert (said["node_id"], said["node_cnt"]) == ("3\n", "4\n")
@@ -152,7 +161,7 @@ def test_trn3_nodes_share_a_reservation(tmp_path) -> None:
     ("instance_type", "names"),
     [("trn2u.48xlarge", ("node_id_4", "server_id_4")), ("trn3.48xlarge", ("node_id", "reservation_id"))],
 )
-def test_single_node_offers_only_mode_4(tmp_path, instance_type, names) -> None:
+def test_single_node_offers_only_mode_4(tmp_path: Path, instance_type: str, names: tuple[str, ...]) -> None:
     write(tmp_path, instance_type)
     said = class_files(tmp_path)
     assert [said[name] for name in names] == ["-1\n", ZEROS + "\n"]
@@ -160,7 +169,7 @@ def test_single_node_offers_only_mode_4(tmp_path, instance_type, names) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes character devices")
-def test_root_gets_character_devices(tmp_path) -> None:
+def test_root_gets_character_devices(tmp_path: Path) -> None:
     write(tmp_path, "trn1.2xlarge", major=120)
     about = (tmp_path / "dev/neuron0").stat()
     if stat.S_ISREG(about.st_mode):
@@ -170,18 +179,18 @@ def test_root_gets_character_devices(tmp_path) -> None:
     assert stat.S_IMODE(about.st_mode) == 0o666
 
 
-def test_write_removes_the_former_node(tmp_path) -> None:
+def test_write_removes_the_former_node(tmp_path: Path) -> None:
     write(tmp_path / "fresh", "trn3e.24xlarge", boot_id="b")
     write(tmp_path / "used", "trn2u.48xlarge", node_id=1, driver_version="2.24.7.0").remove_device(3)
     write(tmp_path / "used", "trn3e.24xlarge", boot_id="b")
 
-    def but_serials(root: Path) -> dict:
+    def but_serials(root: Path) -> dict[str, Any]:
         return {name: about for name, about in tree(root).items() if not name.endswith("serial_number")}
 
     assert but_serials(tmp_path / "used") == but_serials(tmp_path / "fresh")
 
 
-def test_two_nodes_have_different_devices(tmp_path) -> None:
+def test_two_nodes_have_different_devices(tmp_path: Path) -> None:
     one, other = write(tmp_path / "a", "trn1.2xlarge"), write(tmp_path / "b", "trn1.2xlarge")
     serial = "info/serial_number"
     assert (one.folder(0) / serial).read_text() != (other.folder(0) / serial).read_text()
@@ -202,20 +211,20 @@ def test_two_nodes_have_different_devices(tmp_path) -> None:
         ({"instance_type": "trn2.48xlarge", "driver_version": "new one"}, "such as 2.30.2.0"),
     ],
 )
-def test_invalid_arguments_are_rejected_with_reason(tmp_path, arguments, why) -> None:
+def test_invalid_arguments_are_rejected_with_reason(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(NeuronDraError, match=why):
         write(tmp_path, **arguments)
     assert tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize("root", ["/", "/usr/.."])
-def test_real_machine_is_not_overwritten(root) -> None:
+def test_real_machine_is_not_overwritten(root: str) -> None:
     with pytest.raises(NeuronDraError, match="real machine"):
         write(root, "trn2.48xlarge")
     assert Path("/dev/null").exists()
 
 
-def test_other_root_is_not_overwritten(tmp_path) -> None:
+def test_other_root_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/null").touch()
     with pytest.raises(NeuronDraError, match="real machine"):
@@ -223,20 +232,21 @@ def test_other_root_is_not_overwritten(tmp_path) -> None:
     assert (tmp_path / "dev/null").exists()
 
 
-def test_unwritable_folder_is_named(tmp_path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NeuronDraError, match=r"file.*choose a writable"):
         write(tmp_path / "file", "trn2.48xlarge")
 
 
-def test_missing_node_is_an_error(tmp_path) -> None:
+def test_missing_node_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NeuronDraError, match="has no simulated node"):
         SimulatedNode.found(tmp_path)
     write(tmp_path, "trn1.2xlarge")
     assert SimulatedNode.found(tmp_path).instance_type == "trn1.2xlarge"
 
 
-BREAKS = {
+Act = Callable[[SimulatedNode], object]
+BREAKS: dict[str, tuple[Act, Act]] = {
     "link": (lambda node: node.break_link(4, 5), lambda node: node.repair_link(4, 5)),
     "device": (lambda node: node.remove_device(5), lambda node: node.restore_device(5)),
     "busy": (lambda node: node.busy(), lambda node: node.busy(False)),
@@ -252,7 +262,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("what", BREAKS)
 @pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
-def test_repair_restores_the_original_files(tmp_path, what, version) -> None:
+def test_repair_restores_the_original_files(tmp_path: Path, what: str, version: str) -> None:
     if what == "components" and version == "2.24.7.0":
         what = "reset"  # the driver does not have this file
     node = write(tmp_path, "trn2u.48xlarge", node_id=1, driver_version=version)
@@ -271,7 +281,7 @@ def test_repair_restores_the_original_files(tmp_path, what, version) -> None:
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.permutations(sorted(BREAKS)), st.permutations(sorted(BREAKS)))
-def test_any_order_of_repairs_restores_the_node(tmp_path, breaking, repairing) -> None:
+def test_any_order_of_repairs_restores_the_node(tmp_path: Path, breaking: list[str], repairing: list[str]) -> None:
     node = write(tmp_path, "trn2u.48xlarge", node_id=1)
     before = tree(tmp_path)
     # A link to a removed device cannot change, so the device is removed last and restored first.
@@ -282,21 +292,21 @@ def test_any_order_of_repairs_restores_the_node(tmp_path, breaking, repairing) -
     assert tree(tmp_path) == before
 
 
-def test_broken_link_is_gone_on_both_ends(tmp_path) -> None:
+def test_broken_link_is_gone_on_both_ends(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2.48xlarge")
     node.break_link(0, 12)
     assert (node.folder(0) / "connected_devices").read_text() == "1, 3, 4\n"
     assert (node.folder(12) / "connected_devices").read_text() == "13, 15, 8\n"
 
 
-def test_one_end_of_a_link_can_be_set(tmp_path) -> None:
+def test_one_end_of_a_link_can_be_set(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2.48xlarge")
     node.set_link(0, 12, up=False)
     assert (node.folder(0) / "connected_devices").read_text() == "1, 3, 4\n"
     assert (node.folder(12) / "connected_devices").read_text() == "0, 13, 15, 8\n"
 
 
-def test_faults_change_files_in_place(tmp_path) -> None:
+def test_faults_change_files_in_place(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2.48xlarge")
     path = node.folder(0) / "connected_devices"
     before = path.stat().st_ino
@@ -304,7 +314,7 @@ def test_faults_change_files_in_place(tmp_path) -> None:
     assert path.stat().st_ino == before, "bind mounts must show the change"
 
 
-def test_busy_hides_ids_and_defers_changes(tmp_path) -> None:
+def test_busy_hides_ids_and_defers_changes(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2u.48xlarge", node_id=2, server_id=SERVER)
     node.busy()
     node.busy()
@@ -316,7 +326,7 @@ def test_busy_hides_ids_and_defers_changes(tmp_path) -> None:
     assert class_files(tmp_path)["ultraserver_mode"] == "3,4\n"
 
 
-def test_a_new_election_ends_the_busy_state(tmp_path) -> None:
+def test_a_new_election_ends_the_busy_state(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2u.48xlarge")
     node.busy()
     known = catalogue.lookup("trn2u.48xlarge")
@@ -342,7 +352,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path) -> None:
         (lambda node: node.set_reset_state(77, 2), "no reset of neuron77"),
     ],
 )
-def test_missing_parts_cannot_break(tmp_path, break_it, why) -> None:
+def test_missing_parts_cannot_break(tmp_path: Path, break_it: Act, why: str) -> None:
     node = write(tmp_path, "trn2u.48xlarge")
     before = tree(tmp_path)
     with pytest.raises(NeuronDraError, match=why):
@@ -350,7 +360,7 @@ def test_missing_parts_cannot_break(tmp_path, break_it, why) -> None:
     assert tree(tmp_path) == before
 
 
-def test_plain_node_has_no_busy_or_modes(tmp_path) -> None:
+def test_plain_node_has_no_busy_or_modes(tmp_path: Path) -> None:
     node = write(tmp_path, "trn2.48xlarge")
     with pytest.raises(NeuronDraError, match="no UltraServer files"):
         node.busy()
@@ -358,7 +368,7 @@ def test_plain_node_has_no_busy_or_modes(tmp_path) -> None:
         node.set_modes("4")
 
 
-def test_a_reboot_is_a_new_boot_id(tmp_path) -> None:
+def test_a_reboot_is_a_new_boot_id(tmp_path: Path) -> None:
     node = write(tmp_path, "trn1.2xlarge", boot_id="one")
     assert node.boot_id == "one"
     fresh = node.set_boot_id()

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ultraserver_world import World
 
 from controller.observe.discovery import discover
 from controller.observe.model import Snapshot
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 BLOCKS = ("u0", "u1", "u2")
 NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]

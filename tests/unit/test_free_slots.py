@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from ultraserver_world import START, World
 
 from controller.observe.model import Workload
 from controller.plan import placement
@@ -12,6 +11,7 @@ from controller.plan.context import DEFAULT_LIMITS, PlanningContext
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.places import everywhere
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import START, World
 
 TYPE = "trn3.48xlarge"
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import devices, limits, topology
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 from neuron_dra.emulation import simulated_node
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READ = sysfs.DEVICE_FILES
@@ -58,7 +58,7 @@ def test_any_file_content_gives_valid_devices(ultraserver_node: tuple[Path, list
 
 
 def test_a_device_is_not_its_own_neighbour() -> None:
-    read = tuple(DeviceFacts(i, 8, (0, 1), (243, i), node_present=True) for i in (0, 1))
+    read = tuple(DeviceFacts(i, 8, (0, 1), (243, i), device_file=True) for i in (0, 1))
     node = topology.build(NodeFacts("trn2.48xlarge", "2.30.2.0", read), NodeLabels())
     assert [each.connected for each in node.devices] == [frozenset({1}), frozenset({0})]
 
@@ -70,8 +70,11 @@ def test_simulated_link_breaks_on_both_ends(tmp_path: Path, gone: int) -> None:
     with pytest.raises(NeuronDraError, match=f"has no connected_devices of neuron{gone}"):
         node.break_link(0, 1)
     node.restore_device(gone)
-    assert 1 in sysfs.read_node(tmp_path).devices[0].connected
-    assert 0 in sysfs.read_node(tmp_path).devices[1].connected
+    first, second, *_ = sysfs.read_node(tmp_path).devices
+    assert not isinstance(first.connected, Unread)
+    assert not isinstance(second.connected, Unread)
+    assert 1 in first.connected
+    assert 0 in second.connected
 
 
 def test_fake_node_runs_on_a_bare_python(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def wanted() -> dict[str, str]:
 
 
 @pytest.mark.contract("S21")
-def test_golden_files_are_current(wanted) -> None:
+def test_golden_files_are_current(wanted: dict[str, str]) -> None:
     files = [*GOLDEN.glob("*/*.yaml"), *GOLDEN.glob("*/connected-sets.txt")]
     kept = {str(path.relative_to(GOLDEN)): path.read_text() for path in files}
     stale = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
@@ -38,7 +38,9 @@ def test_reference_pages_are_current() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_outdated_page_is_named(tmp_path, monkeypatch, capsys) -> None:
+def test_outdated_page_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(docs, "DOCS", tmp_path)
     assert docs.main(["--check"]) == 1
     assert "docs/attributes.md is out of date" in capsys.readouterr().out

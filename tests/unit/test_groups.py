@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, groups
+from neuron_dra.core.catalogue import InstanceType
 
 WITH_EFA = [known for known in catalogue.all_types() if known.efa is not None]
 
@@ -39,7 +40,7 @@ def ids_of(name: str) -> dict[int, dict[int, str]]:
         ("ml.trn1.32xlarge", TRN1),
     ],
 )
-def test_group_ids_are_those_seen_on_real_nodes(name, vectors) -> None:
+def test_group_ids_are_those_seen_on_real_nodes(name: str, vectors: dict[int, list[str]]) -> None:
     ids = ids_of(name)
     for size, expected in vectors.items():
         assert [ids[device][size] for device in range(16)] == [expected[device // size] for device in range(16)]
@@ -55,18 +56,18 @@ def test_group_ids_are_those_seen_on_real_nodes(name, vectors) -> None:
         ("trn3-dev0.48xlarge", {0: "0000:a9:00.0", 5: "0000:d4:00.0", 15: "0000:8d:00.0"}),
     ],
 )
-def test_group_of_one_is_its_efa_function(name, functions) -> None:
+def test_group_of_one_is_its_efa_function(name: str, functions: dict[int, str]) -> None:
     ids = ids_of(name)
     assert {device: ids[device][1] for device in functions} == functions
 
 
 @pytest.mark.parametrize("name", ["trn1.2xlarge", "inf2.48xlarge", "trn2.3xlarge", "trn2n.48xlarge", "trn3sn.48xlarge"])
-def test_type_without_efa_map_has_no_group_ids(name) -> None:
+def test_type_without_efa_map_has_no_group_ids(name: str) -> None:
     assert ids_of(name) == {}
 
 
 @pytest.mark.parametrize("known", WITH_EFA, ids=lambda known: known.name)
-def test_groups_partition_the_devices_and_nest(known) -> None:
+def test_groups_partition_the_devices_and_nest(known: InstanceType) -> None:
     ids = groups.group_ids(known)
     assert sorted(ids) == list(range(known.device_count))
     for size in groups.SIZES[1:]:
@@ -80,7 +81,7 @@ def test_groups_partition_the_devices_and_nest(known) -> None:
 
 
 @given(st.lists(st.sampled_from(["0000:c9:00.0", "0000:b4:00.0", "0000:10:1a.0", "0000:f6:00.0"]), min_size=1))
-def test_group_id_ignores_order_and_duplicates(functions) -> None:
+def test_group_id_ignores_order_and_duplicates(functions: list[str]) -> None:
     value = groups.group_id(functions)
     assert re.fullmatch("[0-9a-f]{16}", value)
     assert value == groups.group_id(reversed(functions)) == groups.group_id([*functions, *functions])

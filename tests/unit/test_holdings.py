@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ultraserver_world import START
 
 from controller.observe.model import (
     ClaimUse,
@@ -20,6 +19,7 @@ from controller.observe.model import (
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+from tests.unit.ultraserver_world import START
 
 NODES = ("n0", "n1")
 

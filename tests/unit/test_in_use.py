@@ -11,9 +11,9 @@ DEVICE = ("neuron.aws.com", "node-a", "neuron-device-5")
 OTHER = ListedPod("apps", "other", (ListedClaim("apps", "other", frozenset({("dra.net", "node-a", "efa-0")})),))
 
 
-def claim(pod: str = "trainer", **more: bool) -> PreparedClaim:
+def claim(pod: str = "trainer", adopted: bool = False, doubtful: bool = False) -> PreparedClaim:
     device = PreparedDevice("r", "node-a", "neuron-device-5", (5,), (), {})
-    return PreparedClaim(ClaimRef("ml", "held", "uid-1"), (device,), pod=pod, **more)
+    return PreparedClaim(ClaimRef("ml", "held", "uid-1"), (device,), pod=pod, adopted=adopted, doubtful=doubtful)
 
 
 def listed(name: str = "held", namespace: str = "ml", device: tuple[str, str, str] = DEVICE) -> ListedPod:

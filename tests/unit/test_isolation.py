@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from ultraserver_world import World
-
 from controller.observe.model import UltraServer, Workload
 from controller.plan.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.places import everywhere
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 IDENTITY = ("namespace", "name", "uid", "version", "status", "problem", "created", "groups")
 BAD = (None, "x", -7, ())

@@ -1,6 +1,7 @@
 """The API server's rules, checked in advance."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 import neuron_dra
 from neuron_dra.core import catalogue, devices, facts, limits, semver, topology
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.devices import Attribute, Device
 from neuron_dra.emulation.embedded_api import slice_rules
 
@@ -49,7 +51,7 @@ def refused(attribute: Attribute, name: str = "a") -> str:
         (Attribute("bool", 1), "neither true nor false"),
     ],
 )
-def test_invalid_value_omits_the_attribute(attribute, why) -> None:
+def test_invalid_value_omits_the_attribute(attribute: Attribute, why: str) -> None:
     assert why in refused(attribute)
 
 
@@ -58,12 +60,12 @@ def test_invalid_value_omits_the_attribute(attribute, why) -> None:
     "name",
     ["numa-1", "1a", "", "a" * 33, "A.example/x", "a/b/c", "/a", "a/", "exa_mple/x", "-a/x", f"{'a' * 64}/x", "naïve"],
 )
-def test_a_bad_name_costs_the_attribute(name) -> None:
+def test_a_bad_name_costs_the_attribute(name: str) -> None:
     assert f"attribute {name} is left out" in refused(Attribute("int", 1), name)
 
 
 @pytest.mark.parametrize("name", ["a" * 32, "_x", "topology_x", "resource.aws.com/devicegroup1_id", f"{'a' * 63}/x"])
-def test_valid_name_is_kept(name) -> None:
+def test_valid_name_is_kept(name: str) -> None:
     device = Device("neuron-device-0", (0,), {name: Attribute("int", 1)})
     assert limits.check_devices([device]) == ((device,), [])
 
@@ -78,14 +80,14 @@ def test_valid_name_is_kept(name) -> None:
         Attribute("bool", False),
     ],
 )
-def test_value_at_the_limit_is_kept(attribute) -> None:
+def test_value_at_the_limit_is_kept(attribute: Attribute) -> None:
     device = one(a=attribute)
     assert limits.check_devices([device]) == ((device,), [])
 
 
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("name", ["Neuron-0", "neuron_0", "neuron.0", "", "-a", "a" * 64])
-def test_invalid_device_is_omitted(name) -> None:
+def test_invalid_device_is_omitted(name: str) -> None:
     good = Device("neuron-device-1", (1,))
     kept, problems = limits.check_devices([Device(name, (0,)), good])
     assert kept == (good,)
@@ -121,7 +123,7 @@ def test_reserved_room_fits_all_tags_and_taints() -> None:
     assert (len(TAGS), len(MARKS)) == (limits.WORKLOAD_TAGS, limits.HEALTH_MARKS)
 
 
-def as_slice(wire: list) -> dict:
+def as_slice(wire: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -153,7 +155,7 @@ strange = st.builds(
 
 @pytest.mark.contract("S15")
 @given(st.lists(strange, max_size=5))
-def test_accepted_devices_obey_api_limits(candidates) -> None:
+def test_accepted_devices_obey_api_limits(candidates: list[Device]) -> None:
     kept, problems = limits.check_devices(candidates)
     assert len({device.name for device in kept}) == len(kept)
     assert problems or list(kept) == candidates
@@ -164,10 +166,12 @@ def test_accepted_devices_obey_api_limits(candidates) -> None:
             assert KEY.fullmatch(name)
             assert len(name.rpartition("/")[0]) <= 63
             if attribute.kind in ("string", "version"):
+                assert isinstance(attribute.value, str)
                 assert 0 < len(attribute.value.encode()) <= 64
             if attribute.kind == "version":
-                semver.parse(attribute.value)
+                semver.parse(str(attribute.value))
             if attribute.kind == "int":
+                assert isinstance(attribute.value, int)
                 assert -(2**63) <= attribute.value < 2**63
     assert slice_rules.check(as_slice([device.to_wire() for device in kept]), None) == []
 
@@ -175,7 +179,7 @@ def test_accepted_devices_obey_api_limits(candidates) -> None:
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("mode", ["node", "devices"])
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_every_type_with_all_tags_obeys_limits(known, mode) -> None:
+def test_every_type_with_all_tags_obeys_limits(known: InstanceType, mode: str) -> None:
     labels = facts.NodeLabels(known.name, ("n" * 64, "n" * 64, "n" * 64), "c" * 64)
     node = topology.build(
         facts.NodeFacts(

@@ -265,7 +265,7 @@ def requested(template: dict[str, Any]) -> tuple[str, int | None, str, str]:
         ("trn2u.48xlarge", {"neuron": 16}, ("ExactCount", 1, "", "")),
     ],
 )
-def test_limits_become_claims(instance_type: str, limits: dict[str, int], expected: tuple[Any, ...]) -> None:
+def test_limits_become_claims(instance_type: str, limits: dict[str, Any], expected: tuple[Any, ...]) -> None:
     changed, outcome = migrated(pod(container(**limits), **on(instance_type)), CLAIMS)
     [template] = outcome.templates
     assert requested(template) == expected
@@ -291,7 +291,10 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (pod(container(neuron=3), **on("inf2.48xlarge")), "needs Kubernetes 1.36; before that request 1 or 12 devices"),
+        (
+            pod(container(neuron=3), **on("inf2.48xlarge")),
+            "needs Kubernetes 1.36.3; before that request 1 or 12 devices",
+        ),
         (pod(container(neuron=4), **on("trn2n.48xlarge")), "before that request 1 or 16 devices"),
         (pod(container(neuroncore=9), **on("inf2.48xlarge")), "a device has 2 cores: request 10, or upgrade"),
         (pod(container(neuroncore=1), **on("trn1.32xlarge")), "a device has 2 cores: request 2, or upgrade"),
@@ -335,7 +338,7 @@ def test_init_containers_use_the_claim_of_a_main_container() -> None:
 
 
 def test_a_request_of_v1beta1_is_nested_in_exactly() -> None:
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"name": "a", "deviceClassName": "neuron.aws.com", "count": 4, "selectors": [{"cel": {"expression": "true"}}]},
         {"name": "b", "firstAvailable": [{"name": "c", "deviceClassName": "neuron.aws.com"}]},
     ]

@@ -13,8 +13,9 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.migrate.rewrite import Options, rewrite
 from neuron_dra.node import slices_command
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import scheduler
+from neuron_dra.simulate.model import DeviceId
 
 TYPE = "node.kubernetes.io/instance-type"
 FLEET = ("inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge")
@@ -41,7 +42,7 @@ def place(slices: list[Obj], instance_type: str, busy: tuple[int, ...], **limits
     [template] = rewrite(pod, Options(names=False)).templates
     claims = [{"metadata": {"name": "c", "namespace": "ml"}, "spec": template["spec"]["spec"]}]
     nodes = [{"metadata": {"name": name, "labels": {TYPE: name}}} for name in FLEET]
-    used = frozenset(("neuron.aws.com", instance_type, f"neuron-device-{number}") for number in busy)
+    used = frozenset(DeviceId("neuron.aws.com", instance_type, f"neuron-device-{number}") for number in busy)
     found = scheduler.schedule(pod, claims, nodes, slices, objects.DEVICE_CLASSES, used)
     if isinstance(found, scheduler.Unschedulable):
         return found.message

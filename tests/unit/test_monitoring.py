@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import remove_node, remove_slices, running
 from prometheus_client.metrics import MetricWrapperBase
-from ultraserver_world import World
 
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
@@ -27,6 +25,8 @@ from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInU
 from neuron_dra.node.metrics import Metrics as PluginMetrics
 from neuron_dra.node.prepare import kubelet
 from tests.support.built_tools import HELM, needs
+from tests.unit.failing_world import remove_node, remove_slices, running
+from tests.unit.ultraserver_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"
@@ -67,8 +67,8 @@ def problems(query: str) -> list[str]:
         found += [f"{metric} has no label {each}" for each in labels if each not in SERIES.get(metric, set()) | TARGET]
     words = re.findall(r"(?<![\w$])[A-Za-z_]\w*", bare)
     metrics = {each for each in words if each in SERIES}
-    labels = {label for each in metrics for label in SERIES[each]} | TARGET
-    found += [f"{each} is unknown" for each in words if each not in metrics | labels | WORDS]
+    known = {label for each in metrics for label in SERIES[each]} | TARGET
+    found += [f"{each} is unknown" for each in words if each not in metrics | known | WORDS]
     return found if metrics else [*found, "it names no metric"]
 
 

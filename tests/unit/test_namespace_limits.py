@@ -7,15 +7,15 @@ import itertools
 import random
 
 import pytest
-from failing_world import break_links
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ultraserver_world import World
 
 from controller.plan.actions import Action
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.failing_world import break_links
+from tests.unit.ultraserver_world import World
 
 ANNOTATION = "neuron.aws.com/max-reserved-nodes"
 LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=datetime.timedelta(seconds=30))

@@ -6,10 +6,10 @@ import datetime
 import random
 
 import pytest
-from ultraserver_world import World
 
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 SECOND = datetime.timedelta(seconds=1)
 THRESHOLD_S, LIMIT_S, STEP_S = 60, 300, 20

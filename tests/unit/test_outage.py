@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
-from failing_world import (
+
+from controller.observe.model import ClusterNode
+from controller.plan import outage, states
+from controller.plan.actions import DeleteTemplate, Evict
+from controller.plan.planning import Limits
+from neuron_dra.core.ultraserver import Phase
+from tests.unit.failing_world import (
     LIMITS,
     U0,
     U1,
@@ -18,13 +25,7 @@ from failing_world import (
     ready_again,
     running,
 )
-from ultraserver_world import World
-
-from controller.observe.model import ClusterNode
-from controller.plan import outage, states
-from controller.plan.actions import DeleteTemplate, Evict
-from controller.plan.planning import Limits
-from neuron_dra.core.ultraserver import Phase
+from tests.unit.ultraserver_world import World
 
 ACTING = ["RestartAll", "MigrateAffected"]
 
@@ -35,12 +36,12 @@ def all_ready(world: World) -> None:
             ready_again(world, node["metadata"]["name"])
 
 
-def condition(world: World, kind: str) -> dict:
+def condition(world: World, kind: str) -> dict[str, Any]:
     return next((c for c in world.workload("job")["status"]["conditions"] if c["type"] == kind), {})
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_evicts_no_pod(strategy) -> None:
+def test_outage_evicts_no_pod(strategy: str) -> None:
     """13.4: kubelets that all stop for six minutes made RestartAll evict every pod as soon as they were back."""
     world = running(strategy)
     before = held(world)
@@ -61,7 +62,7 @@ def test_outage_evicts_no_pod(strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_below_the_share_a_failure_is_one(strategy) -> None:
+def test_below_the_share_a_failure_is_one(strategy: str) -> None:
     """13.4: 4 of 8 nodes are 50 percent."""
     world = running(strategy, servers=2, count=1)
     not_ready(world, "u0-0", "u0-1", "u0-2")
@@ -71,7 +72,7 @@ def test_below_the_share_a_failure_is_one(strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_end_restarts_grace_periods(strategy) -> None:
+def test_outage_end_restarts_grace_periods(strategy: str) -> None:
     """13.4."""
     world = running(strategy)
     not_ready(world, *U0, *U1)
@@ -98,7 +99,7 @@ def test_outage_end_restarts_grace_periods(strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_outage_end_restarts_grace_period_of_published_faults(strategy) -> None:
+def test_outage_end_restarts_grace_period_of_published_faults(strategy: str) -> None:
     """13.4."""
     world = running(strategy)
     break_links(world, "u1-0")
@@ -118,7 +119,7 @@ def test_outage_end_restarts_grace_period_of_published_faults(strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_nothing_begins_in_an_outage(strategy) -> None:
+def test_nothing_begins_in_an_outage(strategy: str) -> None:
     """13.4: not even in the first plan of a controller that was away for longer than the grace period."""
     world = running(strategy, count=1)
     before = held(world)
@@ -180,7 +181,7 @@ def test_nodes_without_tags_count_for_an_outage() -> None:
 
 
 @pytest.mark.parametrize(("away", "is_outage"), [(54, False), (55, False), (56, True)])
-def test_the_share_is_more_than_55_percent(away, is_outage) -> None:
+def test_the_share_is_more_than_55_percent(away: int, is_outage: bool) -> None:
     """13.4."""
     nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(100)}
     counted = outage.count(nodes, (), nodes, {})
@@ -189,7 +190,7 @@ def test_the_share_is_more_than_55_percent(away, is_outage) -> None:
 
 
 @pytest.mark.parametrize(("away", "is_outage"), [(2, False), (3, True)])
-def test_two_nodes_are_no_outage(away, is_outage) -> None:
+def test_two_nodes_are_no_outage(away: int, is_outage: bool) -> None:
     """13.4."""
     nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(3)}
     counted = outage.count(nodes, (), nodes, {})
@@ -223,7 +224,7 @@ def test_the_share_and_the_number_are_settings() -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_dead_group_drains_when_eviction_can_follow(strategy) -> None:
+def test_dead_group_drains_when_eviction_can_follow(strategy: str) -> None:
     """13.4: a rack that loses its switch returns with its pods, which were evicted if the group had been closed."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -251,7 +252,7 @@ def test_migration_names_the_pods_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_group_with_given_up_nodes_drains(strategy) -> None:
+def test_group_with_given_up_nodes_drains(strategy: str) -> None:
     """13.4."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -301,11 +302,11 @@ def test_draining_restart_continues_on_recovery() -> None:
 
 
 @pytest.mark.parametrize("after", [Phase.BOUND, Phase.PENDING])
-def test_draining_group_never_opens_again(after) -> None:
+def test_draining_group_never_opens_again(after: Phase) -> None:
     """13.4."""
     with pytest.raises(ValueError, match=f"cannot go from Draining to {after.value}"):
         states.check_step(Phase.DRAINING, after)
 
 
-def _allocations(world: World) -> list[dict]:
+def _allocations(world: World) -> list[dict[str, Any]]:
     return [each for item in world.all("NeuronUltraServer") for each in item["status"].get("allocations", [])]

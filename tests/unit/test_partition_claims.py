@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 import pytest
@@ -21,7 +22,9 @@ from neuron_dra.errors import ClaimError, DeviceInUse
 INF2, INF1, TRN2 = (healthy_node(name) for name in ("inf2.48xlarge", "inf1.24xlarge", "trn2.48xlarge"))
 
 
-def claim(*devices: tuple[str, str], name: str = "job", lnc: int | None = None, limits: bool = False) -> Claim:
+def claim(
+    *devices: tuple[str, str], name: str = "job", lnc: Literal[1, 2] | None = None, limits: bool = False
+) -> Claim:
     """A claim for devices, each with its request."""
     results = tuple(AllocatedDevice(request, "node-a", device) for request, device in devices)
     configs = () if lnc is None else (Entry(Source.CLAIM, (), NeuronSettings(lnc)),)
@@ -59,7 +62,7 @@ def test_cores_are_numbered_from_the_first_visible_device() -> None:
 
 
 @pytest.mark.parametrize(("lnc", "text"), [(None, "1"), (2, "1"), (1, "2-3")])
-def test_cores_are_counted_in_the_claims_size(lnc: int | None, text: str) -> None:
+def test_cores_are_counted_in_the_claims_size(lnc: Literal[1, 2] | None, text: str) -> None:
     """A logical core of trn2 is two physical ones; with logicalNeuronCore 1 the runtime counts each of them."""
     [(paths, env)] = given(prepare(claim(("req", "neuron-cores-1-5"), lnc=lnc), TRN2))
     assert (paths, env[-1:]) == (files(1), visible(text))
@@ -179,3 +182,55 @@ def test_a_set_wraps_around_the_ring() -> None:
 def test_a_lost_checkpoint_finds_the_names_in_the_cdi_file() -> None:
     held = prepare(claim(("req", "neuron-cores-3-2")))
     assert cdi.device_names(cdi.spec(held), held.ref.uid) == ("neuron-cores-3-2",)
+
+
+LNC2 = ["NEURON_LOGICAL_NC_CONFIG=2", "NEURON_RT_VIRTUAL_CORE_SIZE=2"]
+
+
+@pytest.mark.parametrize("name", ["neuron-cores-1-5", "neuron-cores-3-8"])
+def test_cores_pin_the_logical_core_size_that_their_numbers_assume(name: str) -> None:
+    """(32.2) A pod's own NEURON_LOGICAL_NC_CONFIG=1 would give it a physical core of another pod."""
+    [(_, env)] = given(prepare(claim(("req", name)), TRN2))
+    assert env[:2] == LNC2
+    assert [each.partition("=")[0] for each in env[2:]] == ["NEURON_RT_VISIBLE_CORES"]
+
+
+def test_the_claims_configuration_wins_over_the_pinned_size() -> None:
+    [(_, env)] = given(prepare(claim(("req", "neuron-cores-1-5"), lnc=1), TRN2))
+    assert env == ["NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1", *visible("2-3")]
+
+
+def test_every_device_of_a_container_with_cores_has_the_same_size() -> None:
+    wanted = claim(
+        ("container-0-request-0", "neuron-set-4-4"), ("container-0-request-1", "neuron-cores-1-15"), limits=True
+    )
+    assert [env for _, env in given(prepare(wanted, TRN2))] == [[*LNC2, *visible("3-19")]] * 2
+
+
+def test_whole_devices_leave_the_size_to_the_pod() -> None:
+    assert given(prepare(claim(("req", "neuron-set-4-4")), TRN2)) == [(files(4, 5, 6, 7), [])]
+
+
+def test_types_with_one_size_have_no_variable_for_it() -> None:
+    assert given(prepare(claim(("req", "neuron-cores-1-5")))) == [(files(2), visible("1"))]
+
+
+@pytest.mark.parametrize(
+    ("node", "first", "second"),
+    [
+        (INF2, "neuron-cores-1-1", "neuron-cores-1-4"),  # devices 0 and 2 of a ring: cores 1 and 2 of what it sees
+        (TRN2, "neuron-cores-1-15", "neuron-cores-1-24"),  # devices 3 and 6 of the torus
+        (INF2, "neuron-device-3", "neuron-cores-1-10"),
+    ],
+)
+def test_core_ranges_over_devices_that_are_not_linked_are_refused(node: Node, first: str, second: str) -> None:
+    """(32.11)"""
+    wanted = claim(("container-0-request-0", first), ("container-0-request-1", second), limits=True)
+    with pytest.raises(ClaimError, match=r"cores of neuron\d, neuron\d, which no links connect.*cores-\d\.neuron"):
+        prepare(wanted, node)
+
+
+def test_a_link_that_has_failed_refuses_no_range() -> None:
+    """The set that the scheduler gave is withdrawn; its pod is not held up by what it would find when it runs."""
+    cut = tuple(replace(one, reported=frozenset()) for one in INF2.devices)
+    assert given(prepare(claim(("req", "neuron-cores-3-4")), replace(INF2, devices=cut)))[0][1] == visible("0-2")

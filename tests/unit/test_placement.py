@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ultraserver_world import START, World
 
 from controller.observe import decode
 from controller.observe.discovery import Group
@@ -15,6 +15,7 @@ from controller.plan import placement
 from controller.plan.planning import plan
 from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts
+from tests.unit.ultraserver_world import START, World
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
 
@@ -87,8 +88,11 @@ def test_workload_gets_similar_nodes() -> None:
     assert world.state("job")[0] == "Pending"
 
 
+Step = tuple[str, int, int]
+
+
 @st.composite
-def histories(draw):
+def histories(draw: st.DrawFn) -> tuple[list[int], list[Step]]:
     """A small fleet with foreign claims, and workloads that users create and delete."""
     numbers = draw(st.sets(st.integers(0, 3), min_size=1, max_size=3))
     steps = draw(
@@ -109,7 +113,7 @@ def histories(draw):
     return sorted(numbers), steps
 
 
-def act(world: World, number: int, step: tuple[str, int, int]) -> None:
+def act(world: World, number: int, step: Step) -> None:
     what, a, b = step
     match what:
         case "submit":
@@ -157,7 +161,7 @@ def check(world: World) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random) -> None:
+def test_no_node_is_shared_and_no_slot_split(history: tuple[list[int], list[Step]], shuffle: random.Random) -> None:
     numbers, steps = history
     world = World([item for n in numbers for item in FLEET[n]])
     for number, step in enumerate(steps):
@@ -165,13 +169,11 @@ def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random) ->
         world.step()
         check(world)
         snapshot, made = world.snapshot(), world.plan()
-        mixed = replace(
-            snapshot,
-            **{
-                name: tuple(shuffle.sample(getattr(snapshot, name), len(getattr(snapshot, name))))
-                for name in ("published", "nodes", "claims", "ultraservers", "workloads", "templates")
-            },
-        )
+        lists: dict[str, Any] = {
+            name: tuple(shuffle.sample(getattr(snapshot, name), len(getattr(snapshot, name))))
+            for name in ("published", "nodes", "claims", "ultraservers", "workloads", "templates")
+        }
+        mixed = replace(snapshot, **lists)
         assert plan(mixed, world.now) == made
     world.silent = set()
     world.settle()

@@ -71,9 +71,10 @@ def test_choice_is_that_among_all_slots(data: st.DataObject) -> None:
             in_order = sorted((each for each in everything if each.kind == kind), key=lambda slot: slot.fit)
             assert list(overlay.best(everywhere(kind))) == in_order
             assert overlay.of_a_kind()[kind] == len(in_order)
-        count, kind = data.draw(st.integers(1, 8)), data.draw(st.sampled_from((None, *KINDS)))
+        count, wanted = data.draw(st.integers(1, 8)), data.draw(st.sampled_from((None, *KINDS)))
         for close in ((), near):
-            assert choose(overlay, count, kind=kind, near=close) == by_looking_at_all(everything, count, kind, close)
+            chosen = choose(overlay, count, kind=wanted, near=close)
+            assert chosen == by_looking_at_all(everything, count, wanted, close)
     assert sorted(slot.fit for kind in KINDS for slot in places.best(everywhere(kind))) == sorted(
         slot.fit for slots in stored.values() for slot in slots
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ultraserver_world import World
 
 from controller.main import main
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
 
@@ -33,7 +33,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_plan_text_equals_the_golden_file(tmp_path, capsys) -> None:
+def test_plan_text_equals_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(capsys, "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "2026-03-01T12:00:02Z")
     golden = GOLDEN / "two-ultraservers.txt"
     if os.environ.get("NEURON_DRA_WRITE_GOLDEN"):
@@ -42,7 +42,7 @@ def test_plan_text_equals_the_golden_file(tmp_path, capsys) -> None:
     assert found == golden.read_text()
 
 
-def test_an_empty_cluster_has_nothing_to_do(tmp_path, capsys) -> None:
+def test_an_empty_cluster_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("kind: List\napiVersion: v1\nitems: []\n")
     assert printed(capsys, "--snapshot", str(path)) == (
@@ -59,7 +59,9 @@ def test_an_empty_cluster_has_nothing_to_do(tmp_path, capsys) -> None:
         ("kind: List\nitems: [{kind: Node}]", "a Node without metadata.name"),
     ],
 )
-def test_invalid_snapshot_is_a_one_line_error(tmp_path, capsys, content, message) -> None:
+def test_invalid_snapshot_is_a_one_line_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
+) -> None:
     path = tmp_path / "c.yaml"
     if content is not None:
         path.write_text(content)
@@ -69,6 +71,6 @@ def test_invalid_snapshot_is_a_one_line_error(tmp_path, capsys, content, message
     assert message in said
 
 
-def test_invalid_time_is_rejected(tmp_path, capsys) -> None:
+def test_invalid_time_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "noon"]) == 2
     assert "--at noon: write a time such as" in capsys.readouterr().err

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from ultraserver_world import START, World
 
 import controller
 from controller.observe import decode
@@ -23,6 +22,7 @@ from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import START, World
 
 SMALL = 1_000
 LARGE = int(os.environ.get("NEURON_DRA_NODES", "10000"))
@@ -42,8 +42,8 @@ def fleet(nodes: int) -> FleetIndex:
         for node in made.nodes:
             index.put_node(node.name.replace("u0", name), replace(node, name=node.name.replace("u0", name)))
         for each in made.published:
-            changes = {"name": each.name.replace("u0", name), "ultraserver_id": name, "layers": layers}
-            index.put_published(str(changes["name"]), replace(each, **changes))
+            copy = replace(each, name=each.name.replace("u0", name), ultraserver_id=name, layers=layers)
+            index.put_published(copy.name, copy)
         index.put_ultraserver(f"us-{name}", renamed(stored, name))
     index.refresh()
     while (plan := plan_of(index, START)).actions:

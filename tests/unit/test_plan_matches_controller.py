@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ultraserver_world import World
 
 from controller.main import main
 from controller.plan import planning
@@ -22,6 +21,7 @@ from controller.query.dry_run import Grouped
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from tests.unit.ultraserver_world import World
 
 FLEETS = int(os.environ.get("NEURON_DRA_PLAN_FLEETS", "150"))
 AT_ONCE = 50
@@ -55,7 +55,7 @@ def happens(world: World, rng: random.Random, number: int, nodes: list[str]) -> 
     match rng.choice(("submit", "submit", "submit", "claim", "cordon", "lose", "silence", "delete", "resize", "new")):
         case "submit":
             strategy = {"failureStrategy": rng.choice(("NoOp", "RestartAll", "MigrateAffected"))}
-            template = {"resourceClaimTemplate": {"name": "same"}} if rng.random() < 0.2 else {}
+            template: dict[str, Any] = {"resourceClaimTemplate": {"name": "same"}} if rng.random() < 0.2 else {}
             count = rng.choice((1, 1, 2, 3, 100))
             world.submit(name, size=rng.choice((1, 2, 4)), count=count, allocationPolicy=strategy, **template)
         case "claim":
@@ -180,7 +180,7 @@ def refused(capsys: pytest.CaptureFixture[str], path: Any, content: str) -> str:
     return capsys.readouterr().err.removeprefix(f"neuron-ultraserver-controller: --snapshot {path}: ").strip()
 
 
-WORKLOAD = {
+WORKLOAD: dict[str, Any] = {
     "apiVersion": "neuron.aws.com/v1beta1",
     "kind": "NeuronUltraServerWorkload",
     "metadata": {"name": "job", "namespace": "ml"},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from failing_world import LIMITS, not_ready, running
 
 from tests.support.walk import Return, Walk
+from tests.unit.failing_world import LIMITS, not_ready, running
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_recovery_calls_downward_only(strategy) -> None:
+def test_recovery_calls_downward_only(strategy: str) -> None:
     """A node fails and is given up, with each strategy (15, acceptance 2)."""
     world = running(strategy)
     with Walk(["controller"]) as walk:

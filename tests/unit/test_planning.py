@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from ultraserver_world import World
 
 from controller.observe import decode
-from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
+from controller.plan.actions import Action, Evict, SetUltraServerFinalizers, WriteWorkloadStatus
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config
+from neuron_dra.core.config import NeuronSettings, UltraServerSettings
 from neuron_dra.core.ultraserver import NAMESPACE
+from tests.unit.ultraserver_world import World
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
 ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]
 
 
-def fleet(count: int = 2, **options) -> World:
+def fleet(count: int = 2, **options: Any) -> World:
     world = World([item for n in range(count) for item in ultraserver(f"u{n}", **options)])
     world.settle()
     return world
 
 
-def kinds(actions) -> list[str]:
+def kinds(actions: Iterable[Action]) -> list[str]:
     return [type(action).__name__ for action in actions]
 
 
@@ -126,7 +129,7 @@ def test_late_nodes_are_counted() -> None:
     ("size", "count", "what"),
     [(1, 1, "1 node in 1 UltraServer"), (1, 2, "2 nodes in 1 UltraServer"), (4, 2, "8 nodes in 2 UltraServers")],
 )
-def test_allocated_message_explains_the_template(size, count, what) -> None:
+def test_allocated_message_explains_the_template(size: int, count: int, what: str) -> None:
     world = fleet(2)
     world.submit("job", size=size, count=count)
     world.settle()
@@ -197,8 +200,11 @@ def test_template_selects_the_workloads_nodes() -> None:
         ],
     }
     decoded = [config.decode(entry["opaque"]["parameters"], "config") for entry in devices["config"]]
-    assert (decoded[0].nodes, decoded[0].workload_id, decoded[0].workload_uid) == (4, "job", uid)
-    assert decoded[1].logical_neuron_core == 1
+    [place, cores] = decoded
+    assert isinstance(place, UltraServerSettings)
+    assert (place.nodes, place.workload_id, place.workload_uid) == (4, "job", uid)
+    assert isinstance(cores, NeuronSettings)
+    assert cores.logical_neuron_core == 1
     assert [(o["kind"], o["uid"]) for o in template["metadata"]["ownerReferences"]] == [
         ("NeuronUltraServerWorkload", uid)
     ]
@@ -309,7 +315,9 @@ def test_bypassing_claim_delays_no_reservation() -> None:
         ([], {"request": "r"}, False),
     ],
 )
-def test_bypassing_claim_is_known_by_its_class(requests, result, reserved) -> None:
+def test_bypassing_claim_is_known_by_its_class(
+    requests: list[dict[str, Any]], result: dict[str, bool | str], reserved: bool | None
+) -> None:
     """13.2. None: it has no Neuron device, or only with admin access."""
     result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
     status = {"allocation": {"devices": {"results": [result]}}}
@@ -453,7 +461,7 @@ def test_plan_has_the_next_deadline() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"), [("gone", "NodeGone"), ("not ready", "NodeNotReady"), ("no slice", "SliceMissing")]
 )
-def test_noop_fault_is_only_reported(fault, reason) -> None:
+def test_noop_fault_is_only_reported(fault: str, reason: str) -> None:
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -485,7 +493,7 @@ def test_unwritable_status_does_not_hold_up_the_topology() -> None:
     world.delete_workload("job")
     (name,) = (item["metadata"]["name"] for item in world.all("NeuronUltraServer"))
 
-    def written(unwritable):
+    def written(unwritable: dict[str, str]) -> list[Action]:
         actions = plan(replace(world.snapshot(), unwritable=unwritable), world.now).actions
         return [action for action in actions if getattr(action, "name", "") == name]
 
@@ -514,14 +522,14 @@ def test_incomplete_reservation_is_released_together() -> None:
 # -- after a failed write ----------------------------------------------------------------------------------------------
 
 
-def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:
+def entry_in(world: World, ultraserver_name: str, entry: dict[str, Any]) -> None:
     item = world.get("NeuronUltraServer", ultraserver_name, NAMESPACE)
     item["status"].setdefault("allocations", []).append(entry)
     world.put(item)
 
 
 @pytest.mark.parametrize("allocation_id", ["0000000000000000", "zzzzzzzzzzzzzzzz"])
-def test_duplicate_index_keeps_the_bound_slot(allocation_id) -> None:
+def test_duplicate_index_keeps_the_bound_slot(allocation_id: str) -> None:
     world = fleet(2)
     world.submit("job")
     world.settle()

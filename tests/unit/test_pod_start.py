@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U1, as_aws_made_them, degraded, held, not_ready, running, start_pods
-from ultraserver_world import World
 
 from controller.observe.model import Starting
 from controller.plan.planning import plan
 from controller.plan.pod_start import lacks_network, network_advice, unschedulable
+from tests.unit.failing_world import LIMITS, U1, as_aws_made_them, degraded, held, not_ready, running, start_pods
+from tests.unit.ultraserver_world import World
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 JOB = Starting("ml", "job", "uid-1", "job-rct", 2, ("u1-2", "u1-3"), "job-0")

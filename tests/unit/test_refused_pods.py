@@ -6,13 +6,13 @@ import datetime
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U0, not_ready, running
-from ultraserver_world import World
 
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import event_message, refused_until
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
+from tests.unit.failing_world import LIMITS, U0, not_ready, running
+from tests.unit.ultraserver_world import World
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SUSPECT = Suspect("ml", "pod-0", "uid-0", "node-0", "node node-0 is reserved for NeuronUltraServerWorkload ml/job")
@@ -134,7 +134,9 @@ def test_pod_counts_as_rejected_after_two_minutes() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_possibly_starting_pod_is_kept(changes) -> None:
+def test_possibly_starting_pod_is_kept(
+    changes: dict[str, Any],
+) -> None:
     """13.12: one that pulls a large image is ready to start containers."""
     assert refused_until(pod(**changes), SUSPECT) is None
 

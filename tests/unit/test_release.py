@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_release
-from small_release import ROOT, TAG, content, images, inside, layers
 
 from hack.bed import oci
 from hack.release import base as release_base
@@ -22,6 +20,8 @@ from hack.release import chart as release_chart
 from hack.release import image as release_image
 from hack.release import layer as release_layer
 from tests.support.built_tools import HELM, needs
+from tests.unit import small_release
+from tests.unit.small_release import ROOT, TAG, content, images, inside, layers
 
 RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
 SITE_PACKAGES = f"opt/neuron-dra/lib/{small_release.PYTHON}/site-packages"
@@ -100,7 +100,7 @@ def test_installed_package_runs(built: Path, tmp_path: Path) -> None:
     layers(layout, found["amd64"])[-1].extractall(tmp_path, filter="tar")
     home = tmp_path / "opt" / "neuron-dra"
     (home / "bin" / "python").unlink()
-    python = Path(sys._base_executable)
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     (home / "bin" / "python").symlink_to(python)
     settings = (home / "pyvenv.cfg").read_text()
     (home / "pyvenv.cfg").write_text(settings.replace("home = /usr/local/bin\n", f"home = {python.parent}\n"))
@@ -192,7 +192,7 @@ def test_helm_renders_the_chart_of_the_release(built: Path) -> None:
     """As the chart in the folder, with the version of the release as the image's tag."""
     assert HELM is not None
     chart = built / "neuron-dra-1.2.3.tgz"
-    words = [HELM, "template", "r", chart, "--set", "draDriver.image.repository=r", "--kube-version", "1.37.0"]
+    words = [HELM, "template", "r", str(chart), "--set", "draDriver.image.repository=r", "--kube-version", "1.37.0"]
     text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r'image: "?r:([^"\n]+)', text)) == {"1.2.3"}
     linted = subprocess.run([HELM, "lint", chart], capture_output=True, text=True, check=False)

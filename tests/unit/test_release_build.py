@@ -15,11 +15,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from small_release import MACHINES, ROOT, images, inside, layers
 
 from hack.release import base as release_base
 from hack.release import build as release
 from tests.support.skipping import impossible
+from tests.unit.small_release import MACHINES, ROOT, images, inside, layers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 VERSION = "1.2.3-rc.1"
@@ -48,6 +48,12 @@ def test_two_whole_builds_have_the_same_bytes(builds: list[Path]) -> None:
     assert len(one.splitlines()) == 9
 
 
+def content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = layer.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
 @pytest.mark.parametrize("architecture", list(MACHINES))
 def test_sbom_of_the_release_equals_its_image(builds: list[Path], architecture: str) -> None:
     """(18.1)"""
@@ -60,7 +66,8 @@ def test_sbom_of_the_release_equals_its_image(builds: list[Path], architecture: 
             text.decode()
             for layer in layers(layout, found[architecture])
             for member in layer
-            if member.name == "./var/lib/dpkg/status" and (text := layer.extractfile(member).read())
+            if member.name == "./var/lib/dpkg/status"
+            if (text := content(layer, member))
         ]
         assert len([each for each in listed if each.startswith("pkg:deb/")]) == len(
             re.findall(r"^Package: ", debian, re.MULTILINE)
@@ -74,7 +81,7 @@ def test_commands_of_the_image_run(builds: list[Path], tmp_path: Path) -> None:
     for layer in layers(layout, found["amd64"]):
         layer.extractall(tmp_path, filter="tar")
     environment = dict(each.split("=", 1) for each in config["Env"])
-    chroot = [shutil.which("chroot") or "/usr/sbin/chroot", tmp_path]
+    chroot = [shutil.which("chroot") or "/usr/sbin/chroot", str(tmp_path)]
     for command, text in (
         ("neuron-dra --version", f"neuron-dra {VERSION}\n"),
         (f"{config['Entrypoint'][0]} --help", "usage"),

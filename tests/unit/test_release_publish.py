@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import small_release
-from small_release import Published
 
 from hack.bed import build, layout, network
 from tests.support import image_registry
 from tests.support.built_tools import HELM, needs
 from tests.support.skipping import impossible
+from tests.unit import small_release
+from tests.unit.small_release import Published
 
 NAMES = ("neuron-dra-driver", "neuron-ultraserver-controller", "neuron-dra-chart")
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from keyless import ISSUER
-from release_network import ADDRESS, REPOSITORY, Network, Run, network
-from small_release import ROOT, base_archive
 
 from hack.release import base as release_base
+from tests.unit.keyless import ISSUER
+from tests.unit.release_network import ADDRESS, REPOSITORY, Network, Run, network
+from tests.unit.small_release import ROOT, base_archive
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REGISTRY = f"{ADDRESS}/{REPOSITORY.partition('/')[0].lower()}"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from small_release import ROOT
 
 from hack.bed import build, layout
 from tests.support.skipping import impossible
+from tests.unit.small_release import ROOT
 
 FOLDER = ROOT / ".github/workflows"
 WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())
@@ -91,7 +91,7 @@ def test_actionlint_and_shellcheck_find_nothing(name: str, old: str, new: str, f
     here = layout.from_environment()
     module = build.signing(here)
     build.build_modules(here, [module], "releases")
-    words = [module.bin_dir / "actionlint", "-shellcheck", "shellcheck", "-no-color", "-"]
+    words = [str(module.bin_dir / "actionlint"), "-shellcheck", "shellcheck", "-no-color", "-"]
     changed = (FOLDER / name).read_text().replace(old, new)
     done = subprocess.run(words, input=changed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1 if finds else 0, "")

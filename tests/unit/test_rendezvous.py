@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import LIMITS, not_ready, running, start_pods
-from ultraserver_world import World
 
 from controller.observe.model import Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
+from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
 from tests.support.policies import evaluate, variables
+from tests.unit.failing_world import LIMITS, not_ready, running, start_pods
+from tests.unit.ultraserver_world import World
 
 NAME = "job-rank0.ml.svc"
 ALWAYS = ("NEURON_DRA_RANK0_ADDR=job-rank0.ml.svc", "NEURON_GLOBAL_TOPOID0_HOST=job-rank0.ml.svc")
@@ -203,6 +204,7 @@ def test_address_is_removed_without_the_rights() -> None:
     assert planning.plan_of(index, world.now, LIMITS).actions == ()
     index.without_services = True
     (first, *_) = planning.plan_of(index, world.now, LIMITS).actions
+    assert isinstance(first, WriteUltraServerStatus)
     assert ["rendezvous" in each for each in first.status["allocations"]] == [False]
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ultraserver_world import World
 
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 BLOCKS = ("u0", "u1", "u2")
@@ -96,7 +97,7 @@ class Reservations(RuleBasedStateMachine):
             (self.world.silent.discard if ready else self.world.silent.add)(node)
 
     @rule(node=nodes, attributes=st.sampled_from([UP, DOWN, {"unhealthy": {"string": "hbm_ecc"}}, {"unhealthy": None}]))
-    def change(self, node: str, attributes: dict) -> None:
+    def change(self, node: str, attributes: dict[str, Any]) -> None:
         found = self.world.objects.get(("ResourceSlice", "", f"{node}-neuron.aws.com-00"))
         if found is not None:
             device = found["spec"]["devices"][0]
@@ -167,7 +168,7 @@ class Reservations(RuleBasedStateMachine):
             r["pool"] for c in self.world.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]
         }
 
-    def entries(self) -> list[dict]:
+    def entries(self) -> list[dict[str, Any]]:
         return [e for u in self.world.all("NeuronUltraServer") for e in (u.get("status") or {}).get("allocations", [])]
 
     @invariant()

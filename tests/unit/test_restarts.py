@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
 from hypothesis import given
 from hypothesis import strategies as st
-from ultraserver_world import World
 
 from controller.observe import decode
 from controller.observe.model import Workload
 from controller.plan import restart_limit
 from controller.plan.actions import Evict
+from tests.unit.failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
+from tests.unit.ultraserver_world import World
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
@@ -116,7 +116,7 @@ def workload(begun: list[float], ready_for: float | None, degraded_for: float | 
 @pytest.mark.parametrize(
     ("begun", "waits"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 320), (7, 600), (8, 600)]
 )
-def test_restart_delay_doubles_to_ten_minutes(begun, waits) -> None:
+def test_restart_delay_doubles_to_ten_minutes(begun: int, waits: int) -> None:
     """13.4."""
     found = restart_limit.next_restart(workload([100.0] * begun, None, None), NOW, 16)
     assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
@@ -136,7 +136,9 @@ def test_a_first_restart_begins_at_once() -> None:
     st.none() | st.integers(0, 8000).map(float),
     st.integers(1, 5),
 )
-def test_restart_limit_holds_in_any_state(begun, ready, degraded_for, limit) -> None:
+def test_restart_limit_holds_in_any_state(
+    begun: list[float], ready: float | None, degraded_for: float | None, limit: int
+) -> None:
     """13.4."""
     found = workload(begun, ready, degraded_for)
     healthy_for = min(ready, degraded_for) if ready is not None and degraded_for is not None else 0.0

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ultraserver_world import World
 
 from controller.observe.model import ClusterNode, Snapshot, UltraServer, Workload
 from controller.plan.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
@@ -15,6 +14,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
+from tests.unit.ultraserver_world import World
 
 FREE = ("u2-0", "u2-1", "u2-2", "u2-3")
 

@@ -9,6 +9,7 @@ import pytest
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, scheduler
 from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.selectors import Selectors
 
 DRIVER = "neuron.aws.com"
 CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}}
@@ -167,7 +168,7 @@ def test_preferred_alternative_wins_over_node_order() -> None:
 def test_fleet_of_300_needs_few_evaluations() -> None:
     names = [f"n{i}" for i in range(300)]
     inventory = Inventory(slices(*names, count=16))
-    memo = scheduler.Selectors()
+    memo = Selectors()
     wanted = claim(17, cel=f"device.attributes['{DRIVER}'].instanceType == 'trn2.48xlarge'")
     outcome = scheduler.schedule(POD, [wanted], [node(n) for n in names], inventory, [CLASS], frozenset(), memo)
     assert refused(outcome).message == "0/300 nodes are available: 300 cannot allocate all claims."

@@ -5,7 +5,7 @@ import pytest
 from neuron_dra import cli, settings
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
-from neuron_dra.setting_table import settings_of
+from neuron_dra.setting_table import Setting, settings_of
 
 SETTINGS = settings_of(settings.PluginSettings)
 
@@ -68,6 +68,7 @@ EXAMPLES = {
     "device_metadata": ("true", "false"),
     "claim_status": ("true", "false"),
     "connected_sizes": ("connected-4,cores-9", "connected-2"),
+    "connected_sets_oldest_release": ("any", "1.36.1"),
     "enable_ultraserver_operator": ("true", "false"),
     "device_plugin_coexistence": ("warn", "refuse"),
     "unhealthy_device_effect": ("NoExecute", "None"),
@@ -81,7 +82,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag)
-def test_flag_then_environment_then_default(row) -> None:
+def test_flag_then_environment_then_default(row: Setting) -> None:
     name = row.flag.removeprefix("--").replace("-", "_")
     one, other = EXAMPLES.get(name, ("/one", "/other"))
 
@@ -123,7 +124,7 @@ def test_rows_list_all_settings_with_source() -> None:
         (["--healthcheck-port=-1", "--healthcheck-port", "0"], "healthcheck_port", 0),
     ],
 )
-def test_gos_spellings_are_understood(arguments, name, value) -> None:
+def test_gos_spellings_are_understood(arguments: list[str], name: str, value: int | str) -> None:
     assert getattr(given(*arguments), name) == value
 
 
@@ -133,7 +134,7 @@ def test_only_flags_are_respelled() -> None:
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "True", "1", "t"])
-def test_go_booleans_are_accepted(text) -> None:
+def test_go_booleans_are_accepted(text: str) -> None:
     assert given(ENABLE_ULTRASERVER_OPERATOR=text).enable_ultraserver_operator is True
 
 
@@ -164,7 +165,7 @@ def test_go_booleans_are_accepted(text) -> None:
         ({"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u", "HOST_ROOT": "/host"}, "set one"),
     ],
 )
-def test_invalid_value_is_rejected_with_the_reason(environ, why) -> None:
+def test_invalid_value_is_rejected_with_the_reason(environ: dict[str, str], why: str) -> None:
     assert why in refused(**environ)
 
 
@@ -186,7 +187,7 @@ def test_all_problems_are_reported_together() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--cdi-root=", "--kubelet-plugins-directory-path=", "--boot-id-file=", "--v="])
-def test_meaningless_empty_flag_is_rejected(flag) -> None:
+def test_meaningless_empty_flag_is_rejected(flag: str) -> None:
     assert flag in refused(flag)
 
 
@@ -206,7 +207,7 @@ def test_an_empty_address_switches_metrics_off() -> None:
 @pytest.mark.parametrize(
     ("text", "folder"), [("/var/run/cdi/", "/var/run/cdi"), ("/var/run/cdi//", "/var/run/cdi"), ("/", "/"), ("//", "/")]
 )
-def test_trailing_slash_is_removed(text, folder) -> None:
+def test_trailing_slash_is_removed(text: str, folder: str) -> None:
     assert given(CDI_ROOT=text).cdi_root == folder
     assert given(f"--kubelet-plugins-directory-path={text}").kubelet_plugins_directory_path == folder
     assert given(HOST_ROOT=text).host_root == folder
@@ -228,7 +229,7 @@ def test_socket_names_contain_the_pod_uid() -> None:
         ("KUBELET_REGISTRAR_DIRECTORY_PATH", "/neuron.aws.com-reg.sock"),
     ],
 )
-def test_a_socket_path_has_at_most_107_bytes(env, rest) -> None:
+def test_a_socket_path_has_at_most_107_bytes(env: str, rest: str) -> None:
     longest = "/" + "é" * ((107 - len(rest) - 1) // 2) + "x" * ((107 - len(rest) - 1) % 2)
     assert len((longest + rest).encode()) == 107
     given(**{env: longest})
@@ -255,14 +256,16 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
         ("run", "unexpected argument 'run'"),
     ],
 )
-def test_unknown_flag_suggests_the_nearest(capsys, argument, near) -> None:
+def test_unknown_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str], argument: str, near: str) -> None:
     code, err = ends(capsys, argument)
     assert code == 2
     assert near in err
     assert len(err.splitlines()) == 1
 
 
-def test_malformed_value_is_a_one_line_error(capsys, monkeypatch) -> None:
+def test_malformed_value_is_a_one_line_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
     code, err = ends(capsys, "--healthcheck-port=x")
     assert code == 2
@@ -271,7 +274,7 @@ def test_malformed_value_is_a_one_line_error(capsys, monkeypatch) -> None:
     assert "--node-name (NODE_NAME) is required" in err
 
 
-def test_flag_without_value_is_an_error(capsys) -> None:
+def test_flag_without_value_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     code, err = ends(capsys, "--node-name")
     assert code == 2
     assert "argument --node-name: expected one argument" in err

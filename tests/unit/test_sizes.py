@@ -10,7 +10,7 @@ from neuron_dra.core import catalogue, devices, sizes, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.partitions import partitioned
 from neuron_dra.emulation import simulated_node
-from neuron_dra.node.publish import sysfs
+from neuron_dra.node.hardware import sysfs
 
 
 @pytest.mark.parametrize("spec", catalogue.all_types(), ids=lambda spec: spec.name)

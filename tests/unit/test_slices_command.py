@@ -27,13 +27,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 @pytest.fixture
-def trn2(tmp_path, capsys) -> Path:
+def trn2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     code, out, err = run(capsys, "fake-node", "--instance-type", "trn2.48xlarge", "--root", tmp_path / "n")
     assert (code, out, err) == (0, f"{tmp_path}/n: trn2.48xlarge, 16 devices, driver 2.30.2.0\n", "")
     return tmp_path / "n"
 
 
-def test_yaml_and_json_have_equal_content(trn2, capsys) -> None:
+def test_yaml_and_json_have_equal_content(trn2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, as_yaml, err = run(capsys, "slices", "--host-root", trn2, "--node-name", "a")
     assert (code, err) == (0, "")
     _, as_json, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-o", "json")
@@ -46,7 +46,7 @@ def test_yaml_and_json_have_equal_content(trn2, capsys) -> None:
     assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{n}" for n in range(16)]
 
 
-def test_a_table_is_aligned_and_cuts_nothing(trn2, capsys) -> None:
+def test_a_table_is_aligned_and_cuts_nothing(trn2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-otable")
     lines = out.splitlines()
     header = lines[0]
@@ -69,7 +69,7 @@ def test_a_table_is_aligned_and_cuts_nothing(trn2, capsys) -> None:
 
 
 @pytest.mark.parametrize("columns", [200, 60])
-def test_terminal_table_is_not_truncated(trn2, columns) -> None:
+def test_terminal_table_is_not_truncated(trn2: Path, columns: int) -> None:
     here, there = pty.openpty()
     command = [
         sys.executable,
@@ -100,7 +100,7 @@ def test_terminal_table_is_not_truncated(trn2, columns) -> None:
     assert text.count("neuron-device-") == 16
 
 
-def test_an_ultraserver_node_shows_its_place(tmp_path, capsys) -> None:
+def test_an_ultraserver_node_shows_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(
         capsys,
         *("fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path),
@@ -117,7 +117,7 @@ def test_an_ultraserver_node_shows_its_place(tmp_path, capsys) -> None:
     ]
 
 
-def test_capacity_block_comes_from_labels(tmp_path, capsys) -> None:
+def test_capacity_block_comes_from_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(
         capsys,
         *("fake-node", "--instance-type", "trn3.48xlarge", "--root", tmp_path),
@@ -130,7 +130,7 @@ def test_capacity_block_comes_from_labels(tmp_path, capsys) -> None:
     assert attributes["ultraserverId"] == attributes["capacityBlockId"] == {"string": "cr-1"}
 
 
-def test_ultraserver_node_can_show_its_devices(tmp_path, capsys) -> None:
+def test_ultraserver_node_can_show_its_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path)
     _, out, _ = run(
         capsys,
@@ -142,7 +142,9 @@ def test_ultraserver_node_can_show_its_devices(tmp_path, capsys) -> None:
     assert lines[1].split()[-2:] == ["1", "none"], "a single node has no links"
 
 
-def test_unhealthy_devices_are_shown_as_published(trn2, tmp_path, capsys) -> None:
+def test_unhealthy_devices_are_shown_as_published(
+    trn2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     node = SimulatedNode(trn2)
     node.add_ecc(5)
     node.set_unhealthy_components(5, "link_efa")
@@ -159,7 +161,7 @@ def test_unhealthy_devices_are_shown_as_published(trn2, tmp_path, capsys) -> Non
     assert [line.split()[-1] for line in out.splitlines()] == ["SICK", "missing"]
 
 
-def test_connected_sets_are_shown_with_counters(tmp_path, capsys) -> None:
+def test_connected_sets_are_shown_with_counters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """16.1: on a ring the sets with an unhealthy device are unhealthy too."""
     run(capsys, "fake-node", "--instance-type", "inf2.24xlarge", "--root", tmp_path)
     run(capsys, "fake-node", "--root", tmp_path, "--break", "ecc:2")
@@ -180,14 +182,16 @@ def test_connected_sets_are_shown_with_counters(tmp_path, capsys) -> None:
     ]
 
 
-def test_omitted_sets_are_named(tmp_path, capsys) -> None:
+def test_omitted_sets_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """16.1."""
     run(capsys, "fake-node", "--instance-type", "inf1.24xlarge", "--root", tmp_path)
     _, _, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")
-    assert err.startswith("neuron-dra: left out, as a node publishes 256 devices: connected-12, connected-5, ")
+    assert err.startswith(
+        "neuron-dra: left out, as a node publishes 511 devices: cores-17, cores-18, cores-19, cores-21, "
+    )
 
 
-def test_findings_go_to_standard_error(trn2, capsys) -> None:
+def test_findings_go_to_standard_error(trn2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "fake-node", "--root", trn2, "--break", "link:0,1", "--break", "device:9")
     assert (code, err) == (0, "")
     assert out.splitlines() == [f"{trn2}: broke link:0,1", f"{trn2}: broke device:9"]
@@ -202,7 +206,7 @@ def test_findings_go_to_standard_error(trn2, capsys) -> None:
 @pytest.mark.parametrize(
     "what", ["link:0,1", "device:9", "ecc:3", "ecc:3,sram_ecc_uncorrected", "reset:2", "components:0,hbm,link_host"]
 )
-def test_repair_accepts_the_break_arguments(trn2, capsys, what) -> None:
+def test_repair_accepts_the_break_arguments(trn2: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     before = {path: path.read_bytes() for path in trn2.rglob("*") if path.is_file()}
     assert run(capsys, "fake-node", "--root", trn2, "--break", what)[0] == 0
     assert {path: path.read_bytes() for path in trn2.rglob("*") if path.is_file()} != before
@@ -210,7 +214,7 @@ def test_repair_accepts_the_break_arguments(trn2, capsys, what) -> None:
     assert {path: path.read_bytes() for path in trn2.rglob("*") if path.is_file()} == before
 
 
-def test_a_node_can_be_written_broken(tmp_path, capsys) -> None:
+def test_a_node_can_be_written_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path, "--break", "busy")
     assert run(capsys, *arguments)[0] == 0
     assert (tmp_path / "sys/class/neuron_device/ultraserver_mode").read_text() == "busy\n"
@@ -242,7 +246,9 @@ def test_a_node_can_be_written_broken(tmp_path, capsys) -> None:
         (["--root", "X", "--instance", "trn1.2xlarge"], "unknown flag --instance"),
     ],
 )
-def test_fake_node_errors_are_one_line(tmp_path, capsys, arguments, line) -> None:
+def test_fake_node_errors_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
     code, _, err = run(capsys, "fake-node", *[str(tmp_path / "n") if word == "X" else word for word in arguments])
     assert code in (1, 2)
     assert len(err.splitlines()) == 1
@@ -259,14 +265,16 @@ def test_fake_node_errors_are_one_line(tmp_path, capsys, arguments, line) -> Non
         (["--node-name", "a", "--node-label", "x=y"], "unknown flag --node-label; did you mean --node-name?"),
     ],
 )
-def test_slices_errors_are_one_line(tmp_path, capsys, arguments, line) -> None:
+def test_slices_errors_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
     code, out, err = run(capsys, "slices", *[word.replace("X", str(tmp_path)) for word in arguments])
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert line in err
 
 
-def test_no_devices_is_an_error_message(tmp_path, capsys) -> None:
+def test_no_devices_is_an_error_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "-o", "json")
     assert code == 0
     assert "devices" not in json.loads(out)["items"][0]["spec"]
@@ -277,7 +285,7 @@ def test_no_devices_is_an_error_message(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize("command", ["plugin", "fake-node", "slices"])
-def test_help_explains_every_flag(capsys, command) -> None:
+def test_help_explains_every_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
     assert f"usage: neuron-dra {command}" in out
@@ -286,7 +294,7 @@ def test_help_explains_every_flag(capsys, command) -> None:
         assert len(" ".join(part.split()).split(" ")) > 2, f"says nothing: {part}"
 
 
-def test_fake_node_help_lists_all_faults(capsys) -> None:
+def test_fake_node_help_lists_all_faults(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "fake-node", "--help")
     for word in (
         "link:A,B",
@@ -303,13 +311,13 @@ def test_fake_node_help_lists_all_faults(capsys) -> None:
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_no_command_is_one_line(capsys) -> None:
+def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys)
     assert code == 2
     assert len(err.splitlines()) == 1
     assert "COMMAND" in err
 
 
-def test_node_with_removed_devices_is_found(trn2, capsys) -> None:
+def test_node_with_removed_devices_is_found(trn2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "fake-node", "--root", trn2, "--break", "device:0")
     assert SimulatedNode.found(trn2).device_ids() == list(range(1, 16))

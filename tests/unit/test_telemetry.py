@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, members, names, telemetry
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.core.telemetry import CoreCounters, DeviceCounters, Power, User
@@ -22,7 +23,9 @@ def texts(**contents: str) -> list[bytes | None]:
     return [named.get(path) for path in FILES]
 
 
-def claim(name: str, *devices: str, admin: bool = False, pod: str = "", spec=TRN2) -> PreparedClaim:
+def claim(
+    name: str, *devices: str, admin: bool = False, pod: str = "", spec: InstanceType | None = TRN2
+) -> PreparedClaim:
     made = []
     for device in devices:
         found = members.of(device, spec) or members.Members((int(device.rpartition("-")[2]),))

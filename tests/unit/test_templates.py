@@ -51,7 +51,7 @@ def outcome_on(found: Template, used: tuple[int, ...], rules: Semantics) -> allo
     A claim holds the devices `used` and the interfaces beside them.
     """
     items = imagined.fleet(f"1 x {'ultraserver ' if found.type.whole_node else ''}{found.type.name}", "test")
-    name = World(snapshot.build(items)).nodes.popitem()[0]
+    name = next(iter(World(snapshot.build(items)).nodes))
     beside = efa.resource_slice(name, found.type.name)
     world = World(snapshot.build([*items, beside, efa.device_class()]), rules=rules)
     claim = model.claim({"metadata": {"name": "c", "namespace": "default"}, "spec": found.wire["spec"]["spec"]})

@@ -6,12 +6,12 @@ import datetime
 from typing import Any
 
 import pytest
-from ultraserver_world import World
 
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
+from tests.unit.ultraserver_world import World
 
 SECOND = datetime.timedelta(seconds=1)
 LIMITS = Limits(starvation_threshold=60 * SECOND, starvation_limit=300 * SECOND)

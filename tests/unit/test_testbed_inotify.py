@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hack.bed.state import NodeSpec, State
 
 
 @pytest.fixture
-def limit(tmp_path, monkeypatch) -> Path:
+def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "max_user_instances"
     path.write_text("128\n")
     monkeypatch.setattr(inotify, "LIMIT", path)
@@ -23,7 +24,7 @@ def bed(folder: Path, nodes: int) -> State:
     return State(folder / "state.json", nodes={spec.name: spec for spec in specs})
 
 
-def test_inotify_limit_grows_and_is_restored(limit, tmp_path) -> None:
+def test_inotify_limit_grows_and_is_restored(limit: Path, tmp_path: Path) -> None:
     state = bed(tmp_path, 8)
     inotify.allow(state)
     assert int(limit.read_text()) == 128 + 8 * 24
@@ -34,7 +35,7 @@ def test_inotify_limit_grows_and_is_restored(limit, tmp_path) -> None:
     assert limit.read_text() == "128\n"
 
 
-def test_sufficient_limit_is_unchanged(limit, tmp_path) -> None:
+def test_sufficient_limit_is_unchanged(limit: Path, tmp_path: Path) -> None:
     limit.write_text("8192\n")
     state = bed(tmp_path, 16)
     inotify.allow(state)
@@ -43,13 +44,15 @@ def test_sufficient_limit_is_unchanged(limit, tmp_path) -> None:
     assert limit.read_text() == "4096\n"
 
 
-def test_unraisable_limit_is_an_error(limit, tmp_path, monkeypatch, capsys) -> None:
+def test_unraisable_limit_is_an_error(
+    limit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(Path, "write_text", refuse)
     inotify.allow(bed(tmp_path, 8))
     assert f"{limit} is 128 and cannot be raised" in capsys.readouterr().out
 
 
-def refuse(self, data, *rest, real=Path.write_text, **more):
+def refuse(self: Path, data: str, real: Callable[[Path, str], int] = Path.write_text) -> int:
     if self == inotify.LIMIT:
         raise OSError(30, "Read-only file system")
-    return real(self, data, *rest, **more)
+    return real(self, data)

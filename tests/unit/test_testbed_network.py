@@ -58,30 +58,30 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_request_and_reply_are_forwarded(server) -> None:
+def test_request_and_reply_are_forwarded(server: str) -> None:
     answer = network.get(HERE, f"{server}/a/404?b=c", {"Authorization": "Bearer t"})
     assert answer == (404, b"/a/404?b=c Bearer t")
 
 
-def test_request_is_sent_again_after_429(busy_server) -> None:
+def test_request_is_sent_again_after_429(busy_server: tuple[str, list[int]]) -> None:
     """While an API server starts the storage of a new CustomResourceDefinition, it responds 429."""
     url, statuses = busy_server
     statuses += [429, 429, 200, 500]
     assert (network.get(HERE, url), statuses) == ((200, b""), [500])
 
 
-def test_request_is_not_sent_for_ever(busy_server) -> None:
+def test_request_is_not_sent_for_ever(busy_server: tuple[str, list[int]]) -> None:
     url, statuses = busy_server
     statuses += [429] * 11
     assert (network.get(HERE, url), statuses) == ((429, b""), [429])
 
 
 @pytest.mark.parametrize(("status", "expected"), [(200, True), (500, False)])
-def test_only_success_is_an_answer(status, expected, server) -> None:
+def test_only_success_is_an_answer(status: int, expected: bool, server: str) -> None:
     assert network.answers(HERE, f"{server}/{status}") is expected
 
 
-def test_slow_request_times_out(mute, monkeypatch) -> None:
+def test_slow_request_times_out(mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "ANSWER_TIMEOUT_S", 0.05)
     assert network.answers(HERE, f"{mute}/healthz") is False
 

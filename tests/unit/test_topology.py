@@ -1,16 +1,17 @@
 """From readings to the node, and findings about differences."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, facts, topology
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 
-TORUS = catalogue.lookup("trn2.48xlarge")
-assert TORUS is not None
+[TORUS] = [known for known in catalogue.all_types() if known.name == "trn2.48xlarge"]
 
 
 def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
@@ -26,7 +27,7 @@ def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
     )
 
 
-def changed(read: NodeFacts, device_id: int, **values: object) -> NodeFacts:
+def changed(read: NodeFacts, device_id: int, **values: Any) -> NodeFacts:
     return replace(read, devices=tuple(replace(d, **values) if d.device_id == device_id else d for d in read.devices))
 
 
@@ -34,7 +35,7 @@ def without(read: NodeFacts, *device_ids: int) -> NodeFacts:
     return replace(read, devices=tuple(d for d in read.devices if d.device_id not in device_ids))
 
 
-def build(read: NodeFacts, **labels: str) -> topology.Node:
+def build(read: NodeFacts, **labels: Any) -> topology.Node:
     return topology.build(read, NodeLabels(**labels))
 
 
@@ -43,7 +44,7 @@ def kinds(node: topology.Node) -> list[str]:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_healthy_node_has_no_finding(known) -> None:
+def test_healthy_node_has_no_finding(known: InstanceType) -> None:
     node = build(node_of(known.name))
     assert node.findings == ()
     assert [device.device_id for device in node.devices] == list(range(known.device_count))
@@ -51,7 +52,7 @@ def test_healthy_node_has_no_finding(known) -> None:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_links_are_symmetric(known) -> None:
+def test_links_are_symmetric(known: InstanceType) -> None:
     connected = {device.device_id: device.connected for device in build(node_of(known.name)).devices}
     assert all(one in connected[other] for one, others in connected.items() for other in others)
 
@@ -81,7 +82,7 @@ def test_missing_link_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_unknown_links_are_neither_up_nor_down(reading) -> None:
+def test_unknown_links_are_neither_up_nor_down(reading: Unread) -> None:
     node = build(changed(node_of(), 3, connected=reading))
     assert node.findings == ()
     assert node.devices[3].connected == frozenset()
@@ -149,7 +150,7 @@ def test_wrong_core_count_is_a_finding_and_kept() -> None:
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_unreadable_core_count_is_the_types(reading) -> None:
+def test_unreadable_core_count_is_the_types(reading: Unread) -> None:
     node = build(changed(node_of(), 2, core_count=reading))
     assert node.findings == ()
     assert node.devices[2].core_count == 8
@@ -161,7 +162,7 @@ def test_unknown_core_count_is_zero() -> None:
 
 
 def test_device_without_file_is_a_finding() -> None:
-    node = build(changed(node_of(), 5, node_present=False))
+    node = build(changed(node_of(), 5, device_file=False))
     assert kinds(node) == ["missing-device-file"]
     assert "/dev/neuron5" in node.findings[0].message
 
@@ -177,7 +178,7 @@ def test_dmi_is_believed_before_the_label() -> None:
 
 
 @pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
-def test_label_gives_the_type_without_dmi(product) -> None:
+def test_label_gives_the_type_without_dmi(product: str | None) -> None:
     node = build(replace(node_of(), product_name=product), instance_type="trn2.48xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert node.spec == TORUS
@@ -228,7 +229,9 @@ cores = st.sampled_from(list(Unread)) | st.integers(1, 16)
     st.sampled_from([known.name for known in catalogue.all_types()] + ["trn9.48xlarge", None]),
     st.dictionaries(st.integers(0, 20), st.tuples(readings, cores, st.booleans()), max_size=18),
 )
-def test_links_are_symmetric_for_any_input(name, read) -> None:
+def test_links_are_symmetric_for_any_input(
+    name: str | None, read: dict[int, tuple[tuple[int, ...] | Unread, int | Unread, bool]]
+) -> None:
     devices = tuple(
         DeviceFacts(i, core_count, connected, (243, i), present)
         for i, (connected, core_count, present) in sorted(read.items())

@@ -346,7 +346,8 @@ def test_allocation_of_a_replaced_node_is_ignored() -> None:
     reading = read_allocations(ultraserver(with_uids("uid-a", "uid-b", "uid-c", "uid-d").to_wire()))
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
     without = reading.without_predecessors_of("node-b", "uid-new")
-    assert (without.allocations, without.replaced) == ((), {each.allocation_id for each in reading.allocations})
+    assert without.allocations == ()
+    assert without.replaced == {each.allocation_id for each in reading.allocations}
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
 
 
@@ -359,7 +360,7 @@ def test_allocation_of_a_replaced_node_is_ignored() -> None:
         ("node-b", "uid-b", (), True),
     ],
 )
-def test_other_uid_is_another_node(node, uid, known, expected) -> None:
+def test_other_uid_is_another_node(node: str, uid: str, known: tuple[str, ...], expected: bool) -> None:
     assert replace(SLOT, node_uids=known).is_for(node, uid) is expected
 
 

@@ -56,11 +56,13 @@ PLAIN, WITH = objects(MANIFESTS), objects(MANIFESTS / "ultraserver")
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    return WITH["Deployment", NAME]["spec"]["template"]["spec"]
+    spec: dict[str, Any] = WITH["Deployment", NAME]["spec"]["template"]["spec"]
+    return spec
 
 
 @pytest.fixture
 def container(pod: dict[str, Any]) -> dict[str, Any]:
+    only: dict[str, Any]
     [only] = pod["containers"]
     return only
 

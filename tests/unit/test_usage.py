@@ -173,7 +173,7 @@ def test_any_text_is_a_sample_or_a_clear_error(text: str) -> None:
 
 @given(st.sets(st.integers(0, 63)))
 def test_ranges_name_each_number_once(numbers: set[int]) -> None:
-    named = []
+    named: list[int] = []
     for part in words.ranges(numbers, between=",", least=2).split(",") if numbers else []:
         first, _, last = part.partition("-")
         named += range(int(first), int(last or first) + 1)

@@ -13,13 +13,13 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from test_why_faults import broken, check_changes, report
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.inspect import cluster
 from neuron_dra.kube.config import KubeConfig
 from tests.support.cluster_faults import FAULTS, LAST, Fault
+from tests.unit.test_why_faults import broken, check_changes, report
 
 SEEDS = int(os.environ.get("NEURON_DRA_FAULTS", "60"))
 AT_ONCE = 20

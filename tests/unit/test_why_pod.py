@@ -124,10 +124,15 @@ def test_pod_that_can_move_is_named_with_its_new_node() -> None:
             "RuntimeRejects",
             "the node's runtime does not read /var/run/cdi, on node a",
         ),
+        (
+            [event("Failed", 'Error: failed to stat CDI host device "/dev/neuron5": no such file or directory')],
+            "DeviceFileMissing",
+            "/dev/neuron5 is missing on node a: check udev and the kernel log there",
+        ),
         ([event("Pulling", "image")], "Unknown", "unknown"),
         ([], "Unknown", "the snapshot has no events"),
     ],
-    ids=["driver", "unregistered", "cdi", "unrelated-event", "no-events"],
+    ids=["driver", "unregistered", "cdi", "no-file", "unrelated-event", "no-events"],
 )
 def test_kubelet_refusals_come_from_events(items: list[Obj], code: str, words: str) -> None:
     found = report([*started(), *items])

@@ -21,7 +21,7 @@ from tests.support.built_tools import ACTIONLINT, needs
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".github/workflows"
 WORKFLOWS = sorted(path.name for path in FOLDER.iterdir())
-CI: dict[str, Any] = yaml.safe_load((FOLDER / "ci.yaml").read_text())
+CI: dict[str | bool, Any] = yaml.safe_load((FOLDER / "ci.yaml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 

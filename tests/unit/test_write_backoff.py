@@ -44,7 +44,8 @@ WRITES: dict[str, Callable[[int], Action]] = {
 
 def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
     """Return the times of a write within an hour in which each plan has it."""
-    backoff, now, found = Backoff(DEFAULT_TIMING.writes), START, []
+    backoff, now = Backoff(DEFAULT_TIMING.writes), START
+    found: list[float] = []
     while now < START + datetime.timedelta(hours=1):
         action = make(len(found))
         due = backoff.due(action, now)
@@ -58,7 +59,9 @@ def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datet
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("after", [Backoff.refused, Backoff.written], ids=["refused", "without effect"])
-def test_ineffective_writes_are_limited(make, after) -> None:
+def test_ineffective_writes_are_limited(
+    make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]
+) -> None:
     """13.10: eight pods that a budget protects got 930 evictions in ten minutes."""
     found = tries(make, after)
     most = max(sum(begin <= other < begin + 600 for other in found) for begin in found)
@@ -134,9 +137,10 @@ def test_next_due_write_is_known() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
-def test_rejections_are_limited_in_any_order(steps) -> None:
+def test_rejections_are_limited_in_any_order(steps: list[tuple[str, bool, float]]) -> None:
     """13.10."""
-    backoff, now, refused = Backoff(DEFAULT_TIMING.writes), START, {}
+    backoff, now = Backoff(DEFAULT_TIMING.writes), START
+    refused: dict[str, list[datetime.datetime]] = {}
     for number, (name, is_refused, wait) in enumerate(steps):
         now += datetime.timedelta(seconds=wait)
         action = WRITES[name](number)

@@ -49,6 +49,10 @@ class DirectClient(KubeClient):
     ) -> None:
         pass
 
+    async def get_apart(self, path: str) -> bytes:
+        """GET a path; there are no connections."""
+        return await self.request("GET", path)
+
     async def _send(
         self,
         method: str,

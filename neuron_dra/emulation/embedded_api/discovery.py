@@ -8,6 +8,11 @@ from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
+def version(git_version: str) -> Obj:
+    major, minor, *_ = git_version.removeprefix("v").split(".")
+    return {"major": major, "minor": minor, "gitVersion": git_version, "platform": "python"}
+
+
 def core_versions() -> Obj:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 

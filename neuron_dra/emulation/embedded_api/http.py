@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import itertools
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
 _MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
 _LONGEST_WATCH_S = 1800.0
 _LARGEST_BODY = 3 * 1024 * 1024  # bytes, as the real server's limit
-_VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+embedded", "platform": "python"}
+_VERSION = "v1.37.0+embedded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Handler:
         self.answering = asyncio.Event()
         self.answering.set()
         self.log: list[Request] = []
+        self.versions: Iterator[str] = itertools.repeat(_VERSION)
         self._registry = registry
         self._store = store
         self._watches = watches
@@ -143,7 +145,7 @@ class Handler:
         body: Obj | None
         match parts:
             case ["version"]:
-                body = _VERSION
+                body = discovery.version(next(self.versions))
             case ["api"]:
                 body = discovery.core_versions()
             case ["apis"]:

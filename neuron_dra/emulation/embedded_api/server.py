@@ -11,6 +11,7 @@ The object's methods act directly, without HTTP, faults or the request log; prog
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 import time
 from collections.abc import Callable
@@ -251,6 +252,10 @@ class EmbeddedApi:
         By plural: `api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}`.
         """
         return self._dropper.paths
+
+    def answer_versions(self, *versions: str) -> None:
+        """Answer /version with these in turn for ever, as servers of several releases behind one address do."""
+        self._handler.versions = itertools.cycle(versions)
 
     def execute_with(self, run: Run) -> None:
         """Serve pods/exec: `run` gets namespace, pod, container and command, and returns the program's output."""

@@ -10,10 +10,10 @@ from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.prepare.kubelet import Registration
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import PublishState
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.watch import UltraServerWatch

@@ -23,10 +23,10 @@ from neuron_dra.core import telemetry
 from neuron_dra.core.in_use import ListedPod
 from neuron_dra.core.telemetry import WHO, DeviceCounters, User, Users
 from neuron_dra.core.topology import Node
+from neuron_dra.node.hardware import helper
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.publish import sysfs_helper
-from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
 from neuron_dra.node.timing import CounterTiming
 
 log = logging.getLogger(__name__)
@@ -179,10 +179,10 @@ class Telemetry(Collector):
         """End the helper process."""
         await self._reader.abandon()
 
-    async def _read(self) -> sysfs_helper.Raw | None:
+    async def _read(self) -> helper.Raw | None:
         now = asyncio.get_running_loop().time()
         self._own = {unit: until for unit, until in self._own.items() if until > now}
-        if sysfs_helper.CLASS in self._own:
+        if helper.CLASS in self._own:
             return None
         left_out = {*self._own, *self._hanging()}
         try:
@@ -192,7 +192,7 @@ class Telemetry(Collector):
                 await self._reader.search(self._timing.deadline_s, left_out)
                 log.warning("the counters of the devices were read too slowly")
         except Overdue as err:
-            unit = sysfs_helper.unit_of(err.path or sysfs_helper.CLASS)
+            unit = helper.unit_of(err.path or helper.CLASS)
             self._own[unit] = asyncio.get_running_loop().time() + self._timing.probe_s
             log.warning("a read of a counter hangs; its device has no counters for now", extra={"path": err.path})
         except OSError as err:

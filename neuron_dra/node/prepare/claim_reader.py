@@ -26,17 +26,24 @@ class ClaimReader:
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read and decode a claim, without a cache. Raises ClaimError, ApiError."""
+        claim = await self._read(ref)
+        if wire.must_load(claim):  # this imports modules, which would block the event loop
+            return await asyncio.to_thread(wire.to_core, claim, ref)
+        return wire.to_core(claim, ref)
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        """Read which devices a claim has; its configuration is left out. Raises ClaimError, ApiError."""
+        return wire.allocation(await self._read(ref), ref)
+
+    async def _read(self, ref: ClaimRef) -> wire.ResourceClaim:
         try:
             raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=self._timing.get_s)
         except NotFound as err:
             raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist", status=404) from err
         try:
-            claim = wire.decode_claim(raw)
+            return wire.decode_claim(raw)
         except ClaimError as err:  # perhaps a proxy's reply; the next may be the API server's
             raise Unavailable(str(err)) from err
-        if wire.must_load(claim):  # this imports modules, which would block the event loop
-            return await asyncio.to_thread(wire.to_core, claim, ref)
-        return wire.to_core(claim, ref)
 
     async def find(self, ref: ClaimRef) -> wire.ResourceClaim | None:
         """Return the claim as the API server has it, or None if it is gone or another one has its name.

@@ -7,12 +7,12 @@ not start. A file is never written in place, so a running container keeps the on
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from neuron_dra.core import metadata
 from neuron_dra.core.claims import PreparedClaim
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, replace_unsynced
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, replace
 
 log = logging.getLogger(__name__)
 
@@ -24,18 +24,11 @@ class MetadataFiles:
         self._folder = cdi_root / metadata.FOLDER
         self._files = files
 
-    def write(self, claim: PreparedClaim, *, sync: bool) -> None:
-        """Write all files of a claim; without `sync` the caller must call `sync` before they count."""
+    def write(self, claim: PreparedClaim) -> None:
+        """Write all files of a claim."""
         for name, data in metadata.files(claim).items():
             self._files.make_folder(self._folder, 0o755)
-            replace_unsynced(self._files, self._folder / name, data, 0o644)
-        if sync:
-            self.sync([claim])
-
-    def sync(self, claims: Iterable[PreparedClaim]) -> None:
-        """Flush the folder, if one of `claims` has files in it."""
-        if any(claim.metadata for claim in claims):
-            self._files.sync_folder(self._folder)
+            replace(self._files, self._folder / name, data, 0o644)
 
     def are_complete(self, claim: PreparedClaim) -> bool:
         """Return whether all files of a claim are there, unaltered."""

@@ -32,6 +32,7 @@ class PreparedClaims:
         self.claims: dict[str, PreparedClaim] = {}  # by UID
         self.tag: Tag | None = None
         self.damaged: str | None = None  # why the checkpoint cannot be read
+        self.unflushed: str | None = None  # why the disk may not have what was written
         self.changed = Signal(then)
         self.order = asyncio.Lock()
         self.worker = Worker("claims")
@@ -41,6 +42,8 @@ class PreparedClaims:
         try:
             self._take(await self.worker.do(self.store.open))
         except CheckpointDamaged as err:
+            outlived = self.store.outlived
+            self.tag = outlived.tag if outlived is not None else None
             self.found_damaged(err)
 
     async def known(self, uid: str) -> PreparedClaim | None:
@@ -49,6 +52,14 @@ class PreparedClaims:
             return None
         async with self.order:
             return await self.worker.do(self.store.known, uid)
+
+    async def write_anew(self) -> None:
+        """Write and flush everything again, unless the checkpoint is damaged. Raises OSError, TimeoutError."""
+        async with self.order:
+            if self.damaged is None:
+                current = await self._unless_damaged(self.store.write_anew)
+                if current is not None:
+                    self._take(current)
 
     async def repair(self) -> list[ClaimRef]:
         """Rewrite missing CDI files, and read what another process prepared. Raises OSError, TimeoutError."""
@@ -104,6 +115,14 @@ class PreparedClaims:
     def drop(self, uid: str) -> None:
         """Remove a claim whose removal was committed."""
         self._put({other: claim for other, claim in self.claims.items() if other != uid})
+
+    def flush_failed(self, err: OSError) -> None:
+        """Record that the disk may not have what was written; nothing new is prepared until it has."""
+        self.unflushed = str(err)
+
+    def flushed(self) -> None:
+        """Record that the disk has what was written."""
+        self.unflushed = None
 
     def found_damaged(self, err: CheckpointDamaged) -> None:
         """Record that the checkpoint cannot be read."""

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 from neuron_dra.core import backoff
-from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.members import Cores
 from neuron_dra.errors import ApiError, ClaimError, NotFound
 from neuron_dra.node.metrics import Metrics
-from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.specs import Spec
 from neuron_dra.node.prepare.store import Decide
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
+
+
+class Claims(Protocol):
+    """The API server's claims, as ClaimReader reads them."""
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        """Read a claim. Raises ClaimError, ApiError."""
+
+    def allocated(self) -> AsyncIterator[Claim]:
+        """Yield the reserved claims that have devices of this node. Raises ApiError."""
 
 
 class Recovery:
@@ -31,7 +41,7 @@ class Recovery:
     def __init__(
         self,
         prepared: PreparedClaims,
-        claims: ClaimReader,
+        claims: Claims,
         decide: Decide,
         adopt: Callable[[Claim], PreparedClaim],
         ready: Callable[[], Awaitable[object]],
@@ -80,9 +90,8 @@ class Recovery:
     async def _collect(self) -> dict[str, PreparedClaim]:
         copy = await asyncio.to_thread(self._store.last_good)
         specs = await asyncio.to_thread(self._store.specs)
-        if copy is not None and copy.boot_id != self._store.boot_id and not specs:
-            return {}  # the loss happened before anything was prepared in this boot
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
+        claims |= self._prepared.claims  # of this process: the file may have become older under it
         allocated = {claim.ref.uid: claim async for claim in self._claims.allocated()}
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
             # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuron_dra.core import cdi
-from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.node.files import Files
 
 log = logging.getLogger(__name__)
@@ -20,10 +20,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The contents of one of our CDI files: its claim, and the names of its devices."""
+    """The contents of one of our CDI files: its claim, the names of its devices, and the Neuron devices behind them."""
 
     ref: ClaimRef
     devices: tuple[str, ...]
+    device_ids: tuple[int, ...] = ()
 
 
 def uids(files: Files, cdi_root: Path) -> list[str]:
@@ -41,7 +42,13 @@ def read(files: Files, path: Path, uid: str) -> Spec | None:
     parts = cdi.annotated_ref(document)
     if parts is None or parts[2] != uid:
         return None
-    return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
+    return Spec(ClaimRef(*parts), cdi.device_names(document, uid), cdi.device_ids(document))
+
+
+def adopted(spec: Spec) -> PreparedClaim:
+    """Return a claim that holds all that its file adds to containers."""
+    devices = [PreparedDevice("", "", name, spec.device_ids, (), {}) for name in spec.devices]
+    return PreparedClaim(spec.ref, tuple(devices), adopted=True)
 
 
 def written(claims: Iterable[PreparedClaim], write: Callable[[PreparedClaim], bool]) -> list[ClaimRef]:

@@ -10,20 +10,22 @@ import contextlib
 import functools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi
-from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core import cdi, decision
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
 from neuron_dra.errors import CheckpointDamaged
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, sweep, write_atomically
+from neuron_dra.node import files as disk
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked
 from neuron_dra.node.prepare import specs
+from neuron_dra.node.prepare.checkpoint_file import CheckpointFile
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.specs import Spec
@@ -32,20 +34,7 @@ from neuron_dra.node.timing import DEFAULT_TIMING
 log = logging.getLogger(__name__)
 
 _LOCK_S: Final = DEFAULT_TIMING.prepare.lock_s
-CHECKPOINT: Final = "checkpoint.json"
-LAST_GOOD: Final = "checkpoint.json.bak"
 INVENTORY: Final = "inventoryTaken"
-DAMAGED: Final = "checkpoint.json.damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The checkpoint file as it was read or written last, under the lock."""
-
-    stamp: Stamp | None
-    raw: bytes
-    checkpoint: Checkpoint
-
 
 Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
 
@@ -56,20 +45,34 @@ class Store:
     In a rolling update two processes use the same folders, so what was read before the lock is read again under it.
     """
 
-    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files, lock_s: float = _LOCK_S) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        cdi_root: Path,
+        boot_id: str,
+        files: Files,
+        lock_s: float = _LOCK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the same in all processes of a boot."""
+        self._clock = clock
         self._cdi_root = cdi_root
         self._boot_id = boot_id
         self._files = files
+        self._checkpoint = CheckpointFile(folder, boot_id, files)
         self._metadata = MetadataFiles(cdi_root, files)
         self._locked = functools.partial(locked, folder / "serialize.lock", timeout_s=lock_s)
-        self._seen: _Seen | None = None
         self._opened: Mark | None = None  # None if the checkpoint was damaged
 
     @property
     def cdi_root(self) -> Path:
         """The folder that the container runtime reads."""
         return self._cdi_root
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the checkpoint."""
+        return self._checkpoint.folder
 
     @property
     def boot_id(self) -> str:
@@ -81,24 +84,49 @@ class Store:
 
         Raises CheckpointDamaged; the damaged file is then kept beside the checkpoint until `rebuild` is called.
         """
-        self._files.make_folder(self._folder, 0o750)
+        self._checkpoint.make_folder()
         self._files.make_folder(self._cdi_root, 0o755)
         with self._locked():
-            current = self._read(former_boot_too=True)
+            current = self._checkpoint.open()
             if current.boot_id != self._boot_id:
-                if current.claims:
-                    log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
-                current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
-                current = current.with_withdrawals(Withdrawals())
-                self._write(current)
-            elif current.extra.get(INVENTORY) is True and self._others_files(current):
-                extra = {name: value for name, value in current.extra.items() if name != INVENTORY}
-                current = Checkpoint(current.boot_id, current.claims, extra)
-                self._write(current)
+                current = self._rebooted(current)
+            else:
+                current = self._with_traces(current)
+                self._checkpoint.settle(current)
             self._sweep(current)
             specs.written(current.claims.values(), self._write_missing_spec)
             self._opened = current.withdrawals.mark
             return current
+
+    def _rebooted(self, former: Checkpoint) -> Checkpoint:
+        """Begin a boot: forget the claims of `former`. Their files go first: they do not say of which boot they are."""
+        if former.claims:
+            log.info("the node was rebooted: nothing is prepared", extra={"claims": len(former.claims)})
+        current = replace(former.without_claims(), boot_id=self._boot_id)
+        current = replace(current, extra={**current.extra, INVENTORY: True})
+        self._sweep(current)
+        self._checkpoint.forget_copies()
+        self._write(current)
+        self._checkpoint.forget_copies()  # the checkpoint of the former boot became the last good one
+        return current
+
+    def _with_traces(self, current: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with what CDI files show that it does not have.
+
+        One of ours without a claim is of a call that did not end, or of a claim that the disk has lost. Its claim is
+        adopted: it holds its devices until the kubelet prepares it again or unprepares it. A file that is not ours asks
+        for another inventory.
+        """
+        found = {uid: spec for uid, spec in self.specs().items() if uid not in current.claims}
+        lost = {uid: specs.adopted(spec) for uid, spec in found.items() if spec is not None}
+        for claim in lost.values():
+            log.warning(
+                "adopted a claim that has only a CDI file", extra={"claim": str(claim.ref), "uid": claim.ref.uid}
+            )
+        current = current.with_claims(lost)
+        if current.extra.get(INVENTORY) is True and None in found.values():
+            current = replace(current, extra={name: v for name, v in current.extra.items() if name != INVENTORY})
+        return current
 
     def known(self, uid: str) -> PreparedClaim | None:
         """Return a prepared claim, with its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
@@ -114,25 +142,31 @@ class Store:
 
         True only while the checkpoint is the file that was read last. A hint: `prepare_all` checks again in any case.
         """
-        seen = self._seen
-        if seen is None or uid in seen.checkpoint.claims:
-            return False
-        try:
-            return seen.stamp is not None and self._files.stamp(self._folder / CHECKPOINT) == seen.stamp
-        except OSError:
-            return False
+        seen = self._checkpoint.seen
+        return seen is not None and uid not in seen.claims and self._checkpoint.is_unchanged()
 
     def mark(self) -> Mark:
         """Return the mark of a prepare that begins now, without the lock; a later withdrawal ends that prepare.
 
         The file is read only if another process has written it. A damaged one is found later, under the lock.
         """
-        seen = self._seen
-        with contextlib.suppress(OSError, CheckpointDamaged):
-            if seen is None or self._files.stamp(self._folder / CHECKPOINT) != seen.stamp:
-                raw = self._files.read(self._folder / CHECKPOINT)
-                return checkpoints.decode(raw).withdrawals.mark if raw is not None else Mark()
-        return seen.checkpoint.withdrawals.mark if seen is not None else Mark()
+        return self._checkpoint.mark()
+
+    def flush(self) -> None:
+        """Flush what was written, without the lock: no call waits for it. Raises OSError."""
+        self._checkpoint.flush()
+
+    def write_anew(self) -> Checkpoint:
+        """Write and flush everything again, after a flush has failed. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            current = self._read()
+            self._checkpoint.write_anew(current)
+            return current
+
+    @property
+    def outlived(self) -> Checkpoint | None:
+        """What outlives a boot, as it was flushed last."""
+        return self._checkpoint.outlived()
 
     def prepare_all(
         self, marked: Sequence[tuple[Claim, Mark | None]], decide: Decide
@@ -159,8 +193,6 @@ class Store:
             ]
             if fresh:
                 try:
-                    self._metadata.sync(fresh.values())
-                    self._files.sync_folder(self._cdi_root)
                     self._write(current.with_claims(fresh))
                 except OSError as err:
                     for uid in fresh:
@@ -177,13 +209,14 @@ class Store:
         present = current.claims.get(uid)
         try:
             if present is not None and not present.adopted:
+                decision.refuse_new_allocation(present, claim)
                 self._write_missing_spec(present)
                 return present
             prepared = decide(claim, [*current.claims.values(), *fresh.values()])
         except Exception as err:  # an error of one claim must not affect the others
             return err
         try:
-            self._write_spec(prepared, sync=False)
+            self._write_spec(prepared)
         except OSError as err:
             self._undo_spec(uid)
             return err
@@ -204,7 +237,7 @@ class Store:
         with self._locked():
             current = self._read()
             # Also for a claim that is not prepared: another process may be about to prepare it.
-            self._write(current.withdrawing(uids))
+            self._write(current.withdrawing(uids, int(self._clock())))
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
@@ -226,7 +259,7 @@ class Store:
             current = self._read()
             gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
             if gone:
-                current = current.withdrawing(claim.ref.uid for claim in gone)
+                current = current.withdrawing((claim.ref.uid for claim in gone), int(self._clock()))
                 self._write(current)
                 for claim in gone:
                     value_of(self._removed(claim.ref.uid, claim))
@@ -269,12 +302,8 @@ class Store:
             return current
 
     def last_good(self) -> Checkpoint | None:
-        """Return the previous checkpoint, of any boot; None if there is none or it cannot be read."""
-        raw = self._files.read(self._folder / LAST_GOOD)
-        try:
-            return checkpoints.decode(raw) if raw is not None else None
-        except CheckpointDamaged:
-            return None
+        """Return the newest copy of the checkpoint, of any boot; None if there is none or it cannot be read."""
+        return self._checkpoint.last_good()
 
     def specs(self) -> dict[str, Spec | None]:
         """Return the contents of the claims' CDI files, by UID; None for a file that does not name its claim."""
@@ -291,7 +320,10 @@ class Store:
         with self._locked():
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
-            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).doubting().with_tag(tag)
+            rebuilt = Checkpoint(self._boot_id, claims).doubting().with_tag(tag)
+            if self.outlived is not None:
+                rebuilt = replace(rebuilt, extra=self.outlived.extra)
+            rebuilt = replace(rebuilt, extra={**rebuilt.extra, INVENTORY: True})
             # Earlier withdrawals are lost; the new era rejects every prepare that began before.
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
             for claim in claims.values():
@@ -303,45 +335,19 @@ class Store:
 
     # Inside the lock.
 
-    def _read(self, *, former_boot_too: bool = False) -> Checkpoint:
-        raw = self._files.read(self._folder / CHECKPOINT)
-        if raw is None:
-            for witness in (LAST_GOOD, DAMAGED):
-                if self._files.read(self._folder / witness) is not None:
-                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} shows that there was one")
-            return Checkpoint(self._boot_id)
-        try:
-            current = self._decoded(raw)
-        except CheckpointDamaged:
-            self._files.rename(self._folder / CHECKPOINT, self._folder / DAMAGED)
-            self._files.sync_folder(self._folder)
-            raise
-        if current.boot_id != self._boot_id and not former_boot_too:
-            return Checkpoint(self._boot_id, extra=current.extra)
-        return current
-
-    def _decoded(self, raw: bytes) -> Checkpoint:
-        """Decode the checkpoint's bytes; unchanged bytes return the checkpoint that was decoded last."""
-        stamp = self._files.stamp(self._folder / CHECKPOINT)
-        seen = self._seen
-        current = seen.checkpoint if seen is not None and seen.raw == raw else checkpoints.decode(raw)
-        self._seen = _Seen(stamp, raw, current)
-        return current
+    def _read(self) -> Checkpoint:
+        return self._checkpoint.read()
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        raw = checkpoints.encode(checkpoint)
-        path = self._folder / CHECKPOINT
-        write_atomically(self._files, path, raw, 0o600, keep=self._folder / LAST_GOOD)
-        self._seen = _Seen(self._files.stamp(path), raw, checkpoint)
+        self._checkpoint.write(checkpoint)
 
     def _spec_path(self, uid: str) -> Path:
         return self._cdi_root / cdi.file_name(uid)
 
-    def _write_spec(self, claim: PreparedClaim, *, sync: bool = True) -> None:
+    def _write_spec(self, claim: PreparedClaim) -> None:
         self._files.make_folder(self._cdi_root, 0o755)
-        self._metadata.write(claim, sync=sync)
-        write = write_atomically if sync else replace_unsynced
-        write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
+        self._metadata.write(claim)
+        disk.replace(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
         spec = self._files.read(self._spec_path(claim.ref.uid)) or b""
@@ -355,12 +361,6 @@ class Store:
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
                 self._metadata.remove(uid)
-
-    def _others_files(self, current: Checkpoint) -> bool:
-        """Return whether there are CDI files of claims that another driver prepared since this one last ran."""
-        return any(
-            uid not in current.claims and self._spec_of(uid) is None for uid in specs.uids(self._files, self._cdi_root)
-        )
 
     def _is_free(self, uid: str, current: Checkpoint) -> bool:
         """Return whether a claim was unprepared since `open`, and no driver has prepared it since then."""
@@ -379,7 +379,7 @@ class Store:
             if leftover or self._is_orphan(name, current):
                 specs.remove_leftover(self._files, self._cdi_root / name)
         self._metadata.sweep(current.claims)
-        sweep(self._files, self._folder / CHECKPOINT)
+        self._checkpoint.sweep()
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:
         """Return whether a CDI file has no held claim, or is another driver's file of a claim that we prepared."""

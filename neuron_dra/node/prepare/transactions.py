@@ -1,6 +1,7 @@
 """Preparing and unpreparing claims: one transaction each, with the store's checkpoint as its only commit point.
 
     prepare    GET and decode, then under the lock: decide, write the CDI file, write the checkpoint; only then reply
+    again      the earlier result; where a claim can be allocated anew under its UID, GET and compare first
     unprepare  under the lock: write the checkpoint, then remove the CDI file
 
 Transactions that wait for the lock share one commit: sixteen claims of sixteen pods cost one write of the checkpoint.
@@ -17,7 +18,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from neuron_dra.core import backoff
+from neuron_dra.core import backoff, decision
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.withdrawals import Mark, refusal
 from neuron_dra.errors import (
@@ -44,6 +45,9 @@ class Admission(Protocol):
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read a claim that is to be prepared here. Raises ClaimError, ApiError."""
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        """Read which devices a prepared claim has now. Raises ClaimError, ApiError."""
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
@@ -127,10 +131,12 @@ class Transactions:
         mark = self.prepared.store.mark()
         self._reject_while_damaged(ref)
         try:
-            known = await self.prepared.known(ref.uid)
+            until = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
+            known = await self._known(ref, until)
             if known is not None:
                 return known
-            prepared = await self._commit_when_free(ref, mark)
+            self._reject_while_unflushed(ref)
+            prepared = await self._commit_when_free(ref, mark, until)
         except CheckpointDamaged as err:
             self.prepared.found_damaged(err)
             self._reject_while_damaged(ref)
@@ -138,24 +144,42 @@ class Transactions:
         self.prepared.hold(prepared)
         return prepared
 
-    async def _commit_when_free(self, ref: ClaimRef, mark: Mark) -> PreparedClaim:
-        """Commit a claim; if another claim holds one of its devices, wait until that one is unprepared.
+    async def _known(self, ref: ClaimRef, until: float) -> PreparedClaim | None:
+        """Return the earlier result of a claim, if it has one that is still right. Raises ClaimError, ApiError.
 
-        This happens when a pod is deleted without a grace period and another replaces it: the scheduler allocates the
-        device again before the kubelet has ended the container.
+        The kubelet forgets that a claim is prepared when it restarts. A pod that was deleted by force meanwhile may
+        have left the claim to another, allocated anew. A claim that Kubernetes made for a pod ends with it instead.
         """
-        fetch_until = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
-        wait = DeviceWait(
+        known = await self.prepared.known(ref.uid)
+        if known is None or known.of_its_pod:
+            return known
+        claim = await self._fetched(self._admission.allocation, ref, self._wait(ref), until)
+        known = await self.prepared.known(ref.uid)  # again: it may have been unprepared during the request
+        if known is not None:
+            decision.refuse_new_allocation(known, claim)
+        return known
+
+    def _wait(self, ref: ClaimRef) -> DeviceWait:
+        return DeviceWait(
             self.prepared,
             lambda: ref.uid in self._withdrawn,
             lambda: self._stopping,
             self._device_wait_s,
             self._timing.look_again_s,
         )
+
+    async def _commit_when_free(self, ref: ClaimRef, mark: Mark, until: float) -> PreparedClaim:
+        """Commit a claim; if another claim holds one of its devices, wait until that one is unprepared.
+
+        This happens when a pod is deleted without a grace period and another replaces it: the scheduler allocates the
+        device again before the kubelet has ended the container.
+        """
+        wait = self._wait(ref)
         is_logged = False
         while True:
-            claim = await self._fetched(ref, wait, fetch_until)
+            claim = await self._fetched(self._admission.fetch, ref, wait, until)
             self._reject_while_damaged(ref)
+            self._reject_while_unflushed(ref)
             if ref.uid in self._withdrawn:
                 raise refusal(ref)
             seen = self.prepared.changed.count
@@ -171,13 +195,15 @@ class Transactions:
                 assert prepared is not None  # noqa: S101 - the store gives a claim or an error
                 return prepared
 
-    async def _fetched(self, ref: ClaimRef, wait: DeviceWait, until: float) -> Claim:
+    async def _fetched(
+        self, read: Callable[[ClaimRef], Awaitable[Claim]], ref: ClaimRef, wait: DeviceWait, until: float
+    ) -> Claim:
         """Read a claim; retry while the API server fails or limits the rate. Raises ClaimError, ApiError."""
         waits = backoff.delays(*self._timing.fetch_retry_s, random.random)
         forbidden = 0
         while True:
             try:
-                return await self._admission.fetch(ref)
+                return await read(ref)
             except (TooManyRequests, Unavailable, Forbidden) as err:
                 forbidden += isinstance(err, Forbidden)
                 if forbidden >= FORBIDDEN_TRIES:
@@ -203,6 +229,14 @@ class Transactions:
     def _reject_while_damaged(self, ref: ClaimRef) -> None:
         if self.prepared.damaged is not None:
             raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged})")
+
+    def _reject_while_unflushed(self, ref: ClaimRef) -> None:
+        if self.prepared.unflushed is not None:
+            raise ClaimError(
+                f"claim {ref}: the node's disk did not keep what was written ({self.prepared.unflushed}), so nothing "
+                "new is prepared; the plugin writes it again, and the kubelet tries again. Check the disk of the "
+                "kubelet's folder"
+            )
 
     def _pause(self, err: ApiError, usual_s: float) -> float:
         """Return the seconds to wait before a retry; Retry-After counts up to a limit."""

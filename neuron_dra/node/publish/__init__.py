@@ -1,1 +1,1 @@
-"""Publishes the node's ResourceSlices: reads the hardware, decides what changed, writes."""
+"""Publishes the node's ResourceSlices: decides what changed, writes."""

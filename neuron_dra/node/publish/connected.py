@@ -8,15 +8,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from neuron_dra.core import connected, devices, divided, names, partitions, slices, versions
+from neuron_dra.core import connected, devices, divided, linked, names, partitions, server_gate, slices, versions
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.divided import Division, Leaving
+from neuron_dra.core.server_gate import Gate
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import DEVICE_CLASSES
+from neuron_dra.node import version
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
@@ -52,9 +54,13 @@ class ConnectedSets:
         self._files = files
         self._disk = Worker("connected sets")
         self._marker: bool | None = None  # None until it is read
-        self._made: tuple[Node, bool, Division | None] | None = None
+        self._made: tuple[Node, bool, frozenset[linked.Pair], Division | None] | None = None
+        self._links = linked.Links()
+        self._followed: Node | None = None
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
-        self.look_at: float | None = None  # when to check again
+        self._look_at: float | None = None  # when to check again
+        self._gate: Gate | None = None  # None until the first question
+        self._gate_timing = timing.server
         self._first_s, self._longest_s = timing.sets_check_s
         self._wait_s = self._first_s
         self._kubelet = ""  # its version at the last check
@@ -65,6 +71,14 @@ class ConnectedSets:
         """What an UltraServer's node publishes: the setting, except that only counters allow both."""
         shape = self._settings.ultraserver_devices
         return "node" if shape == "both" and not self.on else shape
+
+    @property
+    def look_at(self) -> float | None:
+        """When to check again, or a link that was down may count as up."""
+        if self._look_at is None:
+            return None
+        ask_at = self._gate.ask_at if self._gate is not None else None
+        return min(at for at in (self._look_at, ask_at, self._links.look_at) if at is not None)
 
     @property
     def _path(self) -> Path:
@@ -83,8 +97,10 @@ class ConnectedSets:
         wanted = self._settings.connected_sets
         in_play = self._marker or divided.is_in_play(published, prepared)
         if not wanted and not in_play:
-            self.look_at = None
+            self._look_at, self._links, self._followed = None, linked.Links(), None
             return False
+        if wanted:
+            await self._ask(published)
         await self._check(pool, wanted=wanted)
         if self.on and not self._marker:
             try:
@@ -93,14 +109,34 @@ class ConnectedSets:
             except OSError as err:
                 self.why_not = f"{self._path} cannot be written: {err}"
                 self._events.post("Warning", EVENT, f"connected sets of devices are not published: {self.why_not}")
-                self.look_at = asyncio.get_running_loop().time() + self._first_s
+                self._look_at = asyncio.get_running_loop().time() + self._first_s
         return self._publisher.keeps_counters is True and (self.on or in_play)
+
+    async def _ask(self, published: Collection[Wire]) -> None:
+        """Ask the API server for its version as often as that is due."""
+        oldest = self._settings.oldest_release
+        if oldest is None or self._kubelet_refuses:
+            return
+        settled = divided.is_settled(published)
+        gate = self._gate or Gate(is_open=settled)
+        while asyncio.get_running_loop().time() >= gate.ask_at:
+            found = await version.asked_apart(self._client)
+            now = asyncio.get_running_loop().time()
+            is_plain = bool(published) and not settled
+            gate = server_gate.answered(gate, now, found, oldest, is_plain=is_plain, timing=self._gate_timing)
+        if self._gate is not None and gate.reason != self._gate.reason:
+            self._look_at = None
+        self._gate = gate
+
+    @property
+    def _kubelet_refuses(self) -> str:
+        return connected.why_not_kubelet(versions.parse(self._node.kubelet_version))
 
     async def _check(self, pool: slices.Pool, *, wanted: bool) -> None:
         """Look again, if it is time, whether the node may publish connected sets. Raises ApiError."""
         now = asyncio.get_running_loop().time()
         kubelet, self._kubelet = self._kubelet, self._node.kubelet_version
-        is_early = self.look_at is not None and now < self.look_at and kubelet == self._kubelet
+        is_early = self._look_at is not None and now < self._look_at and kubelet == self._kubelet
         if is_early and (self._publisher.keeps_counters or not self.on):
             return
         why = await self._find_out(pool) if wanted else ""
@@ -112,11 +148,11 @@ class ConnectedSets:
                 log.warning("connected sets of devices are not published", extra={"reason": why})
         self._wait_s = min(2 * self._wait_s, self._longest_s) if why and why == self.why_not else self._first_s
         self.why_not = why
-        self.look_at = now + (self._wait_s if why else self._longest_s)
+        self._look_at = now + (self._wait_s if why else self._longest_s)
 
     async def _find_out(self, pool: slices.Pool) -> str:
         """Return why connected sets must not be published; what costs no request is checked first. Raises ApiError."""
-        why = connected.why_not_kubelet(versions.parse(self._node.kubelet_version))
+        why = self._kubelet_refuses or (self._gate.reason if self._gate is not None else "")
         why = why or connected.why_not_class(await self._device_class())
         if not why and not self._publisher.keeps_counters:
             await self._publisher.learn_counters(pool)
@@ -134,16 +170,27 @@ class ConnectedSets:
 
     def division(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""
-        if self._made is None or self._made[0] is not node or self._made[1] is not self.on:
-            self._made = (node, self.on, self._divide(node, offered))
-        return self._made[2]
+        self._follow_links(node)
+        up = self._links.up
+        if self._made is None or self._made[0] is not node or self._made[1:3] != (self.on, up):
+            self._made = (node, self.on, up, self._divide(node, offered))
+        return self._made[3]
+
+    def _follow_links(self, node: Node) -> None:
+        """Take over the links of a new reading, and those that have been well for long enough."""
+        now = asyncio.get_running_loop().time()
+        is_due = self._links.look_at is not None and now >= self._links.look_at
+        if node is not self._followed or is_due:
+            hold_s = self._settings.unhealthy_device_hold_seconds
+            self._links, self._followed = linked.followed(self._links, node, now, hold_s), node
 
     def _divide(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
-        found = partitions.partitioned(node, offered, sizes=self._settings.connected_sizes_wanted)
+        sizes_wanted = self._settings.connected_sizes_wanted
+        found = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up)
         if found is None:
             return None
         if self.on and found.left_out:
-            sizes, limit = ", ".join(found.left_out), partitions.DEVICES_AT_MOST
+            sizes, limit = ", ".join(found.left_out), partitions.devices_at_most(node.spec)
             log.info("sizes are left out: a node publishes few devices", extra={"sizes": sizes, "limit": limit})
         wanted = {device.name for device in offered}
         return Division(

@@ -17,11 +17,11 @@ from neuron_dra.core import backoff, health, names, slices
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.publish import Published, SlicePublisher
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
@@ -225,6 +225,7 @@ class Publishing:
         why = self._device_plugin.why(node)
         refuse = self._settings.device_plugin_coexistence == "refuse"
         self._reports.device_plugin(why, refuse=refuse)
+        self._reports.pods_unlisted(self._device_plugin.unlisted)
         if why and refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""

@@ -9,11 +9,11 @@ from neuron_dra.core.members import is_partition
 from neuron_dra.errors import ApiError, NeuronDraError
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.node.event_queue import EventQueue
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Reports:
         self._events = events
         self._metrics = metrics
         self._logged: dict[str, health.DeviceHealth] = {}
+        self._unlisted = ""
         self.unhealthy: frozenset[str] = frozenset()
 
     def device_health(self) -> None:
@@ -113,6 +114,13 @@ class Reports:
         if why:
             text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")
             self._events.post("Warning", "NeuronDevicePluginAlive", text)
+
+    def pods_unlisted(self, why: str) -> None:
+        """Report that the kubelet's pods cannot be listed: once, and again after it was possible."""
+        if why and not self._unlisted:
+            text = f"{why}. So it is not known whether pods have devices of a Neuron device plugin that is gone"
+            self._events.post("Warning", "NeuronPodsNotListed", text)
+        self._unlisted = why
 
     def published(self, result: Published) -> None:
         """Report a publish."""

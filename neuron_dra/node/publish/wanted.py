@@ -12,10 +12,10 @@ from neuron_dra.core import checkpoint, devices, divided, limits, publication, s
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.publish import SlicePublisher
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.settings import PluginSettings

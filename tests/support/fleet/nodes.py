@@ -15,8 +15,8 @@ from neuron_dra.core.catalogue import lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch

@@ -100,6 +100,8 @@ argocd.argoproj.io/hook: Skip
 - name: KUBELET_POD_RESOURCES_SOCKET
   value: {{ printf "%s/pod-resources/kubelet.sock" .kubeletRootDir | quote }}
 {{- end }}
+- name: HOST_DEV
+  value: /host/dev
 - name: BOOT_ID_FILE
   value: /host/boot_id
 - name: HEALTHCHECK_PORT
@@ -142,6 +144,10 @@ argocd.argoproj.io/hook: Skip
 {{- with $.Values.scheduler.sizes }}
 - name: CONNECTED_SIZES
   value: {{ join "," . | quote }}
+{{- end }}
+{{- with $.Values.scheduler.oldestRelease }}
+- name: CONNECTED_SETS_OLDEST_RELEASE
+  value: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with .emulationMode }}

@@ -2,6 +2,12 @@
 
 {{- define "neuron-dra.oldNames" -}}['aws.amazon.com/neuron', 'aws.amazon.com/neurondevice', 'aws.amazon.com/neuroncore']{{- end -}}
 
+{{- /* The extended resources of this chart's DeviceClasses, as a pattern. */ -}}
+{{- define "neuron-dra.ours" -}}'^deviceclass[.]resource[.]kubernetes[.]io/(connected|cores)-[1-9][0-9]{0,17}[.]neuron[.]aws[.]com$'{{- end -}}
+
+{{- /* The labels of a node with its instance type, the old one last. */ -}}
+{{- define "neuron-dra.typeLabels" -}}['node.kubernetes.io/instance-type', 'beta.kubernetes.io/instance-type']{{- end -}}
+
 {{- /* The pod spec of an object: of a Pod, of a workload with a template, or of a CronJob. */ -}}
 {{- define "neuron-dra.podSpec" -}}
 (has(dyn({{ . }}.spec).jobTemplate) ? dyn({{ . }}.spec).jobTemplate.spec.template.spec :
@@ -15,7 +21,8 @@ has(dyn({{ . }}.spec).template) ? dyn({{ . }}.spec).template.spec : dyn({{ . }}.
 .filter(r, r in c.?resources.?limits.orValue({}) &&
 c.?resources.?requests[?r].orValue(c.resources.limits[r]) == c.resources.limits[r])
 .map(r, quantity(c.resources.limits[r]))
-.map(q, q.isInteger() && q.isGreaterThan(quantity('0')) ? [q.asInteger(), 999999999999999999].min() : 0).sum())
+.map(q, q.isGreaterThan(quantity('999999999999999999')) ? 999999999999999999 :
+q.isInteger() && q.isGreaterThan(quantity('0')) ? q.asInteger() : 0).sum())
 {{- end -}}
 
 {{- /* Variables about the containers of variables.pod. */ -}}
@@ -53,7 +60,7 @@ c.?resources.?requests[?r].orValue(c.resources.limits[r]) == c.resources.limits[
   expression: >-
     (variables.mains + variables.inits).filter(c, {{ include "neuron-dra.oldNames" . }}.exists(r, c.?resources.?limits[?r].orValue('0') != '0'))
     .map(c, {'name': [c.name], 'requests': {{ include "neuron-dra.oldNames" . }}.filter(r, c.?resources.?limits[?r].orValue('0') != '0') +
-    c.resources.limits.filter(r, r.startsWith('deviceclass.resource.kubernetes.io/co') && c.resources.limits[r] != '0')})
+    c.resources.limits.filter(r, r.matches({{ include "neuron-dra.ours" . }}) && c.resources.limits[r] != '0')})
     .filter(m, m.requests.size() > 1)
     .map(m, 'container ' + m.name[0] + ' requests ' + m.requests.join(' and ') + ' at once; keep one of them' +
     (m.requests.exists(r, r.startsWith('deviceclass.')) ? ', and delete LimitRanges on ' + m.requests[0] + ', which add it' : '')) +
@@ -62,7 +69,7 @@ c.?resources.?requests[?r].orValue(c.resources.limits[r]) == c.resources.limits[
     (variables.mainCounts.exists(n, n[variables.initTargets[i][0] < 0 ? 0 : 1] > 0) ?
     ' requests ' + string(variables.initTargets[i][0] < 0 ? variables.initCounts[i][0] : variables.initCounts[i][1]) +
     (variables.initTargets[i][0] < 0 ? ' devices' : ' cores') +
-    ', more than every main container; the scheduler does not give an init container devices of its own: request fewer, or as many in a main container' :
+    ', more than every main container; the scheduler would give it devices of its own, which the pod keeps until it ends: request fewer, or as many in a main container' :
     ' and the main containers count in different resources; use either aws.amazon.com/neuron or aws.amazon.com/neuroncore in a pod')) +
     (!variables.mainsRequest && [0, 1].all(k, lists.range(variables.inits.size()).exists(i, variables.ends[i] && variables.initCounts[i][k] > 0)) ?
     ['init containers request devices and cores; use either aws.amazon.com/neuron or aws.amazon.com/neuroncore in a pod'] : [])

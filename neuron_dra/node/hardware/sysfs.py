@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import health
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
-from neuron_dra.node.publish import sysfs_helper
-from neuron_dra.node.publish.sysfs_helper import CLASS, Raw
+from neuron_dra.node.hardware import helper
+from neuron_dra.node.hardware.helper import CLASS, Raw
 
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
 DRIVER_VERSION: Final = ("sys/module/neuron/version",)
@@ -68,25 +69,48 @@ _COMPONENT_BYTES: Final = 63  # the longest value of a taint
 _BUSY = "busy"
 
 
-def read_node(root: Path, source: sysfs_helper.Source | None = None) -> NodeFacts:
+@dataclass(frozen=True, slots=True)
+class DeviceFolder:
+    """The folder with the device files.
+
+    `is_hosts` is False for a container's own /dev: the host's files are not in it, which is no evidence about devices.
+    """
+
+    path: str
+    is_hosts: bool = True
+
+
+def device_folder(root: Path, mounted: str = "/host/dev") -> DeviceFolder:
+    """Return the folder with the host's device files.
+
+    It is below `root` if that is not the file system's root, or else where the DaemonSet has `mounted` the host's /dev.
+    """
+    if root != Path("/"):
+        return DeviceFolder(str(root / "dev"), (root / "dev").is_dir())
+    return DeviceFolder(mounted) if Path(mounted).is_dir() else DeviceFolder("/dev", is_hosts=False)
+
+
+def read_node(root: Path, source: helper.Source | None = None, dev: DeviceFolder | None = None) -> NodeFacts:
     """Return the facts of the host below `root`, read in this process. Never raises."""
-    return facts(sysfs_helper.read(source or sysfs_helper.Source(), str(root).rstrip("/"), LAYOUT))
+    dev = dev or device_folder(root)
+    raw = helper.read(source or helper.Source(), str(root).rstrip("/"), LAYOUT, dev.path)
+    return facts(raw, is_hosts_dev=dev.is_hosts)
 
 
-def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -> NodeFacts:
+def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True) -> NodeFacts:
     """Return the facts of a reading. `hanging` are the paths that were left out because reading them hangs.
 
-    What was left out keeps its value from `before`, except the health of devices, which becomes unknown.
+    What was left out keeps its value from `before`, except the health of devices, which becomes unknown. Unless
+    `is_hosts_dev`, whether devices have files is unknown.
     """
     left_out = set(hanging)
     node, ids, of_class, _ = raw if before is None else with_earlier(raw, before, left_out)
     devices = raw[3]
     product_name, driver_version = (_decoded(text) for text in node)
-    files = {i for i, device in devices.items() if device is not None and device[0] != sysfs_helper.NO_FILE}
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
-        devices=tuple(_device_or_before(i, devices[i], before, files) for i in ids),
+        devices=tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids),
         ultraserver=_ultraserver(of_class),
         hanging=tuple(sorted(left_out)),
     )
@@ -101,8 +125,8 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
 
 
 def _or_before(
-    folder: str, groups: sysfs_helper.Groups, read: sysfs_helper.Texts, before: sysfs_helper.Texts, left_out: set[str]
-) -> sysfs_helper.Texts:
+    folder: str, groups: helper.Groups, read: helper.Texts, before: helper.Texts, left_out: set[str]
+) -> helper.Texts:
     return [
         old if text is None and left_out.intersection(f"{folder}{candidate}" for candidate in group) else text
         for group, text, old in zip(groups, read, before, strict=True)
@@ -110,30 +134,25 @@ def _or_before(
 
 
 def _device_or_before(
-    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Raw | None, files: set[int]
+    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Raw | None, *, is_hosts_dev: bool
 ) -> DeviceFacts:
     if read is not None:
-        return _device(read[1], device_id in files if files else None, device_id)
+        return _device(*read, device_id, is_hosts_dev=is_hosts_dev)
     known = before[3].get(device_id) if before is not None else None
     if known is None:
-        return DeviceFacts(device_id, node_present=True, hangs=True)
-    has_file = None if known[0] == sysfs_helper.NO_FILE and not files else known[0] != sysfs_helper.NO_FILE
-    return dataclasses.replace(_device(known[1], has_file, device_id), hangs=True)
+        return DeviceFacts(device_id, hangs=True)
+    return dataclasses.replace(_device(*known, device_id, is_hosts_dev=is_hosts_dev), hangs=True)
 
 
-def _device(texts: list[bytes | None], has_file: bool | None, device_id: int) -> DeviceFacts:
-    """Return one device's facts. `has_file` is None if /dev has no Neuron device at all.
-
-    An unprivileged pod sees the host's sysfs but has its own /dev. There the device number in sysfs decides, from which
-    the kernel makes the file.
-    """
+def _device(kind: int, texts: list[bytes | None], device_id: int, *, is_hosts_dev: bool) -> DeviceFacts:
+    """Return one device's facts; `kind` is that of its file in /dev."""
     text = dict(zip(DEVICE_FILES, map(_decoded, texts), strict=True))
     return DeviceFacts(
         device_id=device_id,
         core_count=_number(text["core_count"], least=1, digits=4),
         connected=_ids(text["connected"]),
         dev=_major_minor(text["dev"]),
-        node_present=has_file if has_file is not None else _major_minor(text["dev"]) is not None,
+        device_file=kind != helper.NO_FILE if is_hosts_dev and kind != helper.UNREADABLE else None,
         reset_state=_number(text["reset_state"]),
         serial=_formed(text["serial"], _SERIAL),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
@@ -159,7 +178,7 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
 
 def plain_device_files(raw: Raw) -> bool:
     """Return whether the device files are plain files, as on simulated hardware without the right to make devices."""
-    return any(device is not None and device[0] == sysfs_helper.A_PLAIN_FILE for device in raw[3].values())
+    return any(device is not None and device[0] == helper.A_PLAIN_FILE for device in raw[3].values())
 
 
 def _decoded(text: bytes | None) -> str | None:

@@ -16,8 +16,8 @@ from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.members import Cores
 from neuron_dra.core.topology import Node
-from neuron_dra.node.publish import sysfs, sysfs_helper
-from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import DEFAULT_TIMING, HardwareTiming
 
@@ -34,9 +34,16 @@ class Hardware:
     good for `hold_s` seconds. Until the first reading ends, `known` is not set and `node` has no devices.
     """
 
-    def __init__(self, host_root: str, hold_s: float = 0.0, timing: HardwareTiming = DEFAULT_TIMING.hardware) -> None:
+    def __init__(
+        self,
+        host_root: str,
+        hold_s: float = 0.0,
+        timing: HardwareTiming = DEFAULT_TIMING.hardware,
+        host_dev: str = "/host/dev",
+    ) -> None:
         self._timing = timing
         self._root = Path(host_root or "/")
+        self._dev = sysfs.device_folder(self._root, host_dev)
         self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
         self.changed = Signal()
@@ -44,7 +51,7 @@ class Hardware:
         self.read_at = 0.0  # when everything that does not hang was last read, in seconds since the epoch
         self.facts = NodeFacts(None, None, ())
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
-        self._raw: sysfs_helper.Raw | None = None
+        self._raw: helper.Raw | None = None
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._is_overdue = False  # the last reading did not end, so the facts are older
         self._probing: asyncio.Task[None] | None = None
@@ -75,7 +82,7 @@ class Hardware:
 
     async def poll(self) -> None:
         """Read now, and again after each period, until cancelled."""
-        reader = Reader(self._root)
+        reader = Reader(self._root, dev=self._dev.path)
         try:
             while True:
                 if not await self._look(reader):
@@ -98,9 +105,9 @@ class Hardware:
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
-                if found := (unit := sysfs_helper.unit_of(err.path)) != sysfs_helper.CLASS:
+                if found := (unit := helper.unit_of(err.path)) != helper.CLASS:
                     self._hanging[unit] = err.path
-            self._overdue(err.path or sysfs_helper.CLASS)
+            self._overdue(err.path or helper.CLASS)
         except OSError as err:
             log.error("cannot read the hardware", extra={"error": str(err)})
             self._overdue()
@@ -119,11 +126,12 @@ class Hardware:
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
-    def take(self, raw: sysfs_helper.Raw) -> None:
+    def take(self, raw: helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
-        read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
+        left_out = self._hanging.values()
+        read = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
-            raw = sysfs.with_earlier(raw, self._raw, self._hanging.values())
+            raw = sysfs.with_earlier(raw, self._raw, left_out)
         self._raw = raw
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
         self.read_at, self._is_overdue = time.time(), False
@@ -136,7 +144,7 @@ class Hardware:
         self.known.set()
         self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
 
-    def _overdue(self, path: str = sysfs_helper.CLASS) -> None:
+    def _overdue(self, path: str = helper.CLASS) -> None:
         """Mark all devices as unread, and keep everything else."""
         self._is_overdue = True
         paths = {*self._hanging.values(), path}
@@ -163,8 +171,12 @@ class Hardware:
         return health.observe(before, facts.devices, expected, now, self._hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
-        """Restore the faults of a device that the previous process published."""
-        watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        """Restore the faults of a device that the previous process published.
+
+        A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
+        """
+        visible = [reason for reason in reasons if self._dev.is_hosts or reason != health.DEVICE_FILE_MISSING]
+        watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
     def health_of(self, device_name: str) -> health.DeviceHealth:

@@ -16,8 +16,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from neuron_dra.node.publish import sysfs, sysfs_helper
-from neuron_dra.node.publish.sysfs_helper import Groups, Raw
+from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.node.hardware.helper import Groups, Raw
 
 log = logging.getLogger(__name__)
 
@@ -36,30 +36,31 @@ class Overdue(Exception):
 
 
 class Reader:
-    """Reads the files of `layout` below `root` in a helper process.
+    """Reads the files of `layout` below `root`, and the device files in the folder `dev`, in a helper process.
 
     Use it from one task; only `probe` may run concurrently.
     """
 
-    def __init__(self, root: Path, layout: Sequence[Groups] = sysfs.LAYOUT) -> None:
+    def __init__(self, root: Path, layout: Sequence[Groups] = sysfs.LAYOUT, dev: str = "") -> None:
         self._root = root
         self._layout = layout
+        self._dev = dev or str(root / "dev")
         self._helper: _Helper | None = None
         self._left: list[subprocess.Popen[bytes]] = []
 
     async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
         """Return the contents of all files except the units in `leave_out`. Raises Overdue, OSError."""
-        return await self._ask(sysfs_helper.request(careful=False, leave_out=leave_out), deadline_s)
+        return await self._ask(helper.request(careful=False, leave_out=leave_out), deadline_s)
 
     async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
         """Read as `read` does, with a deadline for each file. Raises OSError, Overdue with the file that hangs."""
-        return await self._ask(sysfs_helper.request(careful=True, leave_out=leave_out), deadline_s)
+        return await self._ask(helper.request(careful=True, leave_out=leave_out), deadline_s)
 
     async def probe(self, unit: str, deadline_s: float) -> None:
         """Try to read one unit, in a separate helper process. Raises Overdue, OSError."""
         made = await self._start()
         try:
-            await made.answer(sysfs_helper.request(careful=False, only=unit), deadline_s)
+            await made.answer(helper.request(careful=False, only=unit), deadline_s)
         finally:
             await self._end(made)
 
@@ -76,7 +77,7 @@ class Reader:
         self._left = [process for process in self._left if process.poll() is None]
         if len(self._left) >= LEFT_BEHIND:
             raise OSError(f"{len(self._left)} helper processes hang in the kernel; none is started until one exits")
-        return await _Helper.start(self._root, self._layout)
+        return await _Helper.start(self._root, self._layout, self._dev)
 
     async def close(self) -> None:
         """Kill the helper; do not wait for long if the kernel holds it."""
@@ -114,12 +115,12 @@ class _Helper:
         self._transport = transport
 
     @classmethod
-    async def start(cls, root: Path, layout: Sequence[Groups]) -> _Helper:
+    async def start(cls, root: Path, layout: Sequence[Groups], dev: str) -> _Helper:
         """Start a helper. Raises OSError."""
-        parts = [sysfs_helper.to_argument(groups) for groups in layout]
+        parts = [helper.to_argument(groups) for groups in layout]
         # It inherits no open files: a helper that hangs must not hold our locks.
         process = subprocess.Popen(  # noqa: ASYNC220 - as quick as starting a thread for it
-            [sys.executable, "-I", "-S", sysfs_helper.__file__, str(root).rstrip("/"), *parts],
+            [sys.executable, "-I", "-S", helper.__file__, str(root).rstrip("/"), dev, *parts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

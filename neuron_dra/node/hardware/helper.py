@@ -15,7 +15,7 @@ from _collections_abc import Callable, Collection, Sequence  # already loaded by
 
 CLASS = "sys/class/neuron_device"
 MAX_BYTES = 4096  # a sysfs attribute has one page
-NO_FILE, A_DEVICE, A_PLAIN_FILE = 0, 1, 2
+NO_FILE, A_DEVICE, A_PLAIN_FILE, UNREADABLE = 0, 1, 2, 3
 
 Texts = list[bytes | None]
 """The contents of each file, in the order of the layout; None if none of its candidates can be read."""
@@ -41,21 +41,26 @@ class Source:
             return file.read(MAX_BYTES)
 
     def kind(self, path: str) -> int:
-        """Return NO_FILE, A_DEVICE or A_PLAIN_FILE."""
+        """Return NO_FILE, A_DEVICE, A_PLAIN_FILE, or UNREADABLE if that cannot be seen, as where SELinux forbids it."""
         try:
             return A_PLAIN_FILE if stat.S_ISREG(os.stat(path).st_mode) else A_DEVICE
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError):
             return NO_FILE
+        except (OSError, ValueError):
+            return UNREADABLE
 
 
 def read(
     source: Source,
     root: str,
     layout: Sequence[Groups],
+    dev: str,
     wanted: Callable[[str], bool] = lambda unit: True,
     note: Callable[[str], None] = lambda path: None,
 ) -> Raw:
     """Return what all files below `root` contain; `layout` has the files of the node, of the class and of a device.
+
+    `dev` is the folder with the device files.
 
     Units that are not `wanted` are left out; a unit is a device such as `neuron3`, or the path of a file. `note` is
     called with each path before it is read.
@@ -78,7 +83,7 @@ def read(
         if not wanted(f"neuron{number}"):
             return None
         note(f"dev/neuron{number}")
-        kind = source.kind(f"{root}/dev/neuron{number}")
+        kind = source.kind(f"{dev}/neuron{number}")
         return kind, [text(f"{CLASS}/neuron{number}/", candidates) for candidates in of_device]
 
     texts = [text("", candidates) for candidates in node]
@@ -122,7 +127,7 @@ def request(*, careful: bool, leave_out: Collection[str] = (), only: str = "") -
 
 def main(arguments: Sequence[str]) -> None:
     """Answer the requests on standard input until it ends."""
-    root, *parts = arguments
+    root, dev, *parts = arguments
     layout = [[group.split("|") for group in part.split(",")] if part else [] for part in parts]
     for line in sys.stdin.buffer:
         mode, only, *left_out = line.decode().split()
@@ -131,7 +136,7 @@ def main(arguments: Sequence[str]) -> None:
             return unit not in left_out if only == "-" else unit == only
 
         note = (lambda path: _send(b"> " + path.encode() + b"\n")) if mode == "careful" else lambda path: None
-        answer = marshal.dumps(read(Source(), root, layout, wanted, note))
+        answer = marshal.dumps(read(Source(), root, layout, dev, wanted, note))
         _send(b"= %d\n" % len(answer) + answer)
 
 

@@ -1,0 +1,1 @@
+"""Tests on the test bed's real Kubernetes."""

@@ -1,0 +1,1 @@
+"""Tests of an adapter against a double of what it talks to."""

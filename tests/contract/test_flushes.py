@@ -1,0 +1,390 @@
+"""No call waits for a flush: what is flushed afterwards, what counts after a loss, and which of the copies rules."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.core import cdi, metadata
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.decision import decide
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+from neuron_dra.emulation.objects import healthy_node
+from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
+from neuron_dra.node.files import Files, write_atomically
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.flusher import Flusher
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.prepare.transactions import Transactions
+from tests.support.faulty_files import FaultyFiles, disk_error
+from tests.support.single_store import SingleStore
+from tests.support.timings import IMPATIENT, quicker
+from tests.support.waiting import eventually
+
+NODE = healthy_node("trn2.48xlarge")
+SLOT = Allocation("ml", "llm", "uid-llm", "alloc-1", Phase.BOUND, ("a",), 1, 0, 1, "a", "2026-01-02T03:04:05Z")
+ONE, TWO, THREE = (Tag.of(replace(SLOT, allocation_id=name)) for name in ("one", "two", "three"))
+HURRIED = quicker(IMPATIENT, flush_s=0.0, flush_retry_s=(0.001, 0.01), rebuild_retry_s=(0.001, 0.01))
+
+
+def claim(number: int, name: str = "") -> Claim:
+    name = name or f"job-{number}"
+    device = AllocatedDevice("r", "a", f"neuron-device-{number}")
+    return Claim(ClaimRef("ml", name, f"uid-{name}"), (device,), pod=name, of_its_pod=True)
+
+
+def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+    source = metadata.Source("/var/run/cdi", "1.2.3")
+    return decide(
+        wanted,
+        node_name="a",
+        node=NODE,
+        held=held,
+        device_files=cdi.DeviceFiles(),
+        prepared_at="then",
+        metadata=source,
+    )
+
+
+class Api:
+    """An API server whose claims are those that tests prepare."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Claim] = {}
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        return self.claims[ref.uid]
+
+    async def allocation(self, ref: ClaimRef) -> Claim:
+        return self.claims[ref.uid]
+
+    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return decided(wanted, held)
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        for each in list(self.claims.values()):
+            yield each
+
+
+async def known() -> None:
+    """The node is known at once."""
+
+
+def adopted(wanted: Claim) -> PreparedClaim:
+    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
+
+
+class Disk(FaultyFiles):
+    """A disk that may fail to keep what it accepted: it then has the files as they were flushed last."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+        self.fails: set[str] = set()  # names of files and folders whose flush fails
+        self.kept: dict[str, bytes] = {}
+
+    def sync_file(self, path: Path) -> None:
+        name = path.name.split(".json")[0].lstrip(".") + ".json"
+        if name in self.fails:
+            raise disk_error(errno.EIO)
+        super().sync_file(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        if folder.name in self.fails:
+            raise disk_error(errno.EIO)
+        super().sync_folder(folder)
+        if folder == self.root / "data":
+            self.kept = {name: (folder / name).read_bytes() for name in os.listdir(folder) if ".json" in name}
+
+    def lose(self) -> None:
+        """Go back to what was flushed last."""
+        for path in (self.root / "data").glob("*.json*"):
+            path.unlink()
+        for name, data in self.kept.items():
+            (self.root / "data" / name).write_bytes(data)
+
+
+class Plugin:
+    """The part of a plugin that prepares claims, in one process."""
+
+    def __init__(self, root: Path, files: Files, api: Api, boot_id: str = "boot-1") -> None:
+        self.api = api
+        self.store = SingleStore(root / "data", root / "cdi", boot_id, files)
+        self.prepared = PreparedClaims(self.store)
+        self.transactions = Transactions(self.prepared, api, timing=HURRIED)
+        self.events: list[str] = []
+        self.flusher = Flusher(self.prepared, self.events.append, HURRIED)
+        self.recovery = recovery.Recovery(self.prepared, api, decided, adopted, known, Metrics(), HURRIED)
+
+    async def started(self) -> Plugin:
+        await self.prepared.open()
+        if self.prepared.damaged is not None:
+            await self.recovery.rebuild()
+        return self
+
+    async def prepare(self, wanted: Claim) -> PreparedClaim:
+        self.api.claims[wanted.ref.uid] = wanted
+        return await self.transactions.prepare(wanted.ref)
+
+
+@pytest.fixture
+def disk(short_path: Path) -> Disk:
+    return Disk(short_path)
+
+
+async def plugin(disk: Disk, api: Api | None = None, boot_id: str = "boot-1") -> Plugin:
+    return await Plugin(disk.root, disk, api or Api(), boot_id).started()
+
+
+# No call waits
+
+
+@pytest.mark.contract("P35")
+async def test_prepare_and_unprepare_wait_for_no_flush(disk: Disk) -> None:
+    made = await plugin(disk)
+    disk.changes.clear()
+    await asyncio.gather(*(made.prepare(claim(number)) for number in range(4)))
+    await made.prepare(claim(0))
+    await asyncio.gather(*(made.transactions.unprepare(claim(number).ref) for number in range(4)))
+    assert [change for change in disk.changes if change.startswith("sync")] == []
+    assert len(disk.changes) > 20
+
+
+@pytest.mark.contract("P35")
+async def test_calls_are_answered_while_a_flush_hangs(disk: Disk) -> None:
+    made = await plugin(disk)
+    disk.hold(1)
+    flush = asyncio.create_task(made.flusher.flush())
+    await eventually(lambda: disk.holding)
+    try:
+        answers = [await made.prepare(claim(number)) for number in range(3)]
+        assert answers == [decided(claim(number), []) for number in range(3)]
+        await made.transactions.unprepare(claim(0).ref)
+        assert not flush.done()
+    finally:
+        disk.release()
+    await flush
+
+
+async def test_one_flush_follows_many_writes(disk: Disk) -> None:
+    made = await plugin(disk)
+    loop = asyncio.create_task(made.flusher.run())
+    await eventually(lambda: "sync_folder data" in disk.changes)
+    disk.hold(1)
+    await made.prepare(claim(0))
+    await eventually(lambda: disk.holding or disk.changes[-1] == "sync_folder data")
+    disk.release()
+    for number in range(1, 6):
+        await made.prepare(claim(number))
+    await eventually(lambda: disk.kept.get("checkpoint.json") == (disk.root / "data/checkpoint.json").read_bytes())
+    loop.cancel()
+    assert made.events == []
+
+
+# A disk that does not keep what it accepted
+
+
+@pytest.mark.contract("P35")
+async def test_failed_flush_rejects_new_claims_until_the_disk_has_them(disk: Disk) -> None:
+    made = await plugin(disk)
+    held = await made.prepare(claim(0))
+    disk.fails = {"checkpoint.json"}
+    writing = asyncio.create_task(made.flusher.flush())
+    await eventually(lambda: made.prepared.unflushed)
+    with pytest.raises(ClaimError) as caught:
+        await made.prepare(claim(1))
+    assert str(caught.value) == (
+        "claim ml/job-1: the node's disk did not keep what was written ([Errno 5] Input/output error), so nothing new "
+        "is prepared; the plugin writes it again, and the kubelet tries again. Check the disk of the kubelet's folder"
+    )
+    assert await made.prepare(claim(0)) == held
+    assert set(made.events) == {
+        f"the disk of {disk.root}/data did not keep what neuron.aws.com wrote ([Errno 5] Input/output error), so no "
+        "new claim is prepared on this node until it does; prepared claims keep working. Check the disk and the "
+        "kernel's log"
+    }
+    disk.fails = set()
+    await writing
+    assert made.prepared.unflushed is None
+    assert await made.prepare(claim(1)) == decided(claim(1), [])
+
+
+LOST = pytest.mark.parametrize(
+    "cdi_too", [False, True], ids=["the checkpoint is lost", "the checkpoint and the CDI files are lost"]
+)
+
+
+@pytest.mark.contract("P35")
+@LOST
+@pytest.mark.parametrize("fails", [{"checkpoint.json"}, {"data"}], ids=["bytes", "names"])
+async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fails: set[str], cdi_too: bool) -> None:
+    """EIO at write-back; then a plugin starts in the same boot, and finds the older checkpoint."""
+    api = Api()
+    made = await plugin(disk, api)
+    await made.prepare(claim(0))
+    await made.flusher.flush()
+    await made.prepare(claim(1))
+    disk.fails = fails
+    writing = asyncio.create_task(made.flusher.flush())
+    await eventually(lambda: len(made.events) > 1)
+    writing.cancel()
+    disk.lose()
+    if cdi_too and fails == {"checkpoint.json"}:
+        (disk.root / "cdi" / cdi.file_name("uid-job-1")).unlink()
+    disk.fails = set()
+    after = await plugin(disk, api)
+    assert set(after.prepared.claims) == {"uid-job-0", "uid-job-1"}
+    with pytest.raises(DeviceInUse, match="held by claim ml/job-1"):
+        await after.prepare(claim(1, "rival"))
+    await after.transactions.unprepare(claim(1).ref)
+    assert await after.prepare(claim(1, "rival")) == decided(claim(1, "rival"), [])
+
+
+@pytest.mark.contract("P35")
+async def test_file_that_becomes_older_under_a_plugin_is_damage(disk: Disk) -> None:
+    """A volume that is mounted again, without what was not flushed."""
+    made = await plugin(disk)
+    await made.prepare(claim(0))
+    await made.flusher.flush()
+    await made.prepare(claim(1))
+    disk.lose()
+    with pytest.raises(ClaimError, match="is being rebuilt"):
+        await made.prepare(claim(1, "rival"))
+    assert made.prepared.damaged == "checkpoint.json has lost claim ml/job-1: the disk has lost writes"
+    await made.recovery.rebuild()
+    with pytest.raises(DeviceInUse, match="held by claim ml/job-1"):
+        await made.prepare(claim(1, "rival"))
+
+
+async def test_unprepare_by_another_process_is_no_loss(disk: Disk) -> None:
+    one, other = await plugin(disk), await plugin(disk)
+    await one.prepare(claim(0))
+    await other.transactions.unprepare(claim(0).ref)
+    await one.prepared.repair()
+    assert (one.prepared.damaged, one.prepared.claims) == (None, {})
+
+
+# Which copy rules
+
+
+def former(disk: Disk, change: Checkpoint) -> None:
+    """Write the checkpoint as the release before does: it keeps unknown fields, and knows no boot.json."""
+    write_atomically(Files(), disk.root / "data/checkpoint.json", checkpoints.encode(change), 0o600)
+
+
+def on_disk(disk: Disk) -> Checkpoint:
+    return checkpoints.decode((disk.root / "data/checkpoint.json").read_bytes())
+
+
+def torn(disk: Disk) -> None:
+    path = disk.root / "data/checkpoint.json"
+    path.write_bytes(path.read_bytes()[:40])
+
+
+async def test_boot_record_has_what_outlives_a_boot(disk: Disk) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    await made.prepare(claim(0))
+    found = checkpoints.decode((disk.root / "data/boot.json").read_bytes())
+    assert found == Checkpoint("boot-1", {}, extra=found.extra).with_tag(ONE)
+    assert on_disk(disk).outlives_as(found)
+    assert disk.kept["boot.json"] == (disk.root / "data/boot.json").read_bytes()
+
+
+@pytest.mark.contract("P19")
+@pytest.mark.parametrize("harm", ["torn", "gone", "whole"])
+async def test_tag_survives_a_power_cut(disk: Disk, harm: str) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    await made.prepare(claim(0))
+    if harm == "torn":
+        torn(disk)
+    elif harm == "gone":
+        (disk.root / "data/checkpoint.json").unlink()
+    after = await plugin(disk, boot_id="boot-2")
+    assert (after.prepared.damaged, after.prepared.claims, after.prepared.tag) == (None, {}, ONE)
+    assert sorted(os.listdir(disk.root / "data")) == ["boot.json", "checkpoint.json", "serialize.lock"]
+    assert os.listdir(disk.root / "cdi") == [metadata.FOLDER]
+    assert os.listdir(disk.root / "cdi" / metadata.FOLDER) == []
+
+
+@pytest.mark.contract("P19")
+async def test_older_checkpoint_after_a_power_cut_does_not_bring_back_its_tag(disk: Disk) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    older = (disk.root / "data/checkpoint.json").read_bytes()
+    await made.prepared.keep_tag(TWO)
+    (disk.root / "data/checkpoint.json").write_bytes(older)
+    assert (await plugin(disk, boot_id="boot-2")).prepared.tag == TWO
+
+
+@pytest.mark.contract("P20")
+async def test_tag_survives_damage_in_the_same_boot(disk: Disk) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    torn(disk)
+    after = Plugin(disk.root, disk, Api())
+    await after.prepared.open()
+    assert (after.prepared.damaged is not None, after.prepared.tag) == (True, ONE)
+    await after.recovery.rebuild()
+    assert (after.prepared.tag, on_disk(disk).tag) == (ONE, ONE)
+
+
+@pytest.mark.contract("O7")
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2", "boot-3"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["it kept our fields", "it began anew"])
+async def test_checkpoint_of_the_release_before_rules_if_it_wrote_last(disk: Disk, boot_id: str, fresh: bool) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    held = {claim(3).ref.uid: decided(claim(3), [])}
+    began = Checkpoint("boot-2", extra={} if fresh else on_disk(disk).extra)
+    former(disk, began.with_tag(TWO).with_claims(held))
+    (disk.root / "cdi" / cdi.file_name(claim(3).ref.uid)).write_bytes(cdi.encode(cdi.spec(decided(claim(3), []))))
+    after = await plugin(disk, boot_id=boot_id)
+    assert after.prepared.tag == TWO
+    assert set(after.prepared.claims) == (set(held) if boot_id == "boot-2" else set())
+    assert (await plugin(disk, boot_id="boot-4")).prepared.tag == TWO
+
+
+@pytest.mark.contract("O7")
+@pytest.mark.parametrize("harm", ["torn", "older", "whole"])
+async def test_tag_of_the_release_before_survives_beside_this_one(disk: Disk, harm: str) -> None:
+    """Both run at once; then the power fails before this release has flushed its next checkpoint."""
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    former(disk, on_disk(disk).with_tag(TWO))
+    older = (disk.root / "data/checkpoint.json").read_bytes()
+    await made.prepare(claim(0))
+    if harm == "torn":
+        torn(disk)
+    elif harm == "older":
+        (disk.root / "data/checkpoint.json").write_bytes(older)
+    assert (await plugin(disk, boot_id="boot-2")).prepared.tag == TWO
+
+
+@pytest.mark.contract("O7")
+async def test_tags_of_both_releases_in_turn(disk: Disk) -> None:
+    made = await plugin(disk)
+    await made.prepared.keep_tag(ONE)
+    former(disk, on_disk(disk).with_tag(TWO))
+    await made.prepared.keep_tag(THREE)
+    former(disk, on_disk(disk).with_tag(ONE))
+    assert (await plugin(disk)).prepared.tag == ONE
+    former(disk, on_disk(disk).with_tag(None))
+    assert (await plugin(disk, boot_id="boot-2")).prepared.tag is None
+
+
+async def test_lost_checkpoint_is_damage_in_the_same_boot(disk: Disk) -> None:
+    await plugin(disk)
+    (disk.root / "data/checkpoint.json").unlink()
+    with pytest.raises(CheckpointDamaged, match=r"checkpoint\.json is gone, or older than boot\.json"):
+        SingleStore(disk.root / "data", disk.root / "cdi", "boot-1", Files()).open()

@@ -1,0 +1,143 @@
+"""Connected sets on releases of Kubernetes that go wrong with shared counters, and while they alternate (32.1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.emulation import objects
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, node_object
+from neuron_dra.node.timing import Timing
+from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK, quicker, with_timing
+from tests.support.waiting import always, eventually
+
+ON: dict[str, Any] = {"connected_sets": True}
+SET = "neuron-set-3-0"
+EVERYTHING = 223
+HURRIED = quicker(
+    QUICK,
+    publish={
+        "leaving": {"withdraw_s": 0.2},
+        "sets_check_s": (0.1, 0.3),
+        "server": {"ask_s": 0.1, "retry_s": 0.1, "closed_s": 0.5},
+    },
+)
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi(controllers=False) as server:
+        server.create(node_object("node-a"))
+        for each in objects.DEVICE_CLASSES:
+            server.create(each)
+        yield server
+
+
+@pytest.fixture
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)
+    yield made
+    await made.close()
+
+
+def published(api: EmbeddedApi) -> set[str]:
+    items = api.objects("resourceslices")
+    newest = max((item["spec"]["pool"]["generation"] for item in items), default=0)
+    whole = [item for item in items if item["spec"]["pool"]["generation"] == newest]
+    if not whole or len(whole) != whole[0]["spec"]["pool"]["resourceSliceCount"]:
+        return set()
+    return {device["name"] for item in whole for device in item["spec"].get("devices", [])}
+
+
+def unheld(api: EmbeddedApi, held: str = "") -> set[str]:
+    return {name for name in published(api) if not name.startswith("neuron-device-")} - {held}
+
+
+def counters(api: EmbeddedApi) -> bool:
+    return any(item["spec"].get("sharedCounters") for item in api.objects("resourceslices"))
+
+
+def off(api: EmbeddedApi) -> str:
+    return "".join(e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronConnectedSetsOff")
+
+
+@pytest.mark.parametrize(("version", "issue"), [("v1.36.0", "#138882"), ("v1.36.2-eks-1", "#140436")])
+async def test_no_sets_beside_an_api_server_that_goes_wrong(
+    api: EmbeddedApi, host: PluginHost, version: str, issue: str
+) -> None:
+    api.answer_versions(version)
+    async with host.running(**ON):
+        await eventually(lambda: issue in off(api), 30)
+        await always(lambda: len(published(api)) == 12 and not counters(api), 0.5)
+        api.answer_versions("v1.36.3")
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+
+
+async def test_the_setting_permits_a_release_with_backports(api: EmbeddedApi, host: PluginHost) -> None:
+    api.answer_versions("v1.36.1-vendor.7")
+    async with host.running(**ON, connected_sets_oldest_release="1.36.1"):
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+
+
+async def test_the_setting_any_asks_for_no_version(api: EmbeddedApi, host: PluginHost) -> None:
+    api.answer_versions("v1.36.0")
+    async with host.running(**ON, connected_sets_oldest_release="any"):
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+
+
+async def test_an_older_answer_takes_back_the_sets_that_nobody_holds(api: EmbeddedApi, host: PluginHost) -> None:
+    held = api.create(allocated_claim("held", "node-a", [SET]))
+    async with host.running(**ON) as plugin:
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        meta = held["metadata"]
+        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        api.answer_versions("v1.37.0", "v1.36.1")
+        await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
+        assert counters(api)  # the set in use keeps what it consumes
+        assert "#138882" in off(api)
+
+
+@pytest.mark.parametrize("answers", [("v1.37.0", "v1.36.1"), ("v1.37.0", "v1.37.0", "v1.36.1")])
+@pytest.mark.parametrize("was_on", [True, False])
+async def test_answers_that_alternate_for_ever_end_with_no_unheld_set(
+    api: EmbeddedApi, host: PluginHost, answers: tuple[str, ...], was_on: bool
+) -> None:
+    if not was_on:
+        api.answer_versions(*answers)
+    async with host.running(**ON):
+        await eventually(lambda: len(published(api)) == (EVERYTHING if was_on else 12), 30)
+        api.answer_versions(*answers)
+        await eventually(lambda: published(api) and not unheld(api), 30)
+        await always(lambda: not unheld(api), 1.0)
+    async with host.running(**ON):  # a restart asks anew, and is not quicker
+        await always(lambda: not unheld(api), 1.0)
+
+
+@with_timing(HURRIED, publish={"server": {"ask_s": 0.2, "closed_s": 3600.0}})
+async def test_nothing_goes_on_again_for_a_while(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON):
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        api.answer_versions("v1.36.0")
+        await eventually(lambda: len(published(api)) == 12, 30)
+        api.answer_versions("v1.37.0")
+        await always(lambda: len(published(api)) == 12, 1.5)
+
+
+async def test_no_answer_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON):
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        api.answer_versions("unreadable.x.y")
+        await always(lambda: len(published(api)) == EVERYTHING, 1.0)
+    async with host.running(**ON):
+        await always(lambda: len(published(api)) == EVERYTHING, 1.0)

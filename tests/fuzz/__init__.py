@@ -1,0 +1,1 @@
+"""The targets of `make fuzz`, and a short run of them."""

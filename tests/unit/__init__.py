@@ -1,0 +1,1 @@
+"""Tests of one part, without I/O or with a simulated node."""
