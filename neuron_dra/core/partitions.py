@@ -226,7 +226,9 @@ class _Maker:
             found = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
-        ones = {1: [(device_id,) for device_id in self.ids]} if self._with_ones else {}
+        ones: dict[int, list[tuple[int, ...]]] = {}
+        if self._with_ones:
+            ones[1] = [(device_id,) for device_id in self.ids]
         return {**ones, **found} if self._with_node else {**ones, **found, total: [self.ids]}
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
