@@ -22,6 +22,7 @@ from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
@@ -52,6 +53,7 @@ class Sources:
     node: OwnNode
     device_plugin: DevicePluginWatch
     connected: ConnectedSets
+    present: PresentLabel
 
 
 class Publishing:
@@ -77,6 +79,7 @@ class Publishing:
         self._node = sources.node
         self._device_plugin = sources.device_plugin
         self._connected = sources.connected
+        self._present = sources.present
         self._inventory: Inventory | None = inventory  # None once it was taken
         self._tags = tags
         self._lock = lock
@@ -198,7 +201,13 @@ class Publishing:
         if (self._publisher.keeps_taints, self._publisher.keeps_counters) != (kept_taints, kept_counters):
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
         self._reports.published(result)
+        await self._label_node(publishes=bool(wanted.devices))
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
+
+    async def _label_node(self, *, publishes: bool) -> None:
+        """Set the Node's label, if the setting asks for it."""
+        await self._present.settle(publishes=publishes)
+        self._look_at = min((at for at in (self._look_at, self._present.look_at) if at is not None), default=None)
 
     async def _take_inventory(self) -> None:
         """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
