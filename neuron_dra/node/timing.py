@@ -52,6 +52,7 @@ class PublishTiming:
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
     )
+    label_retry_s: float = seconds(60.0, "before the label neuron.amazonaws.com/present is tried again")
     server: GateTiming = DEFAULT_GATE_TIMING
     leaving: LeavingTiming = DEFAULT_LEAVING_TIMING
 

@@ -22,6 +22,7 @@ from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.rivals import Rivals
@@ -57,6 +58,7 @@ class Sources:
     node: OwnNode
     device_plugin: DevicePluginWatch
     connected: ConnectedSets
+    present: PresentLabel
 
 
 class Publishing:
@@ -85,6 +87,7 @@ class Publishing:
         self.inventory = inventory
         self._inventory_taken = False
         self._rivals = Rivals(settings.node_name, timing)
+        self._present = sources.present
         self._tags = tags
         self._lock = lock
         self._publisher = publisher
@@ -212,8 +215,14 @@ class Publishing:
         if (self._publisher.keeps_taints, self._publisher.keeps_counters) != kept:
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
         self._reports.published(result)
+        await self._label_node(publishes=bool(wanted.devices))
         self.inventory.published.set()
         return result
+
+    async def _label_node(self, *, publishes: bool) -> None:
+        """Set the Node's label, if the setting asks for it."""
+        await self._present.settle(publishes=publishes)
+        self._look_at = min((at for at in (self._look_at, self._present.look_at) if at is not None), default=None)
 
     async def _take_inventory(self) -> None:
         """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
