@@ -9,6 +9,7 @@ from typing import Final
 PRELOADED: Final = [
     "tests.support.crash_points",
     "tests.support.forked_command",
+    "tests.support.forked_controller",
     "tests.story.crash_scene",
     "neuron_dra.inspect.cluster",
     "neuron_dra.inspect.top_command",
