@@ -325,12 +325,13 @@ class Lives:
 def points(passed: Mapping[str, int]) -> list[Point]:
     """Return all points of a run: before and after each operation, and in the middle of each write.
 
-    A flush is none: it changes nothing that the end of the process alone could lose, and many writes share one.
+    A flush is none: it changes nothing that the end of the process alone could lose, and many writes share one. Nor is
+    an Event, which is posted at some time, and at another one if an earlier process has posted it.
     """
     return [
         Point(what, nth, moment)
         for what, count in passed.items()
-        if not what.startswith((*READS, *FLUSHES))
+        if not what.startswith((*READS, *FLUSHES)) and "/events" not in what
         for nth in range(1, count + 1)
         for moment in ((*Moment,) if what.startswith("write ") else (Moment.BEFORE, Moment.AFTER))
     ]
