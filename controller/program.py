@@ -115,7 +115,7 @@ class Controller:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
 
         sources = Sources(
-            snapshot=lambda: caches.index(applier.blocked_evictions).snapshot(),
+            index=lambda: caches.index(applier.blocked_evictions),
             unready=self.ready,
             limits=self._settings.limits,
             metrics=self.metrics,

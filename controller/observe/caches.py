@@ -13,6 +13,7 @@ import msgspec
 
 from controller.observe import decode, projections, unreadable
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from controller.observe.slices import PublishedSlice, published_nodes, published_slice
 from controller.timing import CacheTiming
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -51,6 +52,8 @@ def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, A
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
+OURS = f"spec.driver={names.DRIVER}"
+"""The field selector of our driver's slices."""
 
 
 class Index(Protocol):
@@ -128,7 +131,7 @@ class Caches(Generic[IndexT]):
             )
 
         self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=timing.heartbeats_s)
-        self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
+        self.slices = watched(RESOURCE_SLICES, published_slice, field_selector=OURS, read=projections.Slice)
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
         self.ultraservers = watched(
             NEURON_ULTRASERVERS,
@@ -149,7 +152,7 @@ class Caches(Generic[IndexT]):
         self._index = index
         self._index.namespaces = {}
         self._pinned = False
-        self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
+        self._slices_of: dict[str, dict[str, PublishedSlice]] = {}  # by node
         self._node_of_slice: dict[str, str] = {}
 
     @property
@@ -276,7 +279,7 @@ class Caches(Generic[IndexT]):
                 index.put_node(_name(key), node)
         nodes = {name for key, one in _touched(self.slices) for name in self._put_slice(key, one)}
         for name in nodes:
-            found = decode.published_nodes(self._slices_of.get(name, {}).values())
+            found = published_nodes(self._slices_of.get(name, {}).values())
             index.put_published(name, found[0] if found else None)
         for key, claim in _touched(self.claims):
             index.put_claim(key, claim)
@@ -314,7 +317,7 @@ class Caches(Generic[IndexT]):
         finally:
             self._pinned = False
 
-    def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
+    def _put_slice(self, key: str, one: PublishedSlice | None) -> set[str]:
         """Store a slice with the others of its node; return the nodes whose slices changed."""
         changed = set()
         before = self._node_of_slice.pop(key, None)

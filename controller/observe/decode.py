@@ -1,6 +1,6 @@
 """Decodes API objects into what the controller keeps. Objects of Kubernetes and other drivers never raise an error.
 
-A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes. The caches keep nothing else.
+The caches keep nothing else. ResourceSlices: see `slices`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,15 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.observe import fields
+from controller.observe import fields, slices
 from controller.observe.model import (
     GROUP,
     LIMIT_ANNOTATION,
-    NODES_AT_MOST,
-    SLOT_SIZES,
     ClaimUse,
     ClusterNode,
     Namespace,
-    PublishedNode,
     Reservation,
     Snapshot,
     Template,
@@ -28,9 +24,9 @@ from controller.observe.model import (
     Workload,
     condition,
 )
-from neuron_dra.core import health, names
+from neuron_dra.core import names
 from neuron_dra.core.rendezvous import ANNOTATION
-from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
+from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
@@ -58,15 +54,6 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 LATEST = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)  # no sum of it and a duration overflows
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSlice:
-    """One slice of a pool, before `published_nodes` joins them."""
-
-    generation: int
-    count: int
-    node: PublishedNode
-
-
 def time(text: object) -> datetime.datetime:
     """Return an API time, at least EPOCH and at most LATEST; EPOCH if the text is not a time."""
     try:
@@ -76,82 +63,6 @@ def time(text: object) -> datetime.datetime:
     if EPOCH.year <= found.year < LATEST.year:
         return found.astimezone(datetime.UTC)
     return EPOCH if found.year < EPOCH.year else LATEST  # a change of time zone could overflow
-
-
-def published_slice(item: Wire) -> PublishedSlice | None:
-    """Return what a ResourceSlice publishes about its node; None if it is another driver's."""
-    spec = item.get("spec") or {}
-    if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
-        return None
-    devices = [_attributes(device) for device in spec.get("devices") or []]
-    first = min(devices, key=_rank, default={})
-    owners = (item.get("metadata") or {}).get("ownerReferences") or []
-    tags = {_tag(device) for device in devices}
-    number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
-    node = PublishedNode(
-        name=str(spec["nodeName"]),
-        node_uid=str(owners[0].get("uid", "")) if owners else "",
-        instance_type=_string(first, "instanceType") or "",
-        kind=_string(first, "resourceType") or "",
-        ultraserver_id=_string(first, "ultraserverId"),
-        node_id=number if number in range(NODES_AT_MOST) else None,
-        sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
-        vertical=_bool(first, "linkVertical"),
-        horizontal=_bool(first, "linkHorizontal"),
-        unhealthy=tuple(
-            sorted({word for one in devices for word in (_string(one, health.ATTRIBUTE) or "").split(",") if word})
-        ),
-        capacity_block=_string(first, "capacityBlockId"),
-        server_id_2=_string(first, "serverId2"),
-        server_id_4=_string(first, "serverId4"),
-        reservation_id=_string(first, "reservationId"),
-        node_id_2=_int(first, "nodeId2"),
-        layers=(
-            _string(first, "networkNodeLayer1"),
-            _string(first, "networkNodeLayer2"),
-            _string(first, "networkNodeLayer3"),
-        ),
-        tag=tags.pop() if len(tags) == 1 else None,
-        complete=bool(devices) and not tags,
-    )
-    pool = spec.get("pool") or {}
-    return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
-
-
-KINDS = ("neuron_node", "neuron_device")
-"""The devices that describe their node, best first; connected sets and core partitions do not."""
-
-
-def _kind_rank(kind: str | None) -> int:
-    """Return how well a device of this kind describes its node; lower is better."""
-    return KINDS.index(kind) if kind in KINDS else len(KINDS) + (not kind)
-
-
-def _rank(device: Mapping[str, Any]) -> int:
-    return _kind_rank(_string(device, "resourceType"))
-
-
-def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
-    """Join the slices of each node. Only the newest generation counts; `complete` is True if all its slices exist.
-
-    Slices of counters, and those whose devices are all withdrawn, have no kind and describe nothing.
-    """
-    by_node: dict[str, list[PublishedSlice]] = {}
-    for one in slices:
-        by_node.setdefault(one.node.name, []).append(one)
-    found = []
-    for parts in by_node.values():
-        if len(parts) == 1 and parts[0].count == 1:
-            found.append(parts[0].node)  # the usual case, and the same object each time
-            continue
-        newest = max(part.generation for part in parts)
-        current = [part for part in parts if part.generation == newest]
-        main = min(current, key=lambda part: (_kind_rank(part.node.kind), repr(part.node)))
-        nodes = [part.node for part in current if part.node.kind] or [main.node]
-        whole = len(current) == main.count and all(node.complete for node in nodes)
-        unhealthy = tuple(sorted({word for node in nodes for word in node.unhealthy}))
-        found.append(replace(main.node, unhealthy=unhealthy, complete=whole and len({node.tag for node in nodes}) == 1))
-    return tuple(found)
 
 
 def cluster_node(item: Wire) -> ClusterNode:
@@ -354,10 +265,10 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
     classes = by_kind.get("DeviceClass", [])
     uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
-    slices = (published_slice(item) for item in by_kind.get("ResourceSlice", []))
+    parts = (slices.published_slice(item) for item in by_kind.get("ResourceSlice", []))
     namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
     return Snapshot(
-        published=published_nodes(one for one in slices if one),
+        published=slices.published_nodes(one for one in parts if one),
         nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
         claims=tuple(one for one in uses if one),
         ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),
@@ -366,35 +277,3 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
         workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
         namespaces={each.name: each.limit for each in namespaces} or None,
     )
-
-
-def _attributes(device: Wire) -> Mapping[str, Any]:
-    """Return a device's attributes; in v1beta1 they are one level deeper than in v1."""
-    found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
-    return found if isinstance(found, Mapping) else {}
-
-
-def _tag(attributes: Mapping[str, Any]) -> Tag | None:
-    """Return the tag in a device's attributes; None without a complete one."""
-    return Tag.from_texts({name: _string(attributes, name) for name in TAG_ATTRIBUTES})
-
-
-def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
-    """Return an attribute of this kind, with or without the domain of the driver; None without it."""
-    value = attributes.get(name) or attributes.get(f"{names.DRIVER}/{name}") or {}
-    return value.get(kind) if isinstance(value, Mapping) else None
-
-
-def _string(attributes: Mapping[str, Any], name: str) -> str | None:
-    value = _value(attributes, name, "string")
-    return str(value) if value else None
-
-
-def _int(attributes: Mapping[str, Any], name: str) -> int | None:
-    value = _value(attributes, name, "int")
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _bool(attributes: Mapping[str, Any], name: str) -> bool | None:
-    value = _value(attributes, name, "bool")
-    return value if isinstance(value, bool) else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from neuron_dra.core.health import LINK_INTERSERVER
+from neuron_dra.core.signals import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, Unread
 from neuron_dra.core.wire import Wire
 

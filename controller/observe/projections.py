@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from controller.observe import slices
+
 
 class Part(msgspec.Struct, omit_defaults=True, rename="camel"):
     """A part of an object. Absent fields stay absent."""
@@ -65,6 +67,76 @@ class Node(Part):
     metadata: Meta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
+
+
+class Value(Part):
+    """The value of an attribute."""
+
+    string: str | None = None
+    number: int | None = msgspec.field(default=None, name="int")
+    boolean: bool | None = msgspec.field(default=None, name="bool")
+
+
+Attributes = msgspec.defstruct(
+    "Attributes",
+    [
+        (f"of_{number}", Value | None, msgspec.field(default=None, name=name))
+        for number, name in enumerate([*slices.QUALIFIED, *slices.QUALIFIED.values()])
+    ],
+    omit_defaults=True,
+)
+"""The attributes of a device that the controller reads."""
+
+
+class Basic(Part):
+    """A device in v1beta1."""
+
+    attributes: Attributes | None = None  # type: ignore[valid-type]
+
+
+class Device(Part):
+    """A device of a ResourceSlice."""
+
+    attributes: Attributes | None = None  # type: ignore[valid-type]
+    basic: Basic | None = None
+
+
+class Owner(Part):
+    """An owner of a ResourceSlice: its Node."""
+
+    uid: str = ""
+
+
+class SliceMeta(Part):
+    """metadata of a ResourceSlice."""
+
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    owner_references: list[Owner] | None = None
+
+
+class Pool(Part):
+    """The pool of a ResourceSlice."""
+
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(Part):
+    """spec of a ResourceSlice."""
+
+    driver: str = ""
+    node_name: str | None = None
+    pool: Pool | None = None
+    devices: list[Device] | None = None
+
+
+class Slice(Part):
+    """A ResourceSlice. That of a node with connected sets has a hundred devices, which consume counters."""
+
+    metadata: SliceMeta
+    spec: SliceSpec | None = None
 
 
 class PodMeta(Part):

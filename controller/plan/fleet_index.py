@@ -85,6 +85,8 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self.slot_index = SlotIndex()
         self._stale: set[str] = set()
+        self.version = 0
+        """A number that changes whenever objects may have changed."""
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
@@ -314,6 +316,7 @@ class FleetIndex:
         Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
         only.
         """
+        self.version += 1
         for name in self._stale:
             self.broken.pop(name, None)
             try:

@@ -1,27 +1,63 @@
-"""Plans for a snapshot without writing. It groups the nodes first, as the controller does. Pure."""
+"""Plans without writing. It groups the nodes first, as the controller does. No I/O.
+
+The index of the running controller is read, not copied: a workload that is only tried lies over it.
+"""
 
 from __future__ import annotations
 
+import copy
 import datetime
-from dataclasses import replace
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import Snapshot
+from controller.observe.model import Snapshot, Workload
 from controller.plan import planning
 from controller.plan.actions import CreateUltraServer, Plan
+from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """An index in which each UltraServer has an object, and the creations that this needs."""
+
+    index: FleetIndex
+    created: tuple[CreateUltraServer, ...] = ()
+
+
+def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits) -> Grouped:
+    """Add to an index the objects that the controller creates first; it must be the caller's own."""
+    first = planning.plan_of(index, now, limits)
+    created = tuple(action for action in first.actions if isinstance(action, CreateUltraServer))
+    for action in created:
+        made = decode.ultraserver(_stored(action))
+        index.put_ultraserver(made.name, made)
+    index.refresh()
+    return Grouped(index, created)
+
+
+def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
+    """Return an index with one workload added or changed, over the same objects; it holds until these change."""
+    view = copy.copy(index)
+    view.decided = dict(index.decided)
+    if workload is not None:
+        key = next((key for key, each in index.workload_by_key.items() if each.uid == workload.uid), workload.ref)
+        view.workload_by_key = {**index.workload_by_key, key: workload}
+    return view
+
+
+def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
+    """Plan in steps, as `planning.steps`, with the creations first."""
+    made = yield from planning.steps(found.index, now, limits)
+    return replace(made, actions=(*found.created, *made.actions))
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> tuple[Snapshot, Plan]:
     """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
-    first = planning.plan(snapshot, now, limits)
-    created = tuple(action for action in first.actions if isinstance(action, CreateUltraServer))
-    if not created:
-        return snapshot, first
-    made = tuple(decode.ultraserver(_stored(action)) for action in created)
-    grouped = replace(snapshot, ultraservers=(*snapshot.ultraservers, *made))
-    then = planning.plan(grouped, now, limits)
-    return grouped, replace(then, actions=(*created, *then.actions))
+    found = grouped(FleetIndex.of(snapshot), now, limits)
+    made = planning.plan_of(found.index, now, limits)
+    return found.index.snapshot(), replace(made, actions=(*found.created, *made.actions))
 
 
 def _stored(action: CreateUltraServer) -> dict[str, object]:

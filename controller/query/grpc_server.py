@@ -9,10 +9,10 @@ import asyncio
 import datetime
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,8 +20,10 @@ from grpc_reflection.v1alpha import reflection
 
 from controller.metrics import Metrics
 from controller.observe.model import Snapshot
+from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
-from controller.query import queries
+from controller.query import dry_run, queries
+from controller.query.dry_run import Grouped
 from controller.timing import ServiceTiming
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
@@ -39,22 +41,27 @@ OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 16),
     ("grpc.http2.bdp_probe", 0),  # or the window, and with it what is buffered, grows
 )
+TRIES: Final = 3
+"""How often an answer is begun again because the index changed; then it is made without pauses."""
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of replies. `unready` returns why there are none yet, empty if there are."""
+    """The sources of replies. `unready` returns why there are none yet, empty if there are.
 
-    snapshot: Callable[[], Snapshot]
+    `index` returns the controller's index, which others change while a task waits.
+    """
+
+    index: Callable[[], FleetIndex]
     unready: Callable[[], str]
     limits: Limits
     metrics: Metrics
 
 
 class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
-    """Answers from this replica's caches, one plan at a time."""
+    """Answers from this replica's index, one question at a time."""
 
     def __init__(self, sources: Sources) -> None:
         self._from = sources
@@ -62,29 +69,69 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
 
     async def ListUltraServers(self, request: pb.ListUltraServersRequest, context: Any) -> pb.ListUltraServersResponse:
         """Return every UltraServer."""
-        return await self._answer("ListUltraServers", context, lambda seen: queries.ultraservers(seen, request))
+
+        async def answer() -> pb.ListUltraServersResponse:
+            return await self._unchanged(lambda index: queries.ultraservers(index, request))
+
+        return await self._answer("ListUltraServers", context, answer)
 
     async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanResponse:
         """Return the controller's plan."""
         now, limits = datetime.datetime.now(datetime.UTC), self._from.limits
-        return await self._answer("Plan", context, lambda seen: queries.plan(seen, request, now, limits))
 
-    async def _answer(self, method: str, context: Any, make: Callable[[Snapshot], _Answer]) -> _Answer:
+        async def answer() -> pb.PlanResponse:
+            index = self._from.index()
+            if not index.unstored:
+                return await self._unchanged(lambda live: queries.plan(Grouped(live), request, now, limits))
+            # On frozen values in a thread: this builds an index of its own, which takes seconds for a large fleet.
+            return await asyncio.to_thread(_plan_grouped, index.snapshot(), request, now, limits)
+
+        return await self._answer("Plan", context, answer)
+
+    async def _unchanged(self, make: Callable[[FleetIndex], Generator[None, None, _Answer]]) -> _Answer:
+        """Return an answer from one state of the index, and let the lease be renewed between its steps."""
+        for _ in range(TRIES):
+            index = self._from.index()
+            version, rest = index.version, make(index)
+            while index.version == version:
+                try:
+                    next(rest)
+                except StopIteration as end:
+                    return cast(_Answer, end.value)
+                await asyncio.sleep(0)
+        return _at_once(make(self._from.index()))
+
+    async def _answer(self, method: str, context: Any, make: Callable[[], Awaitable[_Answer]]) -> _Answer:
         unready = self._from.unready()
         if unready:
             self._from.metrics.answered(method, "UNAVAILABLE")
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"this replica has not read the cluster yet: {unready}")
         async with self._one:
-            snapshot = self._from.snapshot()
             try:
-                # In a thread, on frozen values: a plan for thousands of nodes must not delay renewing the lease.
-                answer = await asyncio.to_thread(make, snapshot)
+                answer = await make()
             except queries.BadRequest as err:
                 self._from.metrics.answered(method, "INVALID_ARGUMENT")
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(err))
                 raise  # abort has raised already
         self._from.metrics.answered(method, "OK")
         return answer
+
+
+def _plan_grouped(
+    snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
+) -> pb.PlanResponse:
+    """Return the plan where UltraServers have no object yet. Raises BadRequest."""
+    found = dry_run.grouped(FleetIndex.of(snapshot), now, limits)
+    return _at_once(queries.plan(found, request, now, limits))
+
+
+def _at_once(steps: Generator[None, None, _Answer]) -> _Answer:
+    """Return an answer without pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(_Answer, end.value)
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]

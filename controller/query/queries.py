@@ -1,27 +1,28 @@
-"""The answers of the gRPC service UltraServers, from a Snapshot. Pure: no server, no clock.
+"""The answers of the gRPC service UltraServers, from the controller's index. Pure: no server, no clock.
 
-`Plan` calls the controller's own `planning.plan`, with one workload added or changed, and with the NeuronUltraServers
-that the controller creates first (`dry_run`).
+`Plan` calls the controller's own planning, with one workload added or changed, and with the NeuronUltraServers that the
+controller creates first (`dry_run`). Answers are made in steps, between which the index must not change.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.discovery import Group, discover
-from controller.observe.model import API_VERSION, GROUPS_AT_MOST, SLOT_SIZES, Snapshot, Workload
+from controller.observe.discovery import Group
+from controller.observe.model import API_VERSION, GROUPS_AT_MOST, SLOT_SIZES, Workload
 from controller.plan import objects, placement
 from controller.plan.actions import Plan, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
-from controller.plan.planning import Limits
+from controller.plan.places import Overlay
+from controller.plan.planning import ULTRASERVERS_A_STEP, Limits
 from controller.query import dry_run, plan_text
+from controller.query.dry_run import Grouped
 from neuron_dra.core import catalogue
 from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
 from neuron_dra.core.wire import Wire
@@ -41,11 +42,18 @@ class BadRequest(NeuronDraError):
 # -- ListUltraServers --------------------------------------------------------------------------------------------------
 
 
-def ultraservers(snapshot: Snapshot, request: pb.ListUltraServersRequest) -> pb.ListUltraServersResponse:
-    """Return every UltraServer of the requested type, or of all types."""
-    holdings = Holdings(FleetIndex.of(snapshot))
-    wanted = [each for each in discover(snapshot) if request.instance_type in ("", each.instance_type)]
-    return pb.ListUltraServersResponse(ultraservers=[_ultraserver(each, holdings) for each in wanted])
+def ultraservers(
+    index: FleetIndex, request: pb.ListUltraServersRequest
+) -> Generator[None, None, pb.ListUltraServersResponse]:
+    """Return every UltraServer of the requested type, or of all types, in steps."""
+    holdings = Holdings(index)
+    wanted = [each for each in index.groups if request.instance_type in ("", each.instance_type)]
+    answer = pb.ListUltraServersResponse()
+    for number, group in enumerate(sorted(wanted, key=lambda each: each.name)):
+        if number % ULTRASERVERS_A_STEP == 0:
+            yield
+        answer.ultraservers.append(_ultraserver(group, holdings))
+    return answer
 
 
 def _ultraserver(group: Group, holdings: Holdings) -> pb.UltraServer:
@@ -107,15 +115,15 @@ def _reservation(ultraserver: str, allocation: Allocation) -> pb.Reservation:
 # -- Plan --------------------------------------------------------------------------------------------------------------
 
 
-def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits) -> pb.PlanResponse:
-    """Return the controller's plan at `now`, with reasons. Raises BadRequest."""
-    tried = _tried(snapshot, request.workload, now) if request.HasField("workload") else None
-    if tried is not None:
-        others = tuple(each for each in snapshot.workloads if each.uid != tried.uid)
-        snapshot = replace(snapshot, workloads=(*others, tried))
-    snapshot, made = dry_run.plan(snapshot, now, limits)
-    shown = sorted(snapshot.workloads, key=lambda each: each.ref) if tried is None else [tried]
-    after = _After.of(snapshot, made)
+def plan(
+    found: Grouped, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
+) -> Generator[None, None, pb.PlanResponse]:
+    """Return the controller's plan at `now`, with reasons, in steps. Raises BadRequest."""
+    tried = _tried(found.index, request.workload, now) if request.HasField("workload") else None
+    index = dry_run.beside(found.index, tried)
+    made = yield from dry_run.steps(replace(found, index=index), now, limits)
+    shown = sorted(index.workloads, key=lambda each: each.ref) if tried is None else [tried]
+    after = _After.of(index, made)
     return pb.PlanResponse(
         workloads=[_planned(each, made, after) for each in shown],
         writes=[
@@ -125,7 +133,7 @@ def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, li
     )
 
 
-def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Workload:
+def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Workload:
     """Return the workload of the request. Raises BadRequest."""
     namespace, name = asked.namespace or "default", asked.name or DRY_RUN
     for field, text in (("namespace", namespace), ("name", name)):
@@ -143,8 +151,8 @@ def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Wo
             f"workload.server_count {asked.server_count}: write how many groups of {asked.topology_size} nodes, 1 to "
             f"{GROUPS_AT_MOST}"
         )
-    _check_type(snapshot, asked.instance_type)
-    existing = next((each for each in snapshot.workloads if (each.namespace, each.name) == (namespace, name)), None)
+    _check_type(index, asked.instance_type)
+    existing = next((each for each in index.workloads if (each.namespace, each.name) == (namespace, name)), None)
     if existing is None:
         meta = {"namespace": namespace, "name": name, "uid": DRY_RUN, "creationTimestamp": objects.time(now)}
         spec = {
@@ -161,9 +169,9 @@ def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Wo
     return replace(existing, count=asked.server_count)
 
 
-def _check_type(snapshot: Snapshot, name: str) -> None:
+def _check_type(index: FleetIndex, name: str) -> None:
     """Raise BadRequest for a type that has no UltraServers, neither in the catalogue nor in the cluster."""
-    here = sorted({group.instance_type for group in discover(snapshot)})
+    here = sorted({group.instance_type for group in index.groups})
     known = catalogue.lookup(name) if name else None
     if name in here or (known is not None and known.whole_node):
         return
@@ -177,35 +185,49 @@ def _check_type(snapshot: Snapshot, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """The cluster after the plan's writes.
+    """The cluster after the plan's writes. `written` are the allocations of the NeuronUltraServers that it writes."""
 
-    `held` are the reservations of each workload with their UltraServers, `stored` the allocationIds from before the
-    plan, `taken` the nodes with a reservation or a claim.
-    """
-
-    groups: Sequence[Group]
-    held: Mapping[str, Sequence[tuple[str, Allocation]]]
-    stored: frozenset[str]
-    taken: frozenset[str]
+    index: FleetIndex
+    written: Mapping[str, Sequence[Allocation]]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, made: Plan) -> _After:
-        at = {each.name: tuple(one.allocation for one in each.reservations) for each in snapshot.ultraservers}
-        stored = frozenset(each.allocation_id for found in at.values() for each in found)
-        for action in made.actions:
-            if isinstance(action, WriteUltraServerStatus):
-                at[action.name] = decode_allocations({"status": action.status})
-        held: dict[str, list[tuple[str, Allocation]]] = {}
-        for name, found in at.items():
-            for each in found:
-                held.setdefault(each.workload_uid, []).append((name, each))
-        reserved = {node for found in at.values() for each in found for node in each.nodes}
-        return cls(discover(snapshot), held, stored, frozenset(reserved.union(*(use.nodes for use in snapshot.claims))))
+    def of(cls, index: FleetIndex, made: Plan) -> _After:
+        writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
+        return cls(index, {action.name: decode_allocations({"status": action.status}) for action in writes})
+
+    def held(self, workload: Workload) -> list[tuple[str, Allocation]]:
+        """Return the reservations of a workload with their UltraServers, in the order of indices."""
+        stored = [each for each in self.index.held(workload.uid) if each.ultraserver not in self.written]
+        found = [(each.ultraserver, each.allocation) for each in stored]
+        for name, allocations in self.written.items():
+            found += [(name, each) for each in allocations if each.workload_uid == workload.uid]
+        return sorted(found, key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
+
+    def shortage(self, workload: Workload, missing: int) -> pb.Shortage:
+        """Return the numbers of what a workload lacks."""
+        key = (workload.instance_type, workload.size)
+        free, free_nodes = Overlay(self.index.places(*key)), dict[str, int]()
+        for name, allocations in self.written.items():
+            group = self.index.group_by_name.get(name)
+            if group is not None:
+                taken = {*self.index.in_use, *(node for each in allocations for node in each.nodes)}
+                below = self.index.slot_index.free_of(name, *key)
+                free.put(name, below, placement.slots((group,), taken, *key))
+                free_nodes[name] = group.free_nodes(taken)
+        counted = self.index.tally(workload.instance_type, free_nodes)
+        groups = placement.most_of_a_kind(free.of_a_kind())
+        return pb.Shortage(
+            groups_missing=missing,
+            groups_free=groups,
+            nodes_short=max(0, missing - groups) * workload.size,
+            nodes_free=counted.free,
+            nodes_total=counted.nodes,
+        )
 
 
 def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
     """Return the plan's result for one workload."""
-    mine = sorted(after.held.get(workload.uid, ()), key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
+    mine = after.held(workload)
     live = {each.ultraserver_index for _, each in mine if each.phase is not Phase.DRAINING}
     missing = sum(index not in live for index in range(workload.count))
     fits = not workload.deleting and not missing
@@ -219,27 +241,14 @@ def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkloa
         fits=fits,
         reservations=[_reservation(name, each) for name, each in mine],
     )
+    stored = {each.allocation.allocation_id for each in after.index.held(workload.uid)}
     for reservation in answer.reservations:
-        if reservation.allocation_id not in after.stored:
+        if reservation.allocation_id not in stored:
             reservation.ClearField("allocation_id")
     if verdict is not None:
         answer.state, answer.reason, answer.message = verdict.state, verdict.reason, verdict.message
         if verdict.degraded is not None:
             answer.degraded.CopyFrom(pb.Problem(reason=verdict.degraded[0], message=verdict.degraded[1]))
     if not fits and not workload.deleting:
-        answer.shortage.CopyFrom(_shortage(workload, missing, after.groups, after.taken))
+        answer.shortage.CopyFrom(after.shortage(workload, missing))
     return answer
-
-
-def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: frozenset[str]) -> pb.Shortage:
-    """Return the numbers of what a workload lacks."""
-    mine = [group for group in groups if group.instance_type == workload.instance_type]
-    slots = placement.slots(mine, taken, workload.instance_type, workload.size)
-    free = placement.most_of_a_kind(Counter(slot.kind for slot in slots))
-    return pb.Shortage(
-        groups_missing=missing,
-        groups_free=free,
-        nodes_short=max(0, missing - free) * workload.size,
-        nodes_free=sum(group.free_nodes(taken) for group in mine),
-        nodes_total=sum(len(group.topology) for group in mine),
-    )

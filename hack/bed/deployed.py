@@ -1,84 +1,16 @@
-"""Reads the deployed driver on the test bed: slices, prepared claims, and pods with their devices and variables."""
+"""Pods and claim templates of the driver on the test bed, and what its nodes have of them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterable, Iterator
-from functools import partial
-from pathlib import Path
 
-from hack.bed.real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core import catalogue
+from hack.bed.real_cluster import BedNode, Namespace
 from neuron_dra.core.wire import Obj
 
-NAMESPACE = "neuron-dra-driver"
-DAEMONSET = "neuron-dra-driver-kubelet-plugin"
-CONTROLLER = "neuron-ultraserver-controller"
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
-AS_CONTROLLER = (f"--as={ACCOUNT}", "--as-group=system:masters")
-"""Flags of kubectl: policies see the controller, and RBAC allows everything, as kubectl also reads."""
-ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
-MANIFESTS = REPOSITORY / "tests/bed/manifests"
-REGISTRY = "/var/lib/kubelet/plugins_registry"
 DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
-DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
 CHECKPOINT = f"{DATA}/checkpoint.json"
-TYPE_LABEL = "node.kubernetes.io/instance-type"
-
-
-def is_installed(bed: TestBed) -> bool:
-    """Return True if the DaemonSet has a ready pod on every node that should have one."""
-    with contextlib.suppress(BedError):
-        words = ("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE, "--timeout=1s")
-        return bed.parts.state.driver == "daemonset" and "successfully" in bed.kubectl(*words)
-    return False
-
-
-def with_setting(bed: TestBed, word: str) -> None:
-    """Set an environment variable of the driver, as NAME=value, or remove it, as NAME-; wait until all pods have it."""
-    target = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
-    bed.kubectl("set", "env", *target, word)
-    bed.kubectl("rollout", "status", *target, "--timeout=480s", timeout_s=490)
-
-
-# Devices and claims of a node
-
-
-def slices(bed: TestBed, node: str, driver: str = "neuron.aws.com") -> list[Obj]:
-    """Return the ResourceSlices of a driver on a node."""
-    found = bed.get("resourceslices")["items"]
-    return [item for item in found if (item["spec"].get("nodeName"), item["spec"]["driver"]) == (node, driver)]
-
-
-def devices(bed: TestBed, node: str) -> list[Obj]:
-    """Return the published Neuron devices of a node."""
-    return [device for item in slices(bed, node) for device in item["spec"].get("devices") or []]
-
-
-def plugin_pods(bed: TestBed, node: str) -> list[Obj]:
-    """Return the ready driver pods of a node, the newest first, without terminating ones."""
-    pods = bed.get("pods", "--namespace", NAMESPACE, ONLY_PLUGINS)["items"]
-    mine = [p for p in pods if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
-    return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
-
-
-def plugin_pod(bed: TestBed, node: str) -> Obj:
-    """Wait for the driver pod of a node, and return it: one of the DaemonSet's present template."""
-
-    def current() -> list[Obj]:
-        meta = bed.get("daemonset", DAEMONSET, "--namespace", NAMESPACE)["metadata"]
-        template = meta["annotations"]["deprecated.daemonset.template.generation"]
-        pods = plugin_pods(bed, node)
-        return [each for each in pods if each["metadata"]["labels"]["pod-template-generation"] == template]
-
-    return eventually(f"a ready driver pod on {node}", current, 180)[0]
 
 
 def prepared(node: BedNode) -> set[str]:
@@ -86,67 +18,10 @@ def prepared(node: BedNode) -> set[str]:
     return set(json.loads(node.run("cat", CHECKPOINT))["claims"])
 
 
-def registered_pods(node: BedNode) -> set[str]:
-    """Return the UIDs of the driver pods that have a registration socket on a node."""
-    names = node.run("ls", REGISTRY).split()
-    return {m[1] for name in names if (m := re.fullmatch(r"neuron\.aws\.com-(.*)-reg\.sock", name))}
-
-
-def allocated(bed: TestBed, node: str) -> set[str]:
-    """Return the UIDs of the claims that are allocated on a node, from the API server."""
-    return {
-        claim["metadata"]["uid"]
-        for claim in bed.get("resourceclaims", "--all-namespaces")["items"]
-        for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-        if (result["driver"], result["pool"]) == ("neuron.aws.com", node)
-    }
-
-
-def sockets(node: BedNode) -> list[str]:
-    """Return the sockets of the driver on a node."""
-    found = node.run("find", REGISTRY, DATA, "-name", "*.sock", "-o", "-name", "neuron.aws.com*.sock").split()
-    return [path for path in found if "neuron.aws.com" in path]
-
-
-def relabel(node: BedNode, instance_type: str) -> None:
-    """Set a node's instance type label; the driver's DaemonSet runs on Neuron nodes only."""
-    node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
-
-
-def metrics(node: BedNode) -> list[str]:
-    """Return the lines of a node's metrics."""
-    address = plugin_pod(node.bed, node.name)["status"]["podIP"]
-    with node.bed.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as answer:
-        return str(answer.read().decode()).splitlines()
-
-
-def prepares(node: BedNode) -> float:
-    """Return how many claims a node's plugin has been called to prepare, and how many it has prepared."""
-    wanted = 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} '
-    return sum(float(line.removeprefix(wanted)) for line in metrics(node) if line.startswith(wanted))
-
-
 def cdi_claims(node: BedNode) -> set[str]:
     """Return the UIDs of the claims that have a CDI file on a node."""
     names = node.run("ls", "/var/run/cdi").split()
     return {m[1] for name in names if (m := re.fullmatch(r"k8s\.neuron\.aws\.com-claim_(.*)\.json", name))}
-
-
-def all_healthy(node: BedNode) -> bool:
-    """Return True if a node publishes the devices of its type, all of them healthy (an earlier test may have added
-    faults).
-    """
-    spec = catalogue.lookup(node.instance_type)
-    found = devices(node.bed, node.name)
-    expected = 1 if spec is None or spec.whole_node else spec.device_count
-    return len(found) == expected and not any("unhealthy" in device["attributes"] for device in found)
-
-
-def settled(node: BedNode) -> None:
-    """Wait until a node's driver is ready, all of its devices are published as well, and checkpoint and CDI agree."""
-    plugin_pod(node.bed, node.name)
-    eventually(f"healthy devices of {node.name}", lambda: all_healthy(node), 120)
-    eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 60)
 
 
 # Pods.
@@ -157,123 +32,10 @@ def is_ready(pod: Obj) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
 
 
-def events(place: Namespace, name: str, reason: str) -> list[str]:
-    """Return the messages of the events about a pod that have this reason."""
-    selector = f"--field-selector=involvedObject.name={name},reason={reason}"
-    return [item.get("message", "") for item in place.get("events", selector)["items"]]
-
-
-def stays_pending(place: Namespace, name: str, seconds: float = 4) -> str:
-    """Check that the scheduler finds no node for a pod, and that it waits; return the scheduler's message."""
-    words = eventually(f"a word about pod {name}", lambda: events(place, name, "FailedScheduling"), 30)
-    time.sleep(seconds)
-    pod = place.get("pod", name)
-    assert pod["status"]["phase"] == "Pending"
-    assert "nodeName" not in pod["spec"]
-    return words[-1]
-
-
-def refusal(place: Namespace, name: str) -> str:
-    """Wait until the kubelet reports that a pod's claim could not be prepared, and return its message."""
-    reason = "FailedPrepareDynamicResources"
-    return eventually(f"a refusal of pod {name}", lambda: events(place, name, reason), 60)[-1]
-
-
-def healths(place: Namespace, name: str) -> set[str]:
-    """Return the health of a pod's devices in its status; kubelets up to 1.35 do not report it."""
-    return {
-        resource["health"]
-        for container in place.get("pod", name)["status"].get("containerStatuses", [])
-        for status in container.get("allocatedResourcesStatus", [])
-        for resource in status["resources"]
-    }
-
-
-def reports_health(bed: TestBed) -> bool:
-    """Return True if pods' statuses include the health of their devices: from Kubernetes 1.36 on."""
-    return int(bed.parts.state.kubernetes.split(".")[1]) >= 36
-
-
 def neurons(place: Namespace, name: str) -> list[int]:
     """Return the numbers of the Neuron devices that a pod sees."""
     listed = place.exec(name, "sh", "-c", "ls /dev").split()
     return sorted(int(m[1]) for word in listed if (m := re.fullmatch(r"neuron(\d+)", word)))
-
-
-def started(place: Namespace, wanted: Obj) -> list[int]:
-    """Start a pod, and return the devices that its first container sees."""
-    name = wanted["metadata"]["name"]
-    place.apply(wanted)
-    place.wait_ready(name)
-    return neurons(place, name)
-
-
-def environment(place: Namespace, name: str) -> dict[str, str]:
-    """Return the variables of a pod that drivers set."""
-    pairs = (line.partition("=")[::2] for line in place.exec(name, "env").splitlines())
-    return {key: value for key, value in pairs if key.startswith(("NEURON_", "DRA_NET_"))}
-
-
-def rows(numbers: Iterable[int]) -> set[int]:
-    """Return the groups of four that these devices are in."""
-    return {number // 4 for number in numbers}
-
-
-# A second driver.
-
-
-def _is_registered(log: Path) -> bool:
-    return "registered with the kubelet" in log.read_text()
-
-
-@contextlib.contextmanager
-def net_drivers(
-    bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path, refuse_while: str = ""
-) -> Iterator[None]:
-    """Publish the EFA interfaces of these nodes with a second driver, until the end of the block.
-
-    It fails every claim while the file `refuse_while` exists on the node.
-    """
-    nodes = list(nodes)
-    bed.kubectl("apply", "-f", str(MANIFESTS / "efa-deviceclass.yaml"))
-    logs = {node: log_dir / f"{node}-net-driver.log" for node in nodes}
-    with contextlib.ExitStack() as stack:
-        for node, log in logs.items():
-            stack.enter_context(_net_driver(node, instance_type, log, refuse_while))
-        published = [f"{node}-dra.net" for node in nodes]
-        stack.callback(bed.kubectl, "delete", "resourceslice", "--ignore-not-found", *published)
-        for node, log in logs.items():
-            eventually(f"slices of dra.net on {node}", partial(slices, bed, node, "dra.net"), 60)
-            eventually(f"dra.net registers on {node}", partial(_is_registered, log), 60)
-        yield
-
-
-def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> contextlib.AbstractContextManager[None]:
-    program = f"-m tests.support.net_driver --node-name {node} --instance-type {instance_type}"
-    return python_on(node, f"{program} --refuse-while '{refuse_while}' --kubeconfig \"$KUBECONFIG\"", log)
-
-
-@contextlib.contextmanager
-def python_on(node: str, program: str, log: Path) -> Iterator[None]:
-    """Run a Python program of this repository on a node until the end of the block, which sends SIGTERM."""
-    command = f"PYTHONPATH={REPOSITORY} exec {sys.executable} {program}"
-    with log.open("wb") as out:
-        words: list[str | Path] = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
-        process = subprocess.Popen(words, stdout=out, stderr=out)
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def device_plugin(node: str, log: Path) -> contextlib.AbstractContextManager[None]:
-    """Serve the socket of AWS's device plugin on a node until the end of the block."""
-    return python_on(node, f"-m tests.support.listening {DEVICE_PLUGIN}", log)
 
 
 # Manifests.

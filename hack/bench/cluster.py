@@ -7,14 +7,14 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from hack.bench import api as bench_api
+from hack.bench import shared
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
@@ -62,16 +62,13 @@ class Controller:
     def cpu_s(self) -> float:
         """Return the CPU time of all threads so far, in seconds."""
         assert self._process is not None
-        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
-        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+        return shared.cpu_s(self._process.pid)
 
     def rss_mib(self, which: str = "VmRSS") -> float:
         """Return the resident memory in MiB; with `VmHWM`, the maximum so far."""
-        return int(self._proc("status").split(f"{which}:")[1].split()[0]) / 1024
-
-    def _proc(self, name: str) -> str:
         assert self._process is not None
-        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split(f"{which}:")[1].split()[0]) / 1024
 
 
 class Cluster:
@@ -105,21 +102,11 @@ class Cluster:
 
     async def until(self, what: str, check: Callable[[], Any], timeout_s: float = 300.0) -> None:
         """Poll a condition every 100 ms. Raises TimeoutError."""
-        deadline = time.monotonic() + timeout_s
-        while not await check():
-            if time.monotonic() > deadline:
-                raise TimeoutError(what)
-            await asyncio.sleep(0.1)
+        await shared.until(check, timeout_s, 0.1, what)
 
-    @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    def watching(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Follow the states of workloads while the context is open."""
-        task = asyncio.create_task(self._follow())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return shared.beside(self._follow())
 
     async def _follow(self) -> None:
         version = "0"

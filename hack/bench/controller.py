@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import datetime
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack.bed import build
 from hack.bench import api as bench_api
 from hack.bench.cluster import PLACE, Cluster, Controller
+from hack.bench.shared import beside, few_at_a_time, millicores
 from hack.bench.swarm import INSTANCE_TYPE, Swarm
+from hack.bench.table import print_and_keep, quantile
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
@@ -126,7 +127,7 @@ async def no_nodes(args: argparse.Namespace, cluster: Cluster, plane: bench_api.
     with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
         await cluster.until("the controller is ready", controller.ready)
         await asyncio.sleep(5)
-        column.figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+        column.figures["CPU, nothing changes"] = f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
         column.memory_mib = controller.rss_mib()
         column.figures["resident memory, idle"] = f"{column.memory_mib:.0f} MiB"
     return column
@@ -151,11 +152,13 @@ async def one_size(
         )
         async with swarm.tagging():
             await asyncio.sleep(3)
-            figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            figures["CPU, nothing changes"] = f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
             column.memory_mib = controller.rss_mib()
             figures["resident memory, idle"] = f"{column.memory_mib:.0f} MiB"
-            async with heartbeats(swarm):
-                figures["CPU, kubelets' heartbeats"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            async with beside(heartbeats(swarm)):
+                figures["CPU, kubelets' heartbeats"] = (
+                    f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
+                )
             cluster.writes.since()
             await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
             await rounds(figures, cluster, swarm, controller, nodes=256, number=args.large)
@@ -184,7 +187,7 @@ async def busy(
             progress(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
             cluster.writes.since()
             await asyncio.sleep(2)
-            figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            figures["CPU, nothing changes"] = f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
             await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
             figures["resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
     about = f"{len(names)} workloads on {len(names) * 16} nodes: "
@@ -220,11 +223,10 @@ async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
             )
             patch = {"status": {"allocations": [allocation.to_wire()] if phase else []}}
             path = NEURON_ULTRASERVERS.path(NAMESPACE, key, "status")
-            async with slots:
-                found: Obj = json.loads(await client.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
-                return found
+            found: Obj = json.loads(await client.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+            return found
 
-        answers = await asyncio.gather(*(one(index, key) for index, key in enumerate(objects)))
+        answers = await few_at_a_time(slots, (one(index, key) for index, key in enumerate(objects)))
         return dict(zip(objects, answers, strict=True))
 
     started = time.monotonic()
@@ -262,32 +264,13 @@ def of(writes: Sequence[bench_api.Write], agent: str) -> list[bench_api.Write]:
     return [each for each in writes if each.agent == agent]
 
 
-async def millicores(controller: Controller, seconds: float) -> float:
-    """Return the CPU of the idle controller, in millicores."""
-    before, started = controller.cpu_s(), time.monotonic()
-    await asyncio.sleep(seconds)
-    return (controller.cpu_s() - before) / (time.monotonic() - started) * 1000
-
-
-@contextlib.asynccontextmanager
-async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
+async def heartbeats(swarm: Swarm) -> None:
     """Write each Node's status every five minutes, as kubelets do."""
-    names = list(swarm.nodes)
-
-    async def beat() -> None:
-        number = 0
-        while True:
-            number += 1
-            await asyncio.gather(
-                swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names))
-            )
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    names, number = list(swarm.nodes), 0
+    while True:
+        number += 1
+        beat = swarm.heartbeat(names[number % len(names)], number)
+        await asyncio.gather(beat, asyncio.sleep(HEARTBEAT_S / len(names)))
 
 
 async def rounds(
@@ -329,22 +312,14 @@ async def rounds(
     figures["conflicts"] = str(int(figures.get("conflicts", "0")) + conflicts)
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
 def print_table(columns: Sequence[Column]) -> None:
     """Print one column per size and the targets, and write them to build/bench-controller.json."""
     names = list(dict.fromkeys(name for column in columns for name in column.figures))
     names.sort(key=lambda name: [*TARGETS].index(name) if name in TARGETS else len(TARGETS))
     table = [("controller", *(f"{column.nodes} nodes" for column in columns), "target")]
     table += [(name, *(column.figures.get(name, "") for column in columns), TARGETS.get(name, "")) for name in names]
-    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    Path("build").mkdir(exist_ok=True)
     content = {str(column.nodes): column.figures for column in columns}
-    Path("build/bench-controller.json").write_text(json.dumps(content, indent=1))
+    print_and_keep(table, content, Path("build/bench-controller.json"))
 
 
 if __name__ == "__main__":

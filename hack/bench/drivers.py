@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import aiohttp
 import grpc
 
+from hack.bench.shared import cpu_s, until
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import children
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
@@ -97,12 +98,7 @@ class Driver:
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads so far, in seconds, including its helper process."""
-        total = 0
-        for pid in (self.pid, *children(self.pid)):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        return cpu_s(self.pid, *children(self.pid))
 
     def rss_mib(self) -> float:
         """Return the resident memory in MiB, with the unshared memory of helper processes."""
@@ -332,12 +328,3 @@ async def serve_api() -> None:
             ours = [(r.verb, r.resource) for r in api.log if r.user_agent.startswith("neuron-dra/")]
             api.log.clear()
             print(json.dumps([[*key, count] for key, count in Counter(ours).items()]), flush=True)
-
-
-async def until(check: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
-    """Poll every 5 ms. Raises TimeoutError."""
-    deadline = time.monotonic() + timeout_s
-    while not await check():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        await asyncio.sleep(0.005)

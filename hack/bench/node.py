@@ -40,9 +40,9 @@ from hack.bench.drivers import (
     api_server,
     serve_api,
     serve_floor,
-    until,
 )
 from hack.bench.prepare import Sample, connected, cycles, one_by_one, prepare, sixteen, sixteen_at_once
+from hack.bench.shared import millicores, until
 from hack.bench.table import Row, bounded, compared, quantile, show
 from neuron_dra.emulation import objects, simulated_node
 
@@ -150,25 +150,22 @@ async def keep_slice(api: aiohttp.ClientSession, path: Path) -> None:
 
 async def idle(driver: Driver, seconds: float) -> list[Row]:
     """Return the memory and CPU of an idle driver."""
-    millicores = await _idle_cpu(driver, seconds)
+    used = await _idle_cpu(driver, seconds)
     return [
         bounded("resident memory, idle", driver.rss_mib(), "MiB", 64, 48),
-        bounded("CPU, idle", millicores, "millicores", 5, 1),
+        bounded("CPU, idle", used, "millicores", 5, 1),
     ]
 
 
 async def idle_beside(peer: Driver, seconds: float) -> Row:
     """Return the CPU of the idle peer; a high value means that wake-ups are expensive on this machine."""
-    millicores = await _idle_cpu(peer, seconds)
-    return Row(f"CPU, idle, {peer.name}", f"{millicores:.3g} millicores", millicores)
+    used = await _idle_cpu(peer, seconds)
+    return Row(f"CPU, idle, {peer.name}", f"{used:.3g} millicores", used)
 
 
 async def _idle_cpu(driver: Driver, seconds: float) -> float:
-    """Return the CPU of an idle driver, in millicores."""
     await asyncio.sleep(2.0)
-    cpu, began = driver.cpu_s(), time.monotonic()
-    await asyncio.sleep(seconds)
-    return (driver.cpu_s() - cpu) / (time.monotonic() - began) * 1000
+    return await millicores(driver.cpu_s, seconds)
 
 
 async def with_sets(args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession) -> list[Row]:

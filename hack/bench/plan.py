@@ -11,7 +11,7 @@ import datetime
 import time
 from collections.abc import Iterator
 
-from controller.observe import decode
+from controller.observe import decode, slices
 from controller.plan import planning
 from controller.plan.actions import CreateUltraServer, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -31,8 +31,8 @@ def fleet(nodes: int) -> FleetIndex:
             if item["kind"] == "Node":
                 index.put_node(name, decode.cluster_node(item))
             else:
-                one = decode.published_slice(item)
-                for found in decode.published_nodes([one] if one is not None else []):
+                one = slices.published_slice(item)
+                for found in slices.published_nodes([one] if one is not None else []):
                     index.put_published(found.name, found)
     index.refresh()
     plan = planning.plan_of(index, NOW)

@@ -23,6 +23,7 @@ import yaml
 
 from hack.bed import build
 from hack.bench import api as bench_api
+from hack.bench.shared import few_at_a_time
 from hack.oracle.connected_slices import partitions_of, slices_of
 from hack.reports.reporting import commit_now
 from neuron_dra.core import devices, slices
@@ -57,12 +58,7 @@ class Bench:
 
     async def all(self, work: Iterable[Awaitable[Any]]) -> None:
         """Await everything, a few at a time."""
-
-        async def one(each: Awaitable[Any]) -> None:
-            async with self._slots:
-                await each
-
-        await asyncio.gather(*(one(each) for each in work))
+        await few_at_a_time(self._slots, work)
 
     async def classes(self) -> None:
         """Create the DeviceClasses of the manifests."""

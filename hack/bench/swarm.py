@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 
+from hack.bench import shared
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import slices
 from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_allocations, tag_on, tagged
@@ -90,7 +90,7 @@ class Swarm:
     async def grow(self, ultraservers: int) -> None:
         """Add UltraServers of four nodes until there are enough nodes."""
         numbers = range(len(self.by_object), ultraservers)
-        await self._all(self._join(number) for number in numbers)
+        await shared.few_at_a_time(self._slots, (self._join(number) for number in numbers))
 
     async def _join(self, number: int) -> None:
         block = f"cr-{number:017x}"
@@ -118,17 +118,11 @@ class Swarm:
     async def publish(self, names: Iterable[str], objects: dict[str, Obj]) -> None:
         """Tag these nodes for these NeuronUltraServers, without the delay of a real plugin."""
         of = {name: key for key, found in self.by_object.items() for name in found}
-        await self._all(self.nodes[name].publish(objects.get(of[name])) for name in names)
+        await shared.few_at_a_time(self._slots, (self.nodes[name].publish(objects.get(of[name])) for name in names))
 
-    @asynccontextmanager
-    async def tagging(self) -> AsyncIterator[None]:
-        """Respond to every change while the context is open."""
-        task = asyncio.create_task(self._follow())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, *self._tasks, return_exceptions=True)  # answers under way are finished
+    def tagging(self) -> AbstractAsyncContextManager[None]:
+        """Respond to every change while the context is open; answers under way are finished."""
+        return shared.beside(self._follow(), self._tasks)
 
     async def _follow(self) -> None:
         version = ""
@@ -160,13 +154,6 @@ class Swarm:
         self._waiting.discard(name)
         async with self._slots:
             await self.nodes[name].publish(self._latest[key])
-
-    async def _all(self, work: Iterable[Any]) -> None:
-        async def one(each: Any) -> None:
-            async with self._slots:
-                await each
-
-        await asyncio.gather(*(one(each) for each in work))
 
 
 def _kubelet_status(number: int) -> Obj:

@@ -59,8 +59,13 @@ def show(rows: Sequence[Row], keep: Path) -> None:
         (row.figure, row.measured, row.against, row.ratio, _bound(row.must), _bound(row.goal), row.verdict)
         for row in rows
     ]
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
+    print_and_keep(table, [asdict(row) for row in rows], keep)
+
+
+def print_and_keep(table: Sequence[Sequence[str]], content: object, keep: Path) -> None:
+    """Print aligned columns, and write the content as JSON."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     keep.parent.mkdir(exist_ok=True)
-    keep.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    keep.write_text(json.dumps(content, indent=1))

@@ -219,7 +219,7 @@ def report(rows: Sequence[str], command: str) -> str:
     return f"""# Chaos on the test bed
 
 Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`: six real kubelets, two trn2.48xlarge and an UltraServer of
-four trn3.48xlarge; the DaemonSet, and the controller with two replicas. `hack/chaos/run.py` lists the checks.
+four trn3.48xlarge; the DaemonSet, and the controller with two replicas. `hack/chaos/checks.py` has the checks.
 
 | seed | duration | what happened | result |
 | --- | --- | --- | --- |

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Compare the simulator with kube-scheduler on random clusters: `make acceptance ONLY=placements`.
 
 etcd, API server and scheduler are real; Nodes, slices, claims and pods are objects, and no kubelet runs. All cases are in
@@ -9,19 +8,17 @@ same devices. A time-out of the scheduler must be predicted; where one is, the s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hack.bed import build
 from hack.bench import api as bench_api
 from hack.bench import sets as bench_sets
+from hack.oracle.study import Options
 from neuron_dra.core import catalogue, devices, names, slices
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.objects import DEVICE_CLASSES as CLASSES
@@ -256,28 +253,18 @@ async def run(plane: bench_api.Plane, first: int, count: int) -> list[Case]:
     return cases
 
 
-def main() -> int:
+def study(options: Options) -> int:
     """Compare, print what differs, and return the exit code."""
     assert all(catalogue.lookup(kind) for kind in TYPES)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--kubernetes", choices=build.KUBERNETES)
-    parsed = parser.parse_args()
-    with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
-        cases = asyncio.run(run(plane, parsed.first, parsed.cases))
-    for made in cases:
-        if made.wrong:
-            print(f"case {made.number}: {made.wrong}")
-    wrong = sum(bool(made.wrong) for made in cases)
+    with bench_api.running(options.kubernetes, with_scheduler=True) as plane:
+        cases = asyncio.run(run(plane, options.first, options.number or 500))
+    wrong = [f"case {made.number}: {made.wrong}" for made in cases if made.wrong]
+    for text in wrong:
+        print(text)
     placed, refused = sum(made.placed for made in cases), sum(made.refused for made in cases)
     late, predicted = sum(made.late for made in cases), sum(made.predicted for made in cases)
     print(
-        f"{len(cases)} cases: {placed} pods placed, {refused} not, {late} after a time-out ({predicted} were predicted to "
-        f"be possible); {wrong} differ"
+        f"{'FAILED' if wrong else 'passed'}, {len(cases)} cases: {placed} pods placed, {refused} not, {late} after a "
+        f"time-out ({predicted} were predicted to be possible); {len(wrong)} differ"
     )
     return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Try what docs/kueue.md says: `make acceptance ONLY=kueue`.
 
 etcd, API server, scheduler, controller manager and Kueue are real; the node and its slices are objects, and no kubelet
@@ -7,23 +6,20 @@ runs. Kueue gets the configuration and the queues of docs/kueue.md. It needs roo
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import yaml
 
-from hack.bed import build
 from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
 from hack.oracle import kueue
-from hack.oracle.limit_rows import LABEL, NEURON, one, pod, sets
-from hack.oracle.quotas import PAUSE_S, POLICIES, WAIT_S, Place, claim, of_class, prepare, run
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
+from hack.oracle.quotas import PAUSE_S, WAIT_S, Place, claim, of_class, tried
+from hack.oracle.study import Options
 from neuron_dra.core.wire import Obj
 
 PAGE: Final = bench_api.REPOSITORY / "docs" / "kueue.md"
@@ -238,23 +234,15 @@ CASES: Final[tuple[Callable[[Queue], None], ...]] = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the cases, each in a namespace; return 1 if one fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kubernetes", choices=build.KUBERNETES)
-    parsed = parser.parse_args(arguments)
-    with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
-        asyncio.run(prepare(plane))
-        plane.kubectl("apply", "-f", str(POLICIES))
-        [configuration] = of_the_page("Configuration")
-        kueue.up(plane, configuration["resources"])
-        whole = Queue(plane, "default")
-        for item in of_the_page("ResourceFlavor", "ClusterQueue"):
-            whole.create(item)
-        failed = run(plane, Queue, CASES)
-    print(f"{failed} of {len(CASES)} failed" if failed else f"{len(CASES)} passed")
-    return 1 if failed else 0
+def study(options: Options) -> int:
+    """Run the cases with Kueue and the queues of the page."""
+    return tried(options, Queue, CASES, with_kueue)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def with_kueue(plane: bench_api.Plane) -> None:
+    """Start Kueue with the page's configuration, and create its queues."""
+    [configuration] = of_the_page("Configuration")
+    kueue.up(plane, configuration["resources"])
+    whole = Queue(plane, "default")
+    for item in of_the_page("ResourceFlavor", "ClusterQueue"):
+        whole.create(item)

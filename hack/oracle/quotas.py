@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Try what docs/limits.md says about quotas: `make acceptance ONLY=quotas`.
 
 etcd, API server, scheduler and controller manager are real; the node and its slices are objects, and no kubelet runs.
@@ -6,11 +5,9 @@ etcd, API server, scheduler and controller manager are real; the node and its sl
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,7 +16,8 @@ from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
 from hack.bench import sets as bench_sets
-from hack.oracle.limit_rows import LABEL, NEURON, one, pod, sets
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
+from hack.oracle.study import Options
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import from_kubeconfig
@@ -186,22 +184,20 @@ def run(plane: bench_api.Plane, kind: type[P], cases: Sequence[Callable[[P], Non
     return failed
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the cases, each in a namespace; return 1 if one fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kubernetes", choices=build.KUBERNETES)
-    parsed = parser.parse_args(arguments)
-    with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
+def tried(
+    options: Options, kind: type[P], cases: Sequence[Callable[[P], None]], set_up: Callable[[bench_api.Plane], None]
+) -> int:
+    """Run the cases on a control plane with the policies, each in a namespace; return 1 if one fails."""
+    with bench_api.running(options.kubernetes, with_scheduler=True) as plane:
         asyncio.run(prepare(plane))
         plane.kubectl("apply", "-f", str(POLICIES))
-        failed = run(plane, Place, CASES)
-    print(
-        f"{failed} of {len(CASES)} failed"
-        if failed
-        else f"{len(CASES)} passed, Kubernetes {build.KUBERNETES[plane.state.kubernetes]}"
-    )
+        set_up(plane)
+        failed = run(plane, kind, cases)
+        version = build.KUBERNETES[plane.state.kubernetes]
+    print(f"{failed} of {len(cases)} failed" if failed else f"{len(cases)} passed, Kubernetes {version}")
     return 1 if failed else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def study(options: Options) -> int:
+    """Run the cases about quotas."""
+    return tried(options, Place, CASES, lambda _: None)

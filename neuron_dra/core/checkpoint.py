@@ -56,10 +56,10 @@ class Checkpoint:
         """Return a checkpoint whose claims are all doubtful: another driver may have unprepared some of them."""
         return replace(self, claims={uid: replace(claim, doubtful=True) for uid, claim in self.claims.items()})
 
-    def withdrawing(self, uids: Iterable[str]) -> Checkpoint:
-        """Return a checkpoint without the claims `uids` that records their unprepare."""
+    def withdrawing(self, uids: Iterable[str], now: int) -> Checkpoint:
+        """Return a checkpoint without the claims `uids` that records their unprepare in the second `now`."""
         uids = list(uids)
-        return self.without(uids).with_withdrawals(self.withdrawals.adding(uids))
+        return self.without(uids).with_withdrawals(self.withdrawals.adding(uids, now))
 
     def with_withdrawals(self, withdrawals: Withdrawals) -> Checkpoint:
         """Return a checkpoint with `withdrawals` in place of its own."""

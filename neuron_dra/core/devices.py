@@ -8,7 +8,7 @@ tables here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -101,6 +101,14 @@ ATTRIBUTES: tuple[Described, ...] = (
     ),
     Described("resource.aws.com/devicegroup8_id", "string", "types with EFA", "group of eight"),
     Described("resource.aws.com/devicegroup16_id", "string", "types with EFA", "group of sixteen"),
+    Described(
+        names.NUMA_NODE,
+        "int",
+        "if all devices behind this one are known to have the same; not on single devices of Trn2 UltraServers with "
+        "connected sets",
+        "NUMA node, which drivers of CPUs and network interfaces publish too: on types with EFA, that of the device's "
+        "EFA function; elsewhere, that of all the kernel driver's PCI functions if they have the same",
+    ),
     Described("ultraserverId", "string", "UltraServers", "capacity block id, or the hardware's id if there is none"),
     Described("ultraserverNodeId", "int", "UltraServers", "number of this node in its UltraServer"),
     Described("ultraserverModes", "string", "UltraServers", "group sizes that this node supports, such as `1_2_4`"),
@@ -192,6 +200,7 @@ def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_v
         **_coordinates(node, device),
         **{f"{names.GROUP_DOMAIN}/devicegroup{size}_id": _string(value) for size, value in group.items()},
         **_ultraserver(node),
+        **numa_node(node, (device.device_id,)),
     }
     return Device(device.name, (device.device_id,), _present(values), _capacity([device]))
 
@@ -204,8 +213,17 @@ def _whole_node(node: Node, driver_version: str) -> Device:
         "deviceId": Attribute("int", min(ids)),
         **_common(node, "neuron_node", driver_version),
         **_ultraserver(node),
+        **numa_node(node, ids),
     }
     return Device(names.NODE_DEVICE, ids, _present(values), _capacity(node.devices))
+
+
+def numa_node(node: Node, ids: Collection[int]) -> dict[str, Attribute]:
+    """Return the attribute of the NUMA node of the devices `ids`; nothing if one is unknown or they differ."""
+    found = {device.device_id: device.numa_node for device in node.devices}
+    nodes = {found.get(device_id) for device_id in ids}
+    only = nodes.pop() if len(nodes) == 1 else None
+    return {} if only is None else {names.NUMA_NODE: Attribute("int", only)}
 
 
 def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, Attribute | None]:

@@ -44,7 +44,8 @@ class DeviceFacts:
     mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # errors that reloading the kernel driver repairs
     unhealthy_components: tuple[str, ...] | Unread = Unread.UNKNOWN
     heartbeat: int | Unread = field(default=Unread.UNKNOWN, compare=False)  # of the firmware's health check
-    hangs: bool = False  # a read of one of its files blocks: the values, if any, are from an earlier reading
+    hangs: bool = False  # it could not be read: the values, if any, are from an earlier reading
+    found: tuple[str, ...] = ()  # the values that were found by the name of their file, by that name
 
 
 RUNTIME_MODES: Final[Mapping[int, tuple[int, ...]]] = {1: (4,), 2: (3, 2), 4: (1,)}
@@ -74,6 +75,18 @@ class UltraServerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """NUMA nodes of PCI functions.
+
+    - `efa`: function and NUMA node of those that may be EFA interfaces; one without a NUMA node is not in it.
+    - `neuron`: the NUMA node of the functions that are bound to the kernel driver; None if they differ or one has none.
+    """
+
+    efa: tuple[tuple[str, int], ...] = ()
+    neuron: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """All readings from one node's sysfs, /dev and DMI.
 
@@ -81,6 +94,9 @@ class NodeFacts:
     - `driver_version`: of the kernel driver, as it reports it.
     - `devices`: in the order of their ids.
     - `hanging`: the paths whose read blocks, relative to the root.
+    - `found`: the paths of values that were found by the name of their file, relative to the root.
+    - `unread`: the names of files that no device, or the class, has where they are known or anywhere else.
+    - `vanished`: the kernel driver's folders are gone; `devices` are those of an earlier reading.
     """
 
     product_name: str | None
@@ -88,6 +104,10 @@ class NodeFacts:
     devices: tuple[DeviceFacts, ...]
     ultraserver: UltraServerFacts = field(default_factory=UltraServerFacts)
     hanging: tuple[str, ...] = ()
+    numa: NumaFacts = field(default_factory=NumaFacts)
+    found: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    vanished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,27 @@ Sources: aws-neuron-driver, neuron_sysfs_metrics.c and neuron_reset.c; Neuron SD
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from neuron_dra.core import names
 from neuron_dra.core.facts import DeviceFacts, Unread
+from neuron_dra.core.signals import (
+    COMPONENT,
+    DEVICE_FILE_MISSING,
+    HBM_ECC,
+    HBM_REPAIR,
+    INVALID,
+    LINK_INTERSERVER,
+    MISSING,
+    SIGNALS,
+    SRAM_ECC,
+    Problem,
+    Signal,
+    by_name,
+    readings,
+)
 
 TAINT_KEY: Final = f"{names.DRIVER}/unhealthy"
 ATTRIBUTE: Final = "unhealthy"
@@ -28,21 +42,7 @@ EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
 
 STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for this time is stale
 
-RESET_READY: Final = 1
-RESET_INVALID: Final = 2
-
-MISSING: Final = "missing"
-DEVICE_FILE_MISSING: Final = "DeviceFileMissing"
-INVALID: Final = "invalid"
-SRAM_ECC: Final = "sram_ecc"
-HBM_ECC: Final = "hbm_ecc"
-HBM_REPAIR: Final = "hbm_repair"
-LINK_INTERSERVER: Final = "link_interserver"
-OTHER: Final = "other"
-
 _WORST_FIRST: Final = (MISSING, DEVICE_FILE_MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
-_COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
-
 ADVICE: Final[Mapping[str, str]] = {
     MISSING: "it is gone from the node; check the kernel log, and replace the instance if the device stays away",
     DEVICE_FILE_MISSING: "its file is missing from the host's /dev; check udev and the kernel log, then load the "
@@ -63,39 +63,8 @@ class Health(enum.Enum):
     UNHEALTHY = "UNHEALTHY"
 
 
-class Signal(enum.Enum):
-    """The reading that shows a fault."""
-
-    PRESENCE = "presence"
-    FILE = "file"
-    RESET = "reset"
-    SRAM = "sram"
-    HBM = "hbm"
-    REPAIR = "repair"
-    COMPONENTS = "components"
-
-
-_SIGNALS: Final = {
-    MISSING: Signal.PRESENCE,
-    DEVICE_FILE_MISSING: Signal.FILE,
-    INVALID: Signal.RESET,
-    SRAM_ECC: Signal.SRAM,
-    HBM_ECC: Signal.HBM,
-    HBM_REPAIR: Signal.REPAIR,
-}
-"""The signal of each reason; every other reason is a component."""
-
 _WITNESSES: Final = (Signal.RESET, Signal.SRAM, Signal.HBM, Signal.COMPONENTS)
 """Signals that are evidence of health; the presence of a device is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A fault of a device as one reading shows it; `reason` is a valid label value, `message` a phrase."""
-
-    signal: Signal
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +154,7 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     read = {device.device_id: device for device in facts}
     ids = sorted({*before, *read, *expected})
     return {
-        i: _unread(before.get(i, Watched()))
+        i: _left_out(before.get(i, Watched()), read[i])
         if i in read and read[i].hangs
         else _beating(before.get(i, Watched()), read.get(i), now, hold_s)
         for i in ids
@@ -194,19 +163,29 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
 
 def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: float) -> Watched:
     """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs."""
-    found, beat = _readings(facts), before.beat
+    found, beat = readings(facts), before.beat
     if facts is not None and not isinstance(facts.heartbeat, Unread):
         beat = Beat(facts.heartbeat, now) if beat is None else beat.after(facts.heartbeat, now)
     stale = facts is not None and beat is not None and beat.is_stale(now)
     if stale and not found.get(Signal.COMPONENTS):
         found.pop(Signal.COMPONENTS, None)
-    watched = _observed(before, found, now, hold_s)
+    watched = _observed(before, found, now, hold_s, by_name(facts))
     return replace(watched, beat=beat, stale=stale, known=watched.known and not stale)
 
 
 def unread(before: Watch) -> Watch:
     """Return the health of each device after a reading that did not end: faults stay, the present is unknown."""
     return {i: _unread(watched) for i, watched in before.items()}
+
+
+def _left_out(before: Watched, facts: DeviceFacts) -> Watched:
+    """Return the health of one device of which only its file in /dev, at most, was read."""
+    watched = _unread(before)
+    missing = readings(facts).get(Signal.FILE)
+    if not missing or any(fault.problem.signal is Signal.FILE for fault in watched.faults):
+        return watched
+    faults = sorted([*watched.faults, *map(Fault, missing)], key=lambda fault: _severity(fault.problem.reason))
+    return replace(watched, faults=tuple(faults))
 
 
 def _unread(before: Watched) -> Watched:
@@ -226,7 +205,7 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
         known = watch.get(i, Watched())
         present = {fault.problem.reason for fault in known.faults}
         recalled = (
-            Problem(_SIGNALS.get(reason, Signal.COMPONENTS), reason, f"{reason} before the plugin restarted")
+            Problem(SIGNALS.get(reason, Signal.COMPONENTS), reason, f"{reason} before the plugin restarted")
             for reason in reasons
             if reason not in present
         )
@@ -234,44 +213,17 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
     return result
 
 
-def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
-    """Return the problems of each signal, an empty tuple if it is good; a signal that cannot be read is absent."""
-    if facts is None:
-        return {Signal.PRESENCE: (Problem(Signal.PRESENCE, MISSING, "the device is gone from the node"),)}
-    found: dict[Signal, tuple[Problem, ...]] = {Signal.PRESENCE: ()}
-    if facts.device_file is not None:
-        file = f"/dev/neuron{facts.device_id} is missing on the host"
-        missing = Problem(Signal.FILE, DEVICE_FILE_MISSING, file)
-        found[Signal.FILE] = () if facts.device_file else (missing,)
-    if facts.reset_state in (RESET_READY, RESET_INVALID):
-        bad = facts.reset_state == RESET_INVALID
-        invalid = Problem(Signal.RESET, INVALID, "the kernel driver reports the device as invalid")
-        found[Signal.RESET] = (invalid,) if bad else ()
-    for signal, reason, count, kind in (
-        (Signal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
-        (Signal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
-        (Signal.REPAIR, HBM_REPAIR, facts.mem_ecc_repairable, "repairable HBM error"),
-    ):
-        if not isinstance(count, Unread):
-            text = f"{count} {kind}{'s' if count > 1 else ''}"
-            found[signal] = (Problem(signal, reason, text),) if count else ()
-    if not isinstance(facts.unhealthy_components, Unread):
-        found[Signal.COMPONENTS] = tuple(
-            Problem(Signal.COMPONENTS, _reason(component), f"component {component} is unhealthy")
-            for component in dict.fromkeys(facts.unhealthy_components)
-        )
-    return found
-
-
-def _reason(component: str) -> str:
-    """Return a component's name if it is a valid taint value, or else `other`."""
-    return component if _COMPONENT.fullmatch(component) else OTHER
-
-
-def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: float, hold_s: float) -> Watched:
+def _observed(
+    before: Watched,
+    found: dict[Signal, tuple[Problem, ...]],
+    now: float,
+    hold_s: float,
+    weak: frozenset[Signal] = frozenset(),
+) -> Watched:
     """Return the health of one device after the readings `found`, by signal, at time `now`.
 
-    A fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
+    Readings of the signals `weak` can show faults and that these have ended, but not that the device is healthy. A
+    fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
     """
     bad = {(p.signal, p.reason): Fault(p) for problems in found.values() for p in problems}
     held = []
@@ -291,7 +243,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
     return Watched(
         faults=tuple(faults),
         seen=before.seen or not (found[Signal.PRESENCE] or found.get(Signal.FILE)),
-        known=any(signal in found for signal in _WITNESSES),
+        known=any(signal in found for signal in _WITNESSES if signal not in weak),
     )
 
 
@@ -305,7 +257,7 @@ def _severity(reason: str) -> tuple[int, str]:
 
 def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
-    members = {i: watch.get(i) or _observed(Watched(), _readings(None), 0.0, 0.0) for i in ids}
+    members = {i: watch.get(i) or _observed(Watched(), readings(None), 0.0, 0.0) for i in ids}
     faults = [(i, fault) for i, member in members.items() for fault in member.faults]
     several = name == names.NODE_DEVICE or len(ids) > 1
     if faults:
@@ -314,7 +266,7 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     if any(member.overdue for member in members.values()):
         stuck = [i for i, member in members.items() if member.overdue]
         which = f" of {', '.join(f'neuron{i}' for i in stuck)}" if several else ""
-        return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} did not end: the kernel driver hangs")
+        return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: the kernel driver hangs or is gone")
     if stale := [i for i, member in members.items() if member.stale]:
         which = f" of {', '.join(f'neuron{i}' for i in stale)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
@@ -386,7 +338,7 @@ def reasons_on(device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the reasons in a published device's attribute, worst first."""
     text = ((device.get("attributes") or {}).get(ATTRIBUTE) or {}).get("string")
     words = text.split(",") if isinstance(text, str) else []
-    return tuple(word for word in words if word in _WORST_FIRST or _COMPONENT.fullmatch(word))
+    return tuple(word for word in words if word in _WORST_FIRST or COMPONENT.fullmatch(word))
 
 
 def _joined(reasons: Sequence[str]) -> str:

@@ -30,11 +30,15 @@ class ListedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's list, with the claims of its containers."""
+    """A pod in the kubelet's list, with the claims of its containers.
+
+    `plugin_resources` are the resources of which a device plugin gave a device to it, such as aws.amazon.com/neuron.
+    """
 
     namespace: str
     name: str
     claims: tuple[ListedClaim, ...] = ()
+    plugin_resources: frozenset[str] = frozenset()
 
 
 def is_doubtful(claim: PreparedClaim) -> bool:

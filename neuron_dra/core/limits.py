@@ -18,6 +18,7 @@ from neuron_dra.core.devices import Attribute, Device
 ATTRIBUTES_AND_CAPACITIES = 32
 WORKLOAD_TAGS = 5  # space kept for workloadId, workloadNamespace, workloadUid, allocationId, workloadPhase
 HEALTH_MARKS = 1  # space kept for the attribute `unhealthy`
+ROOM = ATTRIBUTES_AND_CAPACITIES - WORKLOAD_TAGS - HEALTH_MARKS
 TEXT_BYTES = 64
 NAME_LENGTH = 63
 
@@ -66,7 +67,7 @@ def _checked(device: Device, problems: list[str]) -> Device:
             problems.append(f"{device.name}: capacity {name} is left out: {why}")
         else:
             capacity[name] = value
-    room = ATTRIBUTES_AND_CAPACITIES - WORKLOAD_TAGS - HEALTH_MARKS - len(capacity)
+    room = ROOM - len(capacity)
     for name in list(attributes)[room:]:
         problems.append(f"{device.name}: attribute {name} is left out: a device may have {room} with these capacities")
         del attributes[name]

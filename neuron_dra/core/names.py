@@ -13,6 +13,9 @@ WORKLOAD_CLASS: Final = f"workload.{DRIVER}"
 GROUP_DOMAIN: Final = "resource.aws.com"
 """Domain of the device group ids, which the EFA driver publishes too."""
 
+NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+"""Kubernetes' standard attribute, which drivers of CPUs and network interfaces publish too."""
+
 DEVICE_PREFIX: Final = "neuron-device-"
 OLD_DEVICE_PREFIX: Final = "neurondevice"
 """The spelling in pages about AWS's beta driver; never published, but claims from that time may be running."""

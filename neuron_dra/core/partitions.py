@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import linked, members, names
+from neuron_dra.core import limits, linked, members, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.counters import CounterSet
-from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.core.devices import Attribute, Device, numa_node
 from neuron_dra.core.topology import Node
 
 DEVICES_AT_MOST: Final = 256
@@ -161,6 +161,7 @@ class _Maker:
         with_node: bool,
         with_ones: bool = False,
     ) -> None:
+        self._node = node
         self._spec = spec
         self._with_ones = with_ones
         self._links = links
@@ -223,13 +224,14 @@ class _Maker:
         if total < 2:
             return {}
         if self._spec.shape in ("ring", "line"):
-            found = {size: list(self._arcs(size)) for size in range(2, total)}
+            found: dict[int, list[tuple[int, ...]]] = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
-        ones: dict[int, list[tuple[int, ...]]] = {}
         if self._with_ones:
-            ones[1] = [(device_id,) for device_id in self.ids]
-        return {**ones, **found} if self._with_node else {**ones, **found, total: [self.ids]}
+            found[1] = [(device_id,) for device_id in self.ids]
+        if not self._with_node:
+            found[total] = [self.ids]
+        return dict(sorted(found.items()))
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
         """Yield the sets of `size` consecutive devices; those of a ring wrap."""
@@ -245,7 +247,12 @@ class _Maker:
     def set_of(self, ids: tuple[int, ...]) -> Partition:
         """Return the device for a connected set, named after its size and first device."""
         name = f"{names.SET_PREFIX}{len(ids)}-{ids[0]}"
-        attributes = {**self._common, "deviceId": Attribute("int", ids[0]), "resourceType": Attribute("string", SET)}
+        attributes = {
+            **self._common,
+            "deviceId": Attribute("int", ids[0]),
+            "resourceType": Attribute("string", SET),
+            **numa_node(self._node, ids),
+        }
         return self._of_devices(Device(name, ids, attributes), ids)
 
     def _of_devices(self, device: Device, ids: Sequence[int]) -> Partition:
@@ -253,6 +260,8 @@ class _Maker:
         cores = frozenset(core for device_id in ids for core in self._cores_of(device_id))
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
         attributes = {**device.attributes, **_sizes(len(ids), len(cores))}
+        if len(attributes) + len(device.capacity) > limits.ROOM:
+            attributes.pop(names.NUMA_NODE, None)  # a device of a Trn2 UltraServer, which has all attributes there are
         return Partition(replace(device, attributes=attributes, consumes=(used,)), cores)
 
     # Parts of devices, and ranges of cores
@@ -298,6 +307,7 @@ class _Maker:
             "deviceId": Attribute("int", ids[0]),
             "resourceType": Attribute("string", CORES),
             "cores": Attribute("int", len(cores)),
+            **numa_node(self._node, ids),
         }
         device = Device(f"{names.CORES_PREFIX}{len(cores)}-{cores.start}", ids, attributes, consumes=tuple(consumes))
         return Partition(device, frozenset(cores))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from neuron_dra.core import health, names, ultraserver
+from neuron_dra.core import health, names, signals, ultraserver
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
 from neuron_dra.core.timing import seconds
@@ -236,7 +236,7 @@ def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
 def is_withheld(situation: Situation, name: str) -> bool:
     """Return True if a device must leave the slice unless a claim holds it, because no taint or tag protects it."""
     reasons = situation.reasons.get(name, ())
-    if health.MISSING in reasons and name != names.NODE_DEVICE:
+    if signals.MISSING in reasons and name != names.NODE_DEVICE:
         return True  # it has only just returned and may flap
     if situation.tag is not None:
         return False  # the tag keeps other claims away, and the controller has to see its workload's devices

@@ -8,11 +8,11 @@ and the finding becomes an Event and the metric neuron_dra_findings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.catalogue import InstanceType
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,6 +38,7 @@ class NeuronDevice:
     - `memory_bytes`: device memory from the catalogue; None for an unknown instance type.
     - `connected`: ids of the devices to which both ends report a link.
     - `dev`: major and minor number of the device file; None if unread.
+    - `numa_node`: of the host's CPUs and memory next to it; None if unknown.
     - `device_file`: True if /dev/neuronN exists, False if it does not and the device cannot be used, None if unknown.
     - `reported`: ids of the devices to which this end reports a link; None if unread.
     """
@@ -48,6 +49,7 @@ class NeuronDevice:
     connected: frozenset[int]
     dev: tuple[int, int] | None
     device_file: bool | None
+    numa_node: int | None = None
     reported: frozenset[int] | None = None
 
     @property
@@ -105,9 +107,16 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         )
     linked = _links(facts, spec, findings)
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
-    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
+    devices = tuple(
+        replace(
+            _device(device, spec, linked[device.device_id], findings),
+            numa_node=_numa_node(device.device_id, spec, facts.numa),
+        )
+        for device in in_order
+    )
     _count(facts, spec, findings)
     findings += hangs(facts.hanging)
+    _moved(facts, spec, findings)
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
 
 
@@ -216,7 +225,7 @@ def _device(
 
     The core count that the kernel driver reports wins over the catalogue's, which is used only if the file is unread.
     """
-    if isinstance(facts.core_count, Unread):
+    if isinstance(facts.core_count, Unread) or _is_other_count(facts, spec):
         cores = spec.cores_per_device if spec else 0
     else:
         cores = facts.core_count
@@ -247,6 +256,59 @@ def _device(
     )
 
 
+def _is_other_count(facts: DeviceFacts, spec: InstanceType | None) -> bool:
+    """Return True if a core count that was found by its file's name is not the catalogue's: it may be another count."""
+    return "core_count" in facts.found and (spec is None or facts.core_count != spec.cores_per_device)
+
+
+def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
+    """Add the findings about files of the kernel driver that are not where they are known."""
+    version = facts.driver_version or "unknown"
+    if facts.vanished:
+        findings.append(
+            Finding(
+                "no-class-folder",
+                "/sys/class/neuron_device is gone: the kernel driver was unloaded, or keeps its files elsewhere. The "
+                "devices stay published, and their health is unknown. Load the kernel driver, or update this driver",
+            )
+        )
+    if facts.found:
+        names = sorted({path.rpartition("/")[2] for path in facts.found})
+        findings.append(
+            Finding(
+                "moved-facts",
+                f"kernel driver {version} has {', '.join(names)} in other places than this driver knows; they were "
+                f"found by name, such as /{facts.found[0]}. They show no device as healthy. Update this driver",
+            )
+        )
+    unread = {*facts.unread}
+    if facts.devices and all(_is_other_count(device, spec) for device in facts.devices):
+        unread.add("core_count")
+    if missing := sorted(unread & _expected(facts, spec)):
+        findings.append(
+            Finding(
+                "unread-facts",
+                f"kernel driver {version} does not show {', '.join(missing)}, which every {spec.name if spec else ''} "
+                "has: links, health or UltraServers are unknown. Update this driver",
+            )
+        )
+
+
+def _expected(facts: NodeFacts, spec: InstanceType | None) -> set[str]:
+    """Return the names of the files that the kernel driver has on this instance type."""
+    if spec is None or not facts.devices:
+        return set()
+    expected = {"core_count", "connected_devices"}
+    if spec.generation != "inf1":
+        expected |= {"sram_ecc_uncorrected", "mem_ecc_uncorrected"}
+    if spec.whole_node:
+        expected.add("ultraserver_mode")
+    numbers = [int(part) if part.isdecimal() else 0 for part in (facts.driver_version or "").split(".")]
+    if spec.generation in ("trn2", "trn3") and numbers >= [2, 30, 2]:
+        expected.add("unhealthy_components")
+    return expected
+
+
 def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] | None:
     """Return the devices to which one end reports a link; None if it is unread. A switch connects every pair."""
     if spec is not None and spec.shape == "switch":
@@ -254,8 +316,22 @@ def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] |
     return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
 
 
+def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> int | None:
+    """Return a device's NUMA node; None if it is unknown.
+
+    Where the map of EFA interfaces is known, it is that of the device's EFA function, which is on a bus next to the
+    device's own. Elsewhere nothing tells which function is which device, so it is known only if all have the same.
+    """
+    if spec is None or spec.efa is None:
+        return numa.neuron
+    function = spec.efa[device_id] if device_id < len(spec.efa) else ""
+    return dict(numa.efa).get(function)
+
+
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
     """Add the findings about missing and unexpected devices: one for each kind, with all ids."""
+    if facts.vanished:
+        return
     if not facts.devices and spec is not None:
         findings.append(
             Finding(

@@ -140,12 +140,18 @@ EVENTS: Final = (
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
+    Word("NeuronRivalPublisher", "Node", "another program writes the node's ResourceSlices; remove it"),
     Word(
         "NeuronStateNotFlushed",
         "Node",
         "the disk did not keep the plugin's files; nothing new is prepared until it does",
     ),
-    Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
+    Word(
+        "NeuronDevicePluginAlive",
+        "Node",
+        "a Neuron device plugin runs on the node, or a pod has devices of one; remove it",
+    ),
+    Word("NeuronPodsNotListed", "Node", "the kubelet's pods cannot be listed, so pods of a device plugin are not seen"),
     Word(
         "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"
     ),
@@ -160,6 +166,9 @@ EVENTS: Final = (
     Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
     Word("NeuronMissingDeviceFile", "Node", "a device has no file in the host's /dev: no new claim gets it"),
     Word("NeuronNoDevices", "Node", "the node has no Neuron devices, and its instance type has"),
+    Word("NeuronNoClassFolder", "Node", "the kernel driver's folder in sysfs has vanished: health is unknown"),
+    Word("NeuronMovedFacts", "Node", "the kernel driver has files in other places; they were found by their names"),
+    Word("NeuronUnreadFacts", "Node", "the kernel driver does not show values that the instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),
     Word("NeuronMissingDevice", "Node", "a device of the instance type is absent"),
     Word("KubernetesUntested", "Node", "this release was not tested with the version of the API server"),

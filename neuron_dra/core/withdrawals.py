@@ -3,8 +3,8 @@
 During a rolling update the kubelet may call the old plugin to prepare a claim, give up, and call the new plugin to
 unprepare it. If the old plugin, which is still waiting, committed the claim afterwards, it would never be unprepared.
 So each unprepare leaves a number in the checkpoint. A prepare records the number at its start, its *mark*, and compares
-the two under the file lock before it commits. Numbers need no clock. Only the newest withdrawals are kept; if one may
-have been dropped, the claim counts as withdrawn, and the kubelet retries.
+the two under the file lock before it commits. Numbers need no clock. Withdrawals are kept for longer than a prepare
+lasts, however many they are; if one may have been dropped, the claim counts as withdrawn, and the kubelet retries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.errors import ClaimError
 
-KEPT: Final = 64  # claims: more than a kubelet unprepares in the 45 s for which it waits for a prepare
+KEPT_S: Final = 120  # a prepare ends, or waits for the lock, well before: the kubelet waits 45 s for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,34 @@ class Mark:
 class Withdrawals:
     """The numbers of the last unprepare of claims, by UID; a rebuilt checkpoint starts a new era of numbers.
 
-    `count` is the highest number, `floor` the highest one that was dropped.
+    `count` is the highest number, `floor` the highest one that was dropped. `seconds` has the highest number by the
+    second in which it was given, on a clock that only goes forward within a boot.
     """
 
     era: str = ""
     count: int = 0
     floor: int = 0
     claims: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def mark(self) -> Mark:
         """The mark of a prepare that starts now."""
         return Mark(self.era, self.count)
 
-    def adding(self, uids: Iterable[str]) -> Withdrawals:
-        """Return the withdrawals with those of `uids` added as the newest."""
+    def adding(self, uids: Iterable[str], now: int) -> Withdrawals:
+        """Return the withdrawals with those of `uids` added as the newest, and without those before `now` - KEPT_S."""
         count = self.count + 1
+        seconds = {second: number for second, number in self.seconds.items() if second < now} | {now: count}
+        floor = max((number for second, number in seconds.items() if second < now - KEPT_S), default=self.floor)
         claims = {**self.claims, **dict.fromkeys(uids, count)}
-        newest = sorted(claims, key=lambda uid: (-claims[uid], uid))
-        floor = max((claims[uid] for uid in newest[KEPT:]), default=self.floor)
-        return Withdrawals(self.era, count, floor, {uid: claims[uid] for uid in newest[:KEPT]})
+        return Withdrawals(
+            self.era,
+            count,
+            max(floor, self.floor),
+            {uid: number for uid, number in claims.items() if number > floor},
+            {second: number for second, number in seconds.items() if number > floor},
+        )
 
     def since(self, mark: Mark, uid: str) -> bool:
         """Return True if claim `uid` was, or may have been, withdrawn after `mark`.
@@ -67,7 +75,13 @@ class Withdrawals:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the withdrawals in the checkpoint's form."""
-        return {"era": self.era, "count": self.count, "floor": self.floor, "claims": dict(self.claims)}
+        return {
+            "era": self.era,
+            "count": self.count,
+            "floor": self.floor,
+            "claims": dict(self.claims),
+            "seconds": {str(second): number for second, number in self.seconds.items()},
+        }
 
     @classmethod
     def from_wire(cls, wire: object) -> Withdrawals:
@@ -78,7 +92,15 @@ class Withdrawals:
         claims = wire.get("claims")
         if not isinstance(era, str) or type(count) is not int or type(floor) is not int or not isinstance(claims, dict):
             return cls()
-        return cls(era, count, floor, {uid: number for uid, number in claims.items() if type(number) is int})
+        numbers = {uid: number for uid, number in claims.items() if type(number) is int}
+        return cls(era, count, floor, numbers, _seconds(wire.get("seconds")))
+
+
+def _seconds(wire: object) -> dict[int, int]:
+    """Return the seconds that `to_wire` returned; none if another release dropped them, which only keeps more."""
+    if not isinstance(wire, dict):
+        return {}
+    return {int(second): number for second, number in wire.items() if second.isdecimal() and type(number) is int}
 
 
 def refusal(ref: ClaimRef) -> ClaimError:

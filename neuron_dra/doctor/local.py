@@ -243,7 +243,11 @@ async def _device_plugin(node: Node) -> list[Line]:
     folder = Path(node.settings.kubelet_device_plugins_directory_path)
     socket = await _in_thread(coexistence.live_socket, folder)
     wire = await _wire(node)
-    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name)
+    pods: tuple[str, ...] = ()
+    with contextlib.suppress(ConnectionError):
+        listed = await pod_resources.listed(Path(node.settings.kubelet_pod_resources_socket))
+        pods = coexistence.pods_of_a_device_plugin(listed)
+    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name, pods)
     if text:
         return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
     if wire is None or not await _in_thread(os.access, folder, os.R_OK):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from neuron_dra.core import catalogue, names
-from neuron_dra.emulation import hanging
+from neuron_dra.emulation import hanging, moved_layout
 from neuron_dra.emulation.simulated_node import (
     COMPONENTS,
     DEFAULT_DRIVER_VERSION,
@@ -70,6 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="V",
         help=f"version of the kernel driver; decides files and modes (default {DEFAULT_DRIVER_VERSION})",
     )
+    parser.add_argument(
+        "--layout",
+        choices=("known", "moved"),
+        default="known",
+        help="where the kernel driver's files are: moved is a shuffle of them, with decoys, as a driver that is not "
+        "known yet might have them (default known)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (default 0)")
     parser.add_argument("--break", dest="breaks", action="append", default=[], metavar="WHAT", help="see below")
     parser.add_argument("--repair", dest="repairs", action="append", default=[], metavar="WHAT", help="see below")
 
@@ -98,6 +106,8 @@ def _write(args: argparse.Namespace) -> None:
         capacity_block_id=args.capacity_block_id,
         driver_version=args.driver_version,
     )
+    if args.layout == "moved":
+        moved_layout.apply(args.root, args.seed)
     spec = catalogue.lookup(args.instance_type)
     count = spec.device_count if spec else 0
     print(f"{args.root}: {args.instance_type}, {count} device{'s' if count != 1 else ''}, driver {args.driver_version}")

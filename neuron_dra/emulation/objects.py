@@ -10,6 +10,7 @@ from neuron_dra.core import catalogue, connected, names, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation import simulated_pci
 
 
 def healthy_node(
@@ -24,7 +25,9 @@ def healthy_node(
         DeviceFacts(i, spec.cores_per_device, spec.links[i] if spec.links else (), (243, i), i not in gone)
         for i in range(spec.device_count)
     )
-    facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts())
+    facts = NodeFacts(
+        instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=simulated_pci.facts(spec)
+    )
     return topology.build(facts, NodeLabels())
 
 

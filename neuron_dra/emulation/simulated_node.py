@@ -17,6 +17,7 @@ from pathlib import Path
 
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import InstanceType, Platform
+from neuron_dra.emulation import simulated_pci
 from neuron_dra.emulation.simulated_files import (
     TRANSITIONAL,
     Place,
@@ -103,7 +104,7 @@ def _clear(root: Path) -> None:
     if root.resolve() == Path("/") or (root / "dev/null").exists() or (root / "proc/self").exists():
         raise NeuronDraError(f"{root} is the root of a real machine; choose an empty folder for the simulated node")
     (root / WRITTEN).unlink(missing_ok=True)
-    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron"):
+    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron", simulated_pci.PCI):
         shutil.rmtree(root / part, ignore_errors=True)
     for path in (root / "dev").glob("neuron*"):
         path.unlink()
@@ -129,6 +130,7 @@ def _write(
     for device_id in range(spec.device_count):
         node.write_device(spec, device_id, driver_version, major)
     node.write_class_files(spec, place, driver_version)
+    simulated_pci.write(root, spec)
     if place is not None and place.node_id == 0:
         put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id is derived from it
     put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
@@ -353,6 +355,9 @@ class SimulatedNode:
     def device_path(self, device_id: int, name: str) -> Path:
         """Return the path of a device's file. Raises NeuronDraError if it does not exist."""
         path = self.folder(device_id) / name
+        if not path.exists():
+            moved = self.folder(device_id).glob(f"**/{path.name}")  # of emulation/moved_layout
+            path = next((each for each in moved if not {"neuron_core0", "mirror"}.intersection(each.parts)), path)
         if not path.exists():
             ids = self.device_ids()
             have = (

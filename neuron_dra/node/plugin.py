@@ -33,6 +33,7 @@ from neuron_dra.node.endpoints.inspector import Inspector
 from neuron_dra.node.endpoints.liveness import Lag, Liveness
 from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.endpoints.stale_sockets import StaleSockets
 from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
@@ -83,7 +84,7 @@ class Plugin:
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
-        files = files or Files()
+        self._files = files = files or Files()
         name = settings.node_name
         self.settings = settings
         self._timing = timing
@@ -106,8 +107,7 @@ class Plugin:
         identity = settings.pod_uid or f"pid-{os.getpid()}"
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
         self._lock_keeper = LockKeeper(self.publisher_lock)
-        plugins = Path(settings.kubelet_device_plugins_directory_path)
-        self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify, timing.publish.device_plugin_s)
+        self.device_plugin = DevicePluginWatch(settings, self.dirty.notify, timing.publish)
         expected = settings.enable_ultraserver_operator
         self.ultraserver = UltraServerWatch(
             self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
@@ -168,7 +168,14 @@ class Plugin:
             timing,
             self.dirty,
             Sources(self.hardware, self.node, self.device_plugin, connected, present),
-            Inventory(self.prepared, self.recovery, self.claims, self._adopted),
+            Inventory(
+                self.prepared,
+                self.recovery,
+                self.claims,
+                self._adopted,
+                Path(self.settings.kubelet_pod_resources_socket),
+                self._timing.prepare,
+            ),
             tags,
             self.publisher_lock,
             publisher,
@@ -243,7 +250,11 @@ class Plugin:
                 "watch UltraServer": self.ultraserver.run(),
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
+                "list other drivers' claims": self.publishing.inventory.run(),
                 "post events": self.events.run(),
+                "remove stale sockets": StaleSockets(self.settings, self._files).run(
+                    self._timing.kubelet.stale_sockets_s
+                ),
                 "flush the checkpoint": self._flusher.run(),
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),

@@ -20,7 +20,8 @@ class HardwareTiming:
     """Of the readings of sysfs."""
 
     period_s: float = seconds(10.0, "between readings of the hardware")
-    deadline_s: float = seconds(10.0, "for a whole reading, and for each file in the search for one that hangs")
+    deadline_s: float = seconds(10.0, "for each file, and for a claim that waits for the first reading")
+    slow_s: float = seconds(60.0, "for a whole reading whose files all answer; after it, health is unknown")
     probe_s: float = seconds(30.0, "between attempts to read a file that hangs")
 
 
@@ -38,7 +39,15 @@ class PublishTiming:
     longest_retry_after_s: float = seconds(
         60.0, "cap on the API server's Retry-After, as long as the longest wait without one"
     )
-    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin")
+    rival_s: tuple[float, float] = seconds(
+        (1.0, 60.0), "first and longest pause while another program writes this node's slices"
+    )
+    rival_window_s: float = seconds(600.0, "how long a write of another program is remembered")
+    device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin and its pods")
+    device_plugin_pods_s: float = seconds(2.0, "limit of the kubelet's list of pods in such a look")
+    device_plugin_away_s: float = seconds(
+        360.0, "how long a device plugin that was alive still counts; one that fails is started again after 300 s"
+    )
     sets_check_s: tuple[float, float] = seconds(
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
@@ -85,6 +94,11 @@ class PrepareTiming:
     )
     flush_s: float = seconds(0.1, "from a write of the checkpoint to its flush, which no call waits for")
     flush_retry_s: tuple[float, float] = seconds((1.0, 60.0), "first and longest wait after a flush has failed")
+    inventory_spread_s: float = seconds(
+        60.0,
+        "a new node, on which nothing shows that another driver was here, lists all claims in this time after its "
+        "first publish",
+    )
     repair_s: float = seconds(5.0, "between checks of the CDI files")
     rebuild_retry_s: tuple[float, float] = seconds(
         (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"
@@ -121,6 +135,7 @@ class KubeletTiming:
     rejected_s: float = seconds(10.0, "the same, after the kubelet rejected the registration")
     health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
     health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
+    stale_sockets_s: float = seconds(60.0, "between looks for sockets that killed plugins left behind")
     supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
     registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
     call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE, environment, slices
 from hack.bed.real_cluster import PATIENCE_S, QUICK, REPOSITORY, BedError, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import CONTROLLER, NAMESPACE, environment, slices
 
 TRN3 = "trn3.48xlarge"
 NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))

@@ -7,9 +7,9 @@ import re
 
 import yaml
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import CONTROLLER, NAMESPACE
 from tests.bed.fleet import TRN3
 from tests.bed.releases import ADDRESS, IMAGE, VERSIONS, Shell
 

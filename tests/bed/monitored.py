@@ -10,21 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hack.bed import cgroups
-from hack.bed.deployed import (
-    CHECKPOINT,
-    CONTROLLER,
-    DAEMONSET,
-    NAMESPACE,
-    REGISTRY,
-    device_plugin,
-    plugin_pod,
-    pod,
-    settled,
-    template,
-)
+from hack.bed.deployed import CHECKPOINT, pod, template
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
+from tests.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE, REGISTRY, device_plugin, plugin_pod, settled
 from tests.bed.fleet import (
     AWSS_CRDS,
     OUR_CRDS,

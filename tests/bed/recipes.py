@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import NAMESPACE
 from tests.bed.fleet import TRN3
 
 EXAMPLES = REPOSITORY / "deploy/examples"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
+from tests.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE
 from tests.support import image_registry
 from tests.support.skipping import impossible
 

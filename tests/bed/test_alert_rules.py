@@ -71,6 +71,7 @@ FAULTS: dict[str, list[Gauge | Count]] = {
     ],
     "NeuronNodeNotRegistered": [Gauge(f"neuron_dra_registered{{{NODE}}}", "1", "0")],
     "NeuronSlicesNotPublished": [Gauge(f"neuron_dra_published{{{NODE}}}", "1", "0")],
+    "NeuronFactsUnread": [Gauge(f'neuron_dra_findings{{{NODE},kind="unread-facts"}}', "0", "1")],
     "NeuronDeviceHealthUnknown": [Gauge(f'neuron_dra_device_healthy{{{NODE},device="neuron-device-3"}}', "1", "-1")],
     "NeuronClaimsRejected": [Count(f'neuron_dra_refused_claims_total{{{NODE},reason="Rejected"}}')],
     "NeuronClaimsFail": [Count(f'neuron_dra_refused_claims_total{{{NODE},reason="Disk"}}', 5)],

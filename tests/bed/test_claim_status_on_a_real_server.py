@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template, with_setting
+from hack.bed.deployed import lnc, neurons, pod, template
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import NAMESPACE, plugin_pod, settled, with_setting
 
 ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",

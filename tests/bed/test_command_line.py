@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hack.bed import hardware
-from hack.bed.deployed import NAMESPACE, plugin_pod, pod, settled, template
+from hack.bed.deployed import pod, template
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.emulation import simulated_load
+from tests.bed.deployed import NAMESPACE, plugin_pod, settled
 
 WALKS = 12
 

@@ -9,22 +9,9 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import (
-    DAEMONSET,
-    IMAGE,
-    NAMESPACE,
-    devices,
-    environment,
-    events,
-    neurons,
-    pod,
-    prepared,
-    slices,
-    started,
-    stays_pending,
-    template,
-)
+from hack.bed.deployed import IMAGE, neurons, pod, prepared, template
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import DAEMONSET, NAMESPACE, devices, environment, events, slices, started, stays_pending
 
 LIMIT = "deviceclass.resource.kubernetes.io/{}.neuron.aws.com"
 SETS = 223  # on inf2.48xlarge

@@ -10,25 +10,20 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import (
+from hack.bed.deployed import cdi_claims, is_ready, neurons, pod, prepared, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import (
     NAMESPACE,
-    cdi_claims,
     devices,
     healths,
-    is_ready,
     net_drivers,
-    neurons,
-    pod,
-    prepared,
     relabel,
     reports_health,
     settled,
     slices,
     sockets,
-    template,
 )
-from hack.bed.errors import BedError
-from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file exists

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, template
+from hack.bed.deployed import cdi_claims, is_ready, lnc, neurons, pod, prepared, template
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import IMAGE, BedNode, Namespace, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import environment, prepares
 
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"
 TRN2 = "trn2.48xlarge"

@@ -16,28 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import (
-    DAEMONSET,
-    DATA,
-    NAMESPACE,
-    REGISTRY,
-    allocated,
-    cdi_claims,
-    events,
-    neurons,
-    plugin_pod,
-    pod,
-    prepared,
-    python_on,
-    registered_pods,
-    settled,
-    slices,
-    template,
-)
+from hack.bed.deployed import DATA, cdi_claims, neurons, pod, prepared, template
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
+from tests.bed.deployed import (
+    DAEMONSET,
+    NAMESPACE,
+    REGISTRY,
+    allocated,
+    events,
+    plugin_pod,
+    python_on,
+    registered_pods,
+    settled,
+    slices,
+)
 
 TRN2 = "trn2.48xlarge"
 TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 
 JOB: Obj = {
     "apiVersion": "neuron.aws.com/v1beta1",

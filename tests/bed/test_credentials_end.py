@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE, devices, registered_pods, relabel, settled
 from hack.bed.real_cluster import TESTBED, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import CONTROLLER, NAMESPACE, devices, registered_pods, relabel, settled
 from tests.support.logins import Authority, Login
 
 LIFE_S = 60

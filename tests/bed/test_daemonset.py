@@ -13,31 +13,24 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.bed.deployed import (
-    CHECKPOINT,
+from hack.bed.deployed import CHECKPOINT, cdi_claims, is_ready, lnc, neurons, pod, prepared, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import (
     DAEMONSET,
     MANIFESTS,
     NAMESPACE,
-    cdi_claims,
     devices,
     environment,
     events,
-    is_ready,
-    lnc,
     net_drivers,
-    neurons,
     plugin_pod,
-    pod,
-    prepared,
     refusal,
     rows,
     settled,
     slices,
     stays_pending,
-    template,
 )
-from hack.bed.errors import BedError
-from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 TRN1, TRN2 = "trn1.2xlarge", "trn2.48xlarge"

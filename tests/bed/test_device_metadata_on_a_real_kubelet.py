@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.bed.deployed import lnc, neurons, plugin_pod, pod, settled, template, with_setting
+from hack.bed.deployed import lnc, neurons, pod, template
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import metadata
+from tests.bed.deployed import plugin_pod, settled, with_setting
 
 FILE = f"{metadata.CONTAINER_FOLDER}/resourceclaimtemplates/neurons/neurons/neuron.aws.com-metadata.json"
 HOST_FOLDER = f"/var/run/cdi/{metadata.FOLDER}"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed import gitops
+from tests.bed.deployed import NAMESPACE
 from tests.bed.recipes import all_reduce, complete, start
 from tests.bed.releases import IMAGE, VERSIONS, Shell, images
 

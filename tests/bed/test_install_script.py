@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, TestBed
+from tests.bed.deployed import NAMESPACE
 
 SCRIPT = REPOSITORY / "deploy/install.sh"
 IMAGE = "registry.example.com:5000/neuron/neuron-dra-driver"

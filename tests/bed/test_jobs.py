@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import net_drivers
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import net_drivers
 from tests.bed.fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
 from tests.bed.recipes import (
     GIVEN_UP,

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from hack.bed.real_cluster import REPOSITORY, BedError, TestBed, eventually
-from hack.oracle.limit_rows import LABEL, NEURON, ROWS, Row, on, one, pod, refused, sets, workload
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
+from tests.support.limit_rows import ROWS, Row, on, refused, workload
 from tests.support.policies import pod_specs
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import IMAGE, devices, environment, events, neurons, started
+from hack.bed.deployed import IMAGE, neurons
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from hack.oracle import packing_walk as packing
+from hack.oracle import packing
+from tests.bed.deployed import devices, environment, events, started
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 RING, TORUS, ULTRA = "inf2.48xlarge", "trn1.32xlarge", "trn2u.48xlarge"

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.bed.deployed import IMAGE, TYPE_LABEL, devices, neurons, slices
+from hack.bed.deployed import IMAGE, neurons
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core import catalogue
 from neuron_dra.node.publish.connected import EVENT
+from tests.bed.deployed import TYPE_LABEL, devices, slices
 
 NEURON = "aws.amazon.com/neuron"
 NODES = {"ring": "inf2.48xlarge", "torus": "trn1.32xlarge"}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed import monitored
+from tests.bed.deployed import NAMESPACE
 from tests.bed.fleet import workload
 from tests.bed.monitored import FAULTS, PLAIN, TRN2, Fault
 from tests.bed.prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.bed.deployed import IMAGE, devices, environment, is_ready, neurons
+from hack.bed.deployed import IMAGE, is_ready, neurons
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import devices, environment
 from tests.support import public_manifests as public
 from tests.support.public_manifests import AS_IT_IS, CORES, MIGRATED, NEWEST, ROUNDS, Manifest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed
+from tests.bed.deployed import NAMESPACE
 from tests.bed.releases import (
     IMAGE,
     VERSIONS,

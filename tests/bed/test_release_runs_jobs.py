@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import NAMESPACE, net_drivers
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed import monitored
+from tests.bed.deployed import NAMESPACE, net_drivers
 from tests.bed.fleet import NODES, TRN3, end_workloads
 from tests.bed.prometheus import dashboards, panels, rendered, running
 from tests.bed.recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start

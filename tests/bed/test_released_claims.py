@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from google.protobuf import json_format
 
-from hack.bed.deployed import allocated, pod, prepared, template
+from hack.bed.deployed import pod, prepared, template
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
+from tests.bed.deployed import allocated
 from tests.support.pod_resources import PodResources
 
 TRN2 = "trn2.48xlarge"

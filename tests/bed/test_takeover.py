@@ -14,28 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import (
-    DATA,
+from hack.bed.deployed import DATA, cdi_claims, is_ready, neurons, pod, prepared, template
+from hack.bed.errors import BedError
+from hack.bed.real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.deployed import (
     REGISTRY,
     allocated,
-    cdi_claims,
     events,
-    is_ready,
-    neurons,
     plugin_pod,
-    pod,
-    prepared,
     python_on,
     refusal,
     registered_pods,
     relabel,
     settled,
     slices,
-    template,
 )
-from hack.bed.errors import BedError
-from hack.bed.real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core.wire import Obj
 
 TRN2 = "trn2.48xlarge"
 CDI = "/var/run/cdi"

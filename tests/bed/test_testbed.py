@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from hack.bed import network
-from hack.bed.deployed import ONLY_PLUGINS
 from hack.bed.real_cluster import TESTBED, BedNode, CommandFailedError, Namespace, TestBed, eventually
+from tests.bed.deployed import ONLY_PLUGINS
 
 LOOK = "ls /sys/class/neuron_device | grep -c neuron; cat /sys/class/dmi/id/product_name /sys/module/neuron/version"
 BOOT_ID_VOLUME = {"name": "boot-id", "hostPath": {"path": "/proc/sys/kernel/random/boot_id", "type": "File"}}

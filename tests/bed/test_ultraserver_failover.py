@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from hack.bed import cgroups, driver
-from hack.bed.deployed import CONTROLLER, NAMESPACE, is_ready
+from hack.bed.deployed import is_ready
 from hack.bed.real_cluster import TESTBED, Namespace, TestBed, eventually
+from tests.bed.deployed import CONTROLLER, NAMESPACE
 from tests.bed.fleet import slots, workload
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hack.bed.deployed import all_healthy, slices
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import all_healthy, slices
 from tests.bed.fleet import (
     OUTAGE,
     TRN3,

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.bed.deployed import environment, is_ready
+from hack.bed.deployed import is_ready
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import environment
 from tests.bed.fleet import RANK, TRN3, in_order, published, slots, wait_reason, wait_state
 from tests.bed.recipes import GIVEN_UP, idle, kill_program, runnable, start
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.deployed import CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
+from tests.bed.deployed import CONTROLLER, NAMESPACE
 from tests.bed.fleet import end_workloads, replicas, submit, workload
 
 API = "/apis/resource.k8s.io/v1"

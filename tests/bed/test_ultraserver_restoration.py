@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from hack.bed import driver
-from hack.bed.deployed import NAMESPACE
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import NAMESPACE
 from tests.bed.fleet import in_order, job, pods, ranks, slots, submit, tags, uids, wait_available, workload
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
 from tests.bed.fleet import (
     AWSS_CRDS,
     NODES,

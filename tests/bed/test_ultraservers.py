@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.bed.deployed import net_drivers, pod, refusal, settled, stays_pending
+from hack.bed.deployed import pod
 from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
+from tests.bed.deployed import net_drivers, refusal, settled, stays_pending
 from tests.bed.fleet import (
     NODES,
     RANK,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import all_healthy, devices, metrics, neurons, pod, prepared, template
+from hack.bed.deployed import neurons, pod, prepared, template
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
+from tests.bed.deployed import all_healthy, devices, metrics
 
 DETECTED_S = 30  # documented in docs/health.md
 REPAIRED_S = 40  # one reading, the test bed's hold of 5 s, and one more reading

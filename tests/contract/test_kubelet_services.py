@@ -11,7 +11,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import aiohttp
 import grpc
@@ -48,6 +48,7 @@ from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from neuron_dra.settings import load
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
+from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker, with_timing
 from tests.support.waiting import always, eventually
 
@@ -550,6 +551,42 @@ async def test_device_plugin_blocks_new_claims(host: PluginHost, kubelet: Script
     async with host.running("pod-3") as plugin:
         await kubelet.registered(DRIVER, endpoint=str(host.settings("pod-3").dra_socket))
         assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
+
+
+@with_timing(HURRIED, publish={"device_plugin_s": 0.05})
+async def test_pod_of_a_device_plugin_that_is_gone_closes_the_node(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    """31.5: it runs on while the Node's allocatable is 0. What is prepared stays so."""
+    before = api.create(allocated_claim("before", "node-a", [0]))
+    async with host.running("pod-1") as plugin, PodResources(Pods(), host.pod_resources) as pods:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        assert not (await kubelet.prepare([before]))[before["metadata"]["uid"]].error
+        pods.of_plugin["old"] = {"aws.amazon.com/neuron": ["3"]}
+        await eventually(lambda: plugin.device_plugin.pods)
+        await published_again(plugin)
+        late = api.create(allocated_claim("late", "node-a", [1]))
+        answers = await kubelet.prepare([before, late])
+        assert not answers[before["metadata"]["uid"]].error
+        why = "pod ml/old (aws.amazon.com/neuron) on node node-a has devices of a Neuron device plugin"
+        assert answers[late["metadata"]["uid"]].error.startswith(f"claim default/late: {why}")
+        await eventually(lambda: any(why in event["message"] for event in api.objects("events")))
+        assert host.checkpointed == host.specified == {before["metadata"]["uid"]}
+        pods.of_plugin.clear()
+        await eventually(lambda: not plugin.device_plugin.pods)
+        assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
+
+
+class Pods:
+    """A node with one pod."""
+
+    pods: ClassVar[list[Any]] = [
+        {"metadata": {"name": "old", "namespace": "ml"}, "spec": {"containers": [{"name": "main"}]}}
+    ]
+
+    def prepared(self, namespace: str, name: str) -> None:
+        return None
 
 
 async def test_warn_mode_prepares_beside_a_device_plugin(

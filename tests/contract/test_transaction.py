@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from neuron_dra.core import cdi, metadata, withdrawals
+from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.decision import decide
@@ -1104,13 +1105,24 @@ async def test_other_claims_unprepare_stops_nothing(used: Disk) -> None:
     assert await call == decided(NEW, [])
 
 
-async def test_withdrawal_survives_a_full_memory(used: Disk) -> None:
+async def test_many_unprepares_of_others_do_not_reject_a_prepare(used: Disk) -> None:
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api)
+    call = await waits_in(old, api)
+    for number in range(100):
+        await new.unprepare(ClaimRef("ml", f"other-{number}", f"uid-other-{number}"))
+    api.answers.set()
+    assert await call == decided(NEW, [])
+
+
+async def test_withdrawal_survives_its_time(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
     await new.unprepare(NEW.ref)
-    for number in range(withdrawals.KEPT + 1):
-        await new.unprepare(ClaimRef("ml", f"other-{number}", f"uid-other-{number}"))
+    later = SingleStore(used.folder, used.cdi_root, "boot-1", Files(), clock=lambda: time.monotonic() + 1000)
+    later.unprepare("uid-other")
+    assert later.read().withdrawals.claims == {"uid-other": 2}
     api.answers.set()
     with pytest.raises(ClaimError, match="was unprepared"):
         await call

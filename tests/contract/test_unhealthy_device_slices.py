@@ -62,7 +62,7 @@ def ref(claim: dict[str, Any]) -> ClaimRef:
 
 
 def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
-    found = api.objects("events", "default")
+    found = [e for e in api.objects("events", "default") if e["reason"] != "NeuronPodsNotListed"]
     return [(e["involvedObject"]["name"], e["type"], e["reason"], e["message"]) for e in found]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from hack.oracle.packing_walk import possible
+from hack.oracle.packing import possible
 from neuron_dra.core import catalogue, devices, limits, members, names, partitions, slices, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread

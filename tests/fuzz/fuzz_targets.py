@@ -21,7 +21,7 @@ from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims
-from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
+from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, signals, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.emulation.embedded_api import STRANGE
@@ -156,14 +156,15 @@ def hardware(data: bytes) -> None:
         tree[f"/sys/class/neuron_device/{source.pick(_CLASS_FILES)}"] = contents()
     dev = source.pick(["/dev", "/not-mounted"])
     reads = [helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev)]
-    units = [f"neuron{number}" for number in reads[0][1]] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
+    ids = reads[0][1] or []
+    units = [f"neuron{number}" for number in ids] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
     hung = {source.pick(units) for _ in range(source.below(3))}
     hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
     before = reads[0] if source.below(2) else None
     reads.append(helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev, lambda unit: unit not in hung))
     facts = sysfs.facts(marshal.loads(marshal.dumps(reads[1])), before=before, hanging=hanging)
     assert [device.device_id for device in facts.devices if device.hangs] == sorted(
-        number for number in reads[0][1] if f"neuron{number}" in hung
+        number for number in ids if f"neuron{number}" in hung
     )
     node = topology.build(facts, NodeLabels.from_labels({names.INSTANCE_TYPE_LABEL: source.text()}))
     watch = health.observe({}, facts.devices, sorted(there), 0.0, 60.0)
@@ -181,9 +182,9 @@ def hardware(data: bytes) -> None:
             if read.hangs:
                 state = health.judged(f"neuron-device-{read.device_id}", [read.device_id], watch)
                 assert state.status is health.Health.UNKNOWN, (read, state)
-            elif read.reset_state == health.RESET_INVALID:
+            elif read.reset_state == signals.RESET_INVALID:
                 state = health.judged("neuron-device-0", [read.device_id], watch)
-                assert health.INVALID in state.reasons, (read, state)
+                assert signals.INVALID in state.reasons, (read, state)
 
 
 def _check_marks(marked: Mapping[str, Any], judged: health.DeviceHealth) -> None:

@@ -38,6 +38,7 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
         self.lists_claims = True
         self.error: grpc.StatusCode | None = None  # the error to return instead
         self.asked = 0
+        self.of_plugin: dict[str, dict[str, list[str]]] = {}  # ids by pod and resource, from a device plugin
         self._runs = runs
         self._socket = socket
         self._server: grpc.aio.Server | None = None
@@ -74,7 +75,14 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
             name=pod["metadata"]["name"],
             namespace=pod["metadata"]["namespace"],
             containers=[
-                pb.ContainerResources(name=each["name"], dynamic_resources=self._claims(pod, each))
+                pb.ContainerResources(
+                    name=each["name"],
+                    dynamic_resources=self._claims(pod, each),
+                    devices=[
+                        pb.ContainerDevices(resource_name=resource, device_ids=ids)
+                        for resource, ids in self.of_plugin.get(pod["metadata"]["name"], {}).items()
+                    ],
+                )
                 for each in [*first, *pod["spec"]["containers"]]
             ],
         )

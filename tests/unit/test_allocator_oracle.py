@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from hack.oracle import allocator_walk
+from hack.oracle.allocator import walk as walked
 from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, selectors
@@ -62,7 +62,7 @@ def old_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
 def test_random_use_of_sets_obeys_the_laws(oracle: Oracle) -> None:
     """(16, acceptance 2) `make acceptance ONLY=allocator` takes 100,000 steps."""
     for instance_type in ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge"):
-        walk = allocator_walk.walk(oracle, instance_type, steps=300, seed=1)
+        walk = walked(oracle, instance_type, steps=300, seed=1)
         assert walk.wrong == []
         assert walk.placed
         assert walk.refused

@@ -393,7 +393,7 @@ HUNG = replace(WELL, hangs=True)
 
 
 def test_hanging_read_is_unknown_or_unhealthy() -> None:
-    unknown = DeviceHealth(NAME, Health.UNKNOWN, "the last reading did not end: the kernel driver hangs")
+    unknown = DeviceHealth(NAME, Health.UNKNOWN, "the last reading failed: the kernel driver hangs or is gone")
     assert after((0.0, HUNG)) == unknown
     assert after((0.0, WELL), (10.0, HUNG)) == unknown
     assert after((0.0, WELL), (10.0, HUNG), (20.0, WELL)) == HEALTHY
@@ -408,5 +408,5 @@ def test_no_finished_reading_makes_all_unknown() -> None:
     watch = health.unread(watched((0.0, WELL)))
     assert health.judged(NAME, [3], watch).status is Health.UNKNOWN
     assert health.judged("neuron-node-0", [3], watch) == DeviceHealth(
-        "neuron-node-0", Health.UNKNOWN, "the last reading of neuron3 did not end: the kernel driver hangs"
+        "neuron-node-0", Health.UNKNOWN, "the last reading of neuron3 failed: the kernel driver hangs or is gone"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, devices, topology
 from neuron_dra.core.devices import Attribute
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
 
 NO_LABELS = NodeLabels()
 LAYERS = NodeLabels(network_layers=("nn-1", "nn-2", "nn-3"))
@@ -22,6 +22,7 @@ def node_of(
     labels: NodeLabels = NO_LABELS,
     ultraserver: UltraServerFacts | None = None,
     driver: str | None = "2.30.2.0",
+    numa: NumaFacts | None = None,
 ) -> topology.Node:
     known = catalogue.lookup(name)
     assert known is not None
@@ -29,7 +30,8 @@ def node_of(
         DeviceFacts(i, known.cores_per_device, known.links[i] if known.links else (), (243, i), True)
         for i in range(known.device_count)
     )
-    return topology.build(NodeFacts(name, driver, read, ultraserver or UltraServerFacts()), labels)
+    facts = NodeFacts(name, driver, read, ultraserver or UltraServerFacts(), numa=numa or NumaFacts())
+    return topology.build(facts, labels)
 
 
 def published(node: topology.Node, mode: str = "node") -> tuple[devices.Device, ...]:
@@ -233,7 +235,7 @@ def test_every_attribute_is_documented_with_its_type() -> None:
         for ultraserver in (COMPLETE_TRN2, COMPLETE_TRN3):
             for mode in ("node", "devices"):
                 labels = replace(LAYERS, capacity_block_id="cr-1")
-                for device in published(node_of(known.name, labels, ultraserver), mode):
+                for device in published(node_of(known.name, labels, ultraserver, numa=NumaFacts(neuron=0)), mode):
                     seen |= {name: attribute.kind for name, attribute in device.attributes.items()}
                     assert set(device.capacity) == {name for name, _ in devices.CAPACITIES}
     assert seen == documented

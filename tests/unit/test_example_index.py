@@ -20,6 +20,7 @@ LWS, EFA, CONTROLLER = "LeaderWorkerSet", "the EFA DRA driver", "the UltraServer
 TRAINING = "public.ecr.aws/neuron/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.27.1-ubuntu24.04"
 JOBSET, DNS = "JobSet", "cluster DNS"
 MPI = "the MPI operator"
+CPU = "a CPU DRA driver with the attribute `resource.kubernetes.io/numaNode`"
 KERNEL, REJECTED = "that kernel driver", "rejected when the pod starts"
 
 
@@ -99,6 +100,8 @@ def test_requirements_are_those_of_the_objects(row: Row) -> None:
         needs.add(DNS)
     if "efa.networking.k8s.aws" in text:
         needs.add(EFA)
+    if "dra.cpu" in text:
+        needs.add(CPU)
     if "neuronDriverVersion" in text:
         needs.add(KERNEL)
     assert row.needs - {REJECTED} == needs

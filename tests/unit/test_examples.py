@@ -25,7 +25,13 @@ FLEET = {
     "inf2": ("inf2.48xlarge", "2.30.2.0", None),
     "us": ("trn2u.48xlarge", "2.30.2.0", 0),
 }
-CLASSES = [*objects.DEVICE_CLASSES, efa.device_class()]
+CPU_CLASS: Obj = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "dra.cpu"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.cpu'"}}]},
+}
+CLASSES = [*objects.DEVICE_CLASSES, efa.device_class(), CPU_CLASS]
 FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
 
 
@@ -116,6 +122,47 @@ def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Obj]]) ->
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa.resource_slice("trn2", "trn1.32xlarge"),))
     assert isinstance(outcome, scheduler.Unschedulable)
     assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
+
+
+def cpus(node: str, per_numa_node: dict[int, int]) -> Obj:
+    """Return the slice of a CPU driver: so many CPUs on each NUMA node."""
+    numa_nodes = [numa for numa, number in per_numa_node.items() for _ in range(number)]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-dra.cpu-00"},
+        "spec": {
+            "driver": "dra.cpu",
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": f"cpu-{number}", "attributes": {"resource.kubernetes.io/numaNode": {"int": numa}}}
+                for number, numa in enumerate(numa_nodes)
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("per_numa_node", "neurons", "first_cpu"),
+    [({0: 16, 1: 16}, range(4), 16), ({0: 16, 1: 3}, range(4, 8), 0)],
+    ids=["first-devices", "where-enough-cpus-are"],
+)
+def test_aligned_cpus_are_on_the_devices_numa_node(
+    slices: dict[str, list[Obj]], per_numa_node: dict[int, int], neurons: range, first_cpu: int
+) -> None:
+    outcome = place("aligned-cpu-neuron.yaml", slices, ("trn2",), (cpus("trn2", per_numa_node),))
+    assert isinstance(outcome, scheduler.Placement), outcome
+    (allocation,) = outcome.allocations.values()
+    assert [entry["device"] for entry in allocation["devices"]["results"]] == [
+        *(f"neuron-device-{number}" for number in neurons),
+        *(f"cpu-{number}" for number in range(first_cpu, first_cpu + 4)),
+    ]
+
+
+def test_devices_without_numa_node_match_no_cpus(slices: dict[str, list[Obj]]) -> None:
+    outcome = place("aligned-cpu-neuron.yaml", slices, ("inf2",), (cpus("inf2", {0: 16, 1: 16}),))
+    assert isinstance(outcome, scheduler.Unschedulable)
 
 
 @pytest.mark.contract("A1")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli
-from neuron_dra.core import health, vocabulary
+from neuron_dra.core import health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 from neuron_dra.inspect import explain
 
@@ -86,7 +86,7 @@ def test_no_meaning_is_left_of_a_word_that_is_gone() -> None:
 
 
 def test_every_reason_of_an_unhealthy_device_has_a_meaning() -> None:
-    assert set(UNHEALTHY) == {*health._WORST_FIRST, health.OTHER}
+    assert set(UNHEALTHY) == {*health._WORST_FIRST, signals.OTHER}
 
 
 def test_reasons_belong_to_conditions_of_their_kind() -> None:

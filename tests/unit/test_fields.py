@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, type_info
 
-from controller.observe import decode, projections
+from controller.observe import decode, projections, slices
+from hack.bench.ultraservers import ultraserver
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -90,3 +92,40 @@ def test_decode_uses_only_fields_that_are_read(item: dict[str, Any]) -> None:
 def test_projection_equals_the_whole_object(item: dict[str, Any]) -> None:
     part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.Node))
     assert decode.cluster_node(part) == decode.cluster_node(item)
+
+
+def published(kind: str) -> list[dict[str, Any]]:
+    """Return the slices of a node: reserved, with connected sets, or as v1beta1 has them."""
+    found = [item for item in ultraserver("u0", whole_nodes=kind != "devices") if item["kind"] == "ResourceSlice"]
+    devices = [device for item in found for device in item["spec"]["devices"]]
+    for device in devices:
+        if kind == "qualified":
+            device["attributes"] = {f"neuron.aws.com/{key}": value for key, value in device["attributes"].items()}
+        if kind == "reserved":
+            device["attributes"] |= {name: {"string": name} for name in TAG_ATTRIBUTES[:4]}
+            device["attributes"] |= {"workloadPhase": {"string": "Bound"}, "unhealthy": {"string": "a,b"}}
+        if kind == "v1beta1":
+            device["basic"] = {"attributes": device.pop("attributes")}
+    return [*found, BARE, {**BARE, "spec": {"driver": "neuron.aws.com", "nodeName": "a", "pool": {"name": "a"}}}]
+
+
+KINDS = ("whole node", "devices", "qualified", "reserved", "v1beta1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slices_are_read_as_far_as_they_are_used(kind: str) -> None:
+    for item in published(kind):
+        seen: set[Path] = set()
+        slices.published_slice(Watched(item, seen))
+        assert {path for path in seen if not covers(type_info(projections.Slice), path)} == set()
+        part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.Slice))
+        assert slices.published_slice(part) == slices.published_slice(item)
+
+
+def test_attributes_that_are_not_used_cost_nothing() -> None:
+    """A node with connected sets publishes a hundred devices, of which each consumes counters."""
+    [item] = [each for each in ultraserver("u0", whole_nodes=False) if each["metadata"]["name"].startswith("u0-0-")]
+    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.Slice))
+    found = {name for device in part["spec"]["devices"] for name in device["attributes"]}
+    assert found <= {*slices.QUALIFIED, *slices.QUALIFIED.values()}
+    assert {key for device in part["spec"]["devices"] for key in device} == {"attributes"}

@@ -18,27 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hack.generate import render
-from hack.oracle.limit_rows import (
-    CORE,
-    DENIED,
-    LABEL,
-    LEGACY,
-    NEURON,
-    ROWS,
-    WHOLE,
-    Row,
-    on,
-    one,
-    pod,
-    refused,
-    sets,
-    workload,
-)
+from hack.oracle.limited import LABEL, NEURON, one, pod, sets
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
 from neuron_dra.migrate import rewrite
 from neuron_dra.migrate.problems import CannotMigrate
 from tests.support.built_tools import HELM, needs
+from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
 from tests.support.policies import Denied, admit, pod_specs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hack.oracle import packing_walk as packing
+from hack.oracle import packing
 from hack.oracle.connected_slices import partitions_of, slices_of
 from neuron_dra.core import slices
 from neuron_dra.emulation import objects

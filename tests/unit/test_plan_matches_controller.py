@@ -14,8 +14,10 @@ import yaml
 from controller.main import main
 from controller.plan import planning
 from controller.plan.actions import CreateUltraServer
+from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import DEFAULT_LIMITS
-from controller.query import queries
+from controller.query import dry_run, queries
+from controller.query.dry_run import Grouped
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
@@ -86,6 +88,18 @@ def answered(response: pb.PlanResponse) -> tuple[Held, dict[str, tuple[str, str,
     return held, said
 
 
+def ask(world: World, request: pb.PlanRequest) -> pb.PlanResponse:
+    """Return the answer, as the service gives it where some UltraServers have no object."""
+    found = dry_run.grouped(FleetIndex.of(world.snapshot()), world.now, DEFAULT_LIMITS)
+    steps = queries.plan(found, request, world.now, DEFAULT_LIMITS)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert isinstance(end.value, pb.PlanResponse)
+            return end.value
+
+
 def done(world: World) -> tuple[Held, dict[str, tuple[str, str, str]]]:
     """Return the result of the controller: it groups the nodes, then makes its plan's writes."""
     for action in world.plan().actions:
@@ -112,7 +126,7 @@ def test_plan_equals_the_controllers_result(first: int) -> None:
     """13.14"""
     for seed in range(first, min(first + AT_ONCE, FLEETS)):
         world = random_fleet(random.Random(seed))
-        asked = queries.plan(world.snapshot(), pb.PlanRequest(), world.now, DEFAULT_LIMITS)
+        asked = ask(world, pb.PlanRequest())
         assert answered(asked) == done(world), f"fleet {seed}"
 
 
@@ -126,7 +140,7 @@ def test_dry_run_equals_the_real_result(first: int) -> None:
         size, count = rng.choice((1, 2, 4)), rng.choice((1, 2, 3))
         workload = pb.Workload(namespace="ml", name="tried", instance_type=TYPE, topology_size=size, server_count=count)
         try:
-            asked = queries.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
+            asked = ask(world, pb.PlanRequest(workload=workload))
         except queries.BadRequest as err:  # no such type here yet
             pytest.fail(f"fleet {seed}: {err}")
         world.submit("tried", size=size, count=count)
@@ -143,7 +157,7 @@ def test_plan_groups_nodes_without_stored_objects() -> None:
     """13.14: it returned "0 of 1 groups are free" together with groups_free 1."""
     world = World(ultraserver("u0"))
     workload = pb.Workload(namespace="ml", name="job", instance_type=TYPE, topology_size=4, server_count=1)
-    asked = queries.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
+    asked = ask(world, pb.PlanRequest(workload=workload))
     [planned] = asked.workloads
     assert (planned.fits, planned.reason, [tuple(each.nodes) for each in planned.reservations]) == (
         True,
@@ -226,3 +240,16 @@ def test_all_objects_of_a_cluster_are_readable(tmp_path: Any, seed: int) -> None
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump({"kind": "List", "apiVersion": "v1", "items": list(world.objects.values())}))
     assert main(["plan", "--snapshot", str(path), "--at", "2026-03-01T13:00:00Z"]) == 0
+
+
+def test_tried_workload_leaves_the_index_as_it_is() -> None:
+    """The service reads the index of the running controller."""
+    world = random_fleet(random.Random(3))
+    for _ in range(3):
+        world.step()
+    index = FleetIndex.of(world.snapshot())
+    planning.plan_of(index, world.now)
+    before = index.snapshot(), dict(index.decided), vars(index.places(TYPE, 4)), set(index.unsettled)
+    tried = pb.Workload(namespace="ml", name="tried", instance_type=TYPE, topology_size=4, server_count=1)
+    list(queries.plan(Grouped(index), pb.PlanRequest(workload=tried), world.now, DEFAULT_LIMITS))
+    assert (index.snapshot(), dict(index.decided), vars(index.places(TYPE, 4)), set(index.unsettled)) == before

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.observe import decode
+from controller.observe.slices import published_nodes, published_slice
 from neuron_dra.core import devices, partitions, slices
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
 from neuron_dra.emulation.objects import healthy_node
@@ -30,7 +30,7 @@ def pool(shape: str, tag: Tag | None = None) -> list[dict[str, Any]]:
 
 
 def joined(items: list[dict[str, Any]]) -> Any:
-    [node] = decode.published_nodes(one for item in items if (one := decode.published_slice(item)))
+    [node] = published_nodes(one for item in items if (one := published_slice(item)))
     return node
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.observe import decode
+from controller.observe import slices as observed
 from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.partitions import Partitioned
 from neuron_dra.core.wire import Obj
@@ -115,8 +115,8 @@ def test_the_controller_sees_the_same_node(name: str) -> None:
     """So the template that it makes, which depends on what it sees, is the same to the byte."""
 
     def seen(items: list[Obj]) -> Any:
-        found = [decode.published_slice(item) for item in items]
-        return decode.published_nodes([each for each in found if each is not None])
+        found = [observed.published_slice(item) for item in items]
+        return observed.published_nodes([each for each in found if each is not None])
 
     assert seen(slices(name, parts=True)) == seen(slices(name, parts=False))
 

@@ -172,7 +172,7 @@ class Telemetry(Collector):
                 (self._node().instance_type_name or "", self._node().driver_version or ""),
                 time.time(),
                 self._read_at - began,
-                len(raw[1]) - len(found),
+                len(raw[1] or ()) - len(found),
             )
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi, devices, health, names, topology
+from neuron_dra.core import cdi, devices, health, names, signals, topology
 from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.members import Cores
@@ -40,10 +40,12 @@ class Hardware:
         hold_s: float = 0.0,
         timing: HardwareTiming = DEFAULT_TIMING.hardware,
         host_dev: str = "/host/dev",
+        reader: Reader | None = None,
     ) -> None:
         self._timing = timing
         self._root = Path(host_root or "/")
         self._dev = sysfs.device_folder(self._root, host_dev)
+        self._reader = reader or Reader(self._root, dev=self._dev.path)
         self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
         self.changed = Signal()
@@ -82,26 +84,26 @@ class Hardware:
 
     async def poll(self) -> None:
         """Read now, and again after each period, until cancelled."""
-        reader = Reader(self._root, dev=self._dev.path)
         try:
             while True:
-                if not await self._look(reader):
+                if not await self._look():
                     await asyncio.sleep(self._timing.period_s)
         finally:
             if self._probing is not None:
                 self._probing.cancel()
                 await asyncio.gather(self._probing, return_exceptions=True)
-            await reader.abandon()
+            await self._reader.abandon()
 
-    async def _look(self, reader: Reader) -> bool:
-        """Read once; return True if a file that hangs was found and left out, so that the rest can be read now."""
+    async def _look(self) -> bool:
+        """Read once; return True if a file that hangs was found and left out, so that the rest can be read now.
+
+        Each file has a deadline of its own. A reading that is slow, but answers, is not overdue until it has taken so
+        long that its first files may have changed.
+        """
         found = False
+        too_old = asyncio.get_running_loop().call_later(self._timing.slow_s, self._overdue)
         try:
-            try:
-                raw = await reader.read(self._timing.deadline_s, self._hanging)
-            except Overdue:
-                self._overdue()
-                raw = await reader.search(self._timing.deadline_s, self._hanging)
+            raw = await self._reader.search(self._timing.deadline_s, self._hanging)
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
@@ -113,16 +115,18 @@ class Hardware:
             self._overdue()
         else:
             self.take(raw)
+        finally:
+            too_old.cancel()
         if self._hanging and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.create_task(self._probe(reader), name="probe hanging files")
+            self._probing = asyncio.create_task(self._probe(), name="probe hanging files")
         return found
 
-    async def _probe(self, reader: Reader) -> None:
+    async def _probe(self) -> None:
         """Try to read what hangs; include it again if that succeeds."""
         await asyncio.sleep(self._timing.probe_s)
         for unit, path in list(self._hanging.items()):
             with contextlib.suppress(Overdue, OSError):
-                await reader.probe(unit, self._timing.deadline_s)
+                await self._reader.probe(unit, self._timing.deadline_s)
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
@@ -175,7 +179,7 @@ class Hardware:
 
         A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
         """
-        visible = [reason for reason in reasons if self._dev.is_hosts or reason != health.DEVICE_FILE_MISSING]
+        visible = [reason for reason in reasons if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING]
         watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 

@@ -14,18 +14,29 @@ import sys
 from _collections_abc import Callable, Collection, Sequence  # already loaded by Python
 
 CLASS = "sys/class/neuron_device"
+VIRTUAL = "sys/devices/virtual/neuron_device"
 MAX_BYTES = 4096  # a sysfs attribute has one page
+BY_NAME = "?"  # begins a candidate that is the name of a file, wherever it is
+DEPTH_AT_MOST = 4  # of the folders in which a file is looked for by its name
+ENTRIES_AT_MOST = 1000  # of them and their files, for a device or the class
 NO_FILE, A_DEVICE, A_PLAIN_FILE, UNREADABLE = 0, 1, 2, 3
 
 Texts = list[bytes | None]
 """The contents of each file, in the order of the layout; None if none of its candidates can be read."""
 
 Groups = Sequence[Sequence[str]]
-"""For each file its candidate paths; the first that can be read is used."""
+"""For each file its candidate paths; the first that can be read is used.
 
-Raw = tuple[Texts, list[int], Texts, dict[int, tuple[int, Texts] | None]]
-"""The node's files, the device ids, the class's files, and for each device the kind of its file in /dev and its own
-files, or None if it was left out."""
+A candidate `?name` is the only file of that name below the folder of the device or the class: kernel driver 2.31 moved
+files, and no list of the new paths is public. A path with a folder `*` stands for the files of all PCI functions there,
+a line each; all must be readable.
+"""
+
+Raw = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str]]
+"""The node's files, the device ids, the class's files, for each device the kind of its file in /dev and its own files,
+or None if it was left out, and the paths that were found by name.
+
+If the class folder has vanished, the ids are None, and the devices are those that have a file in /dev."""
 
 
 class Source:
@@ -35,13 +46,21 @@ class Source:
         """Return the names in a folder."""
         return os.listdir(folder)
 
+    def entries(self, folder: str) -> list[tuple[str, bool]]:
+        """Return the names in a folder, but for links, and whether each is a folder."""
+        with os.scandir(folder) as found:
+            return [(each.name, each.is_dir(follow_symlinks=False)) for each in found if not each.is_symlink()]
+
     def contents(self, path: str) -> bytes:
         """Return a file's contents, at most MAX_BYTES."""
         with open(path, "rb", buffering=0) as file:
             return file.read(MAX_BYTES)
 
     def kind(self, path: str) -> int:
-        """Return NO_FILE, A_DEVICE, A_PLAIN_FILE, or UNREADABLE if that cannot be seen, as where SELinux forbids it."""
+        """Return BY_NAME = "?"  # begins a candidate that is the name of a file, wherever it is
+        DEPTH_AT_MOST = 4  # of the folders in which a file is looked for by its name
+        ENTRIES_AT_MOST = 1000  # of them and their files, for a device or the class
+        NO_FILE, A_DEVICE, A_PLAIN_FILE, or UNREADABLE if that cannot be seen, as where SELinux forbids it."""
         try:
             return A_PLAIN_FILE if stat.S_ISREG(os.stat(path).st_mode) else A_DEVICE
         except (FileNotFoundError, NotADirectoryError):
@@ -66,37 +85,120 @@ def read(
     called with each path before it is read.
     """
     node, of_class, of_device = layout
+    reading = _Reading(source, root, dev, wanted, note)
+    texts = [reading.text("", candidates) for candidates in node]
+    base, ids = reading.devices()
+    classes = [reading.text(f"{CLASS}/", candidates) for candidates in of_class]
+    if ids is None:
+        return texts, None, classes, dict.fromkeys(reading.device_files()), reading.found
+    devices = {number: reading.device(base, number, of_device) for number in ids}
+    return texts, ids, classes, devices, reading.found
 
-    def text(folder: str, candidates: Sequence[str]) -> bytes | None:
-        for candidate in candidates:
-            path = f"{folder}{candidate}"
-            if not folder.startswith(_DEVICE) and not wanted(path):
-                continue
-            note(path)
+
+class _Reading:
+    """One reading. `found` are the paths of the files that were found by their name."""
+
+    def __init__(
+        self, source: Source, root: str, dev: str, wanted: Callable[[str], bool], note: Callable[[str], None]
+    ) -> None:
+        self._source = source
+        self._root = root
+        self._dev = dev
+        self._wanted = wanted
+        self._note = note
+        self._places: dict[str, dict[str, list[str]]] = {}
+        self.found: list[str] = []
+
+    def devices(self) -> tuple[str, list[int] | None]:
+        """Return the folder of the devices and their ids; None if neither folder is there."""
+        for folder in (CLASS, VIRTUAL):
+            self._note(folder)
             try:
-                return source.contents(f"{root}/{path}")
+                return folder, _ids(self._source.names(f"{self._root}/{folder}"))
+            except OSError:
+                continue
+        return CLASS, None
+
+    def device_files(self) -> list[int]:
+        """Return the ids of the devices that have a file."""
+        self._note("dev")
+        try:
+            return _ids(self._source.names(self._dev))
+        except OSError:
+            return []
+
+    def device(self, base: str, number: int, files: Groups) -> tuple[int, Texts] | None:
+        """Return the kind of a device's file in /dev, and its own files; None if it is left out."""
+        if not self._wanted(f"neuron{number}"):
+            return None
+        self._note(f"dev/neuron{number}")
+        kind = self._source.kind(f"{self._dev}/neuron{number}")
+        return kind, [self.text(f"{base}/neuron{number}/", candidates) for candidates in files]
+
+    def text(self, folder: str, candidates: Sequence[str]) -> bytes | None:
+        """Return the contents of the first candidate in `folder` that can be read."""
+        for candidate in candidates:
+            by_name = candidate.startswith(BY_NAME)
+            path = self._only_place(folder, candidate[1:]) if by_name else f"{folder}{candidate}"
+            if not path or (_id(unit_of(path)) is None and not self._wanted(path)):
+                continue
+            self._note(path)
+            try:
+                contents = _contents(self._source, f"{self._root}/{path}")
             except (OSError, ValueError):
                 continue
+            if by_name:
+                self.found.append(path)
+            return contents
         return None
 
-    def device(number: int) -> tuple[int, Texts] | None:
-        if not wanted(f"neuron{number}"):
-            return None
-        note(f"dev/neuron{number}")
-        kind = source.kind(f"{dev}/neuron{number}")
-        return kind, [text(f"{CLASS}/neuron{number}/", candidates) for candidates in of_device]
+    def _only_place(self, folder: str, name: str) -> str:
+        """Return the path of the only file of this name below a folder; empty if there is none or another one."""
+        if folder not in self._places:
+            of_device = _id(unit_of(folder)) is not None
+            self._places[folder] = self._walked([folder.rstrip("/")] if of_device else [CLASS, VIRTUAL])
+        places = self._places[folder].get(name, [])
+        return places[0] if len(places) == 1 else ""
 
-    texts = [text("", candidates) for candidates in node]
-    note(CLASS)
-    try:
-        ids = sorted(number for name in source.names(f"{root}/{CLASS}") if (number := _id(name)) is not None)
-    except OSError:
-        ids = []
-    classes = [text(f"{CLASS}/", candidates) for candidates in of_class]
-    return texts, ids, classes, {number: device(number) for number in ids}
+    def _walked(self, folders: list[str]) -> dict[str, list[str]]:
+        """Return the paths below `folders` by file name; none at all if there are too many to know them.
+
+        Links are not followed. Cores repeat their files, and `power` is the kernel's own.
+        """
+        places: dict[str, list[str]] = {}
+        entries = 0
+        waiting = [(folder, 0) for folder in folders]
+        while waiting:
+            folder, depth = waiting.pop()
+            self._note(folder)
+            try:
+                found = self._source.entries(f"{self._root}/{folder}")
+            except OSError:
+                continue
+            entries += len(found)
+            if entries > ENTRIES_AT_MOST:
+                return {}
+            for name, is_folder in found:
+                if name.startswith((".", "neuron_core")) or name == "power" or _id(name) is not None:
+                    continue
+                path = f"{folder}/{name}"
+                if not is_folder:
+                    places.setdefault(name, []).append(path)
+                elif depth < DEPTH_AT_MOST:
+                    waiting.append((path, depth + 1))
+        return places
 
 
-_DEVICE = f"{CLASS}/neuron"
+def _ids(names: Collection[str]) -> list[int]:
+    return sorted(number for name in names if (number := _id(name)) is not None)
+
+
+def _contents(source: Source, path: str) -> bytes:
+    folder, several, name = path.partition("/*/")
+    if not several:
+        return source.contents(path)
+    functions = sorted(each for each in source.names(folder) if ":" in each)
+    return b"\n".join(source.contents(f"{folder}/{function}/{name}") for function in functions)
 
 
 def _id(name: str) -> int | None:
@@ -108,7 +210,7 @@ def _id(name: str) -> int | None:
 
 def unit_of(path: str) -> str:
     """Return the unit to leave out if a path hangs: its device, or the path itself."""
-    for folder in (f"{CLASS}/", "dev/"):
+    for folder in (f"{CLASS}/", f"{VIRTUAL}/", "dev/"):
         name = path.removeprefix(folder).split("/")[0] if path.startswith(folder) else ""
         if _id(name) is not None:
             return name

@@ -1,22 +1,21 @@
 """Reading the Neuron kernel driver's sysfs.
 
-One table lists the candidate paths of each value, because driver 2.31 moved part of the tree. A missing file means
-"unknown", never zero, and so does malformed text; no content raises an error. `reset` is read and never written: any
-write resets the device.
+One table lists the candidate paths of each value. Driver 2.31 moved part of the tree, so a value whose file's name says
+what it is is also looked for by that name; `reset` and `dev` do not. A missing file means "unknown", never zero, and so
+does malformed text; no content raises an error. `reset` is read and never written: any write resets the device.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import health
+from neuron_dra.core import signals
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
-from neuron_dra.node.hardware import helper
+from neuron_dra.node.hardware import helper, pci
 from neuron_dra.node.hardware.helper import CLASS, Raw
 
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
@@ -53,10 +52,22 @@ ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "reservation_id": ("reservation_id",),
 }
 
+NAMED: Final = frozenset({*DEVICE_FILES, *ULTRASERVER_FILES} - {"dev", "reset_state"})
+"""The values whose file's name says what they are. Others, such as `total` or `arch_type`, repeat for each core."""
+
+
+def _layout(files: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Return the candidates of each file: the known paths, then the file of that name, wherever it is."""
+    return tuple(
+        (*paths, f"{helper.BY_NAME}{paths[0].rpartition('/')[2]}") if value in NAMED else paths
+        for value, paths in files.items()
+    )
+
+
 LAYOUT: Final = (
-    (PRODUCT_NAME, DRIVER_VERSION),
-    tuple(ULTRASERVER_FILES.values()),
-    tuple(DEVICE_FILES.values()),
+    (PRODUCT_NAME, DRIVER_VERSION, *pci.FILES),
+    _layout(ULTRASERVER_FILES),
+    _layout(DEVICE_FILES),
 )
 """The files of the node, of the class and of a device, as the helper process reads them."""
 
@@ -104,24 +115,81 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     `is_hosts_dev`, whether devices have files is unknown.
     """
     left_out = set(hanging)
-    node, ids, of_class, _ = raw if before is None else with_earlier(raw, before, left_out)
-    devices = raw[3]
-    product_name, driver_version = (_decoded(text) for text in node)
+    raw = _validated(raw)
+    node, ids, of_class, _, _ = raw if before is None else with_earlier(raw, before, left_out)
+    devices = {i: raw[3].get(i) for i in ids or ()}
+    product_name, driver_version = (_decoded(text) for text in node[:2])
+    read = tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ())
+    vanished = raw[1] is None and before is not None
+    if vanished:
+        read = tuple(replace(each, device_file=each.device_id in raw[3] if is_hosts_dev else None) for each in read)
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
-        devices=tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids),
+        devices=_marked(read, raw[4]),
         ultraserver=_ultraserver(of_class),
         hanging=tuple(sorted(left_out)),
+        numa=pci.numa(node[2:]),
+        found=tuple(sorted(raw[4])),
+        unread=() if vanished else _unread(raw),
+        vanished=vanished,
     )
 
 
 def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
-    """Return a reading in which everything that was left out is as in `before`: files of node and class, devices."""
+    """Return a reading in which everything that was left out is as in `before`: files of node and class, devices.
+
+    If the class folder has vanished, all devices were left out.
+    """
     left_out = set(hanging)
+    ids = raw[1] if raw[1] is not None else before[1]
+    devices = {i: before[3].get(i) if raw[3].get(i) is None else raw[3][i] for i in ids or ()}
     node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
     of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
-    return node, raw[1], of_class, {i: before[3].get(i) if device is None else device for i, device in raw[3].items()}
+    return node, ids, of_class, devices, raw[4]
+
+
+def _validated(raw: Raw) -> Raw:
+    """Return a reading without the files that were found by name and whose text is not of the value's form."""
+    node, ids, of_class, devices, paths = raw
+    of_class, devices, kept = list(of_class), dict(devices), []
+    for path in paths:
+        number = helper.unit_of(path).removeprefix("neuron")
+        known = devices.get(int(number)) if number.isdecimal() else None
+        files = DEVICE_FILES if known is not None else ULTRASERVER_FILES
+        n = _names(files).index(path.rpartition("/")[2])
+        value = list(files)[n]
+        texts = list(of_class if known is None else known[1])
+        read = _ultraserver(texts) if known is None else _device(known[0], texts, int(number), is_hosts_dev=True)
+        if getattr(read, value) is not Unread.UNKNOWN:
+            kept.append(path)
+            continue
+        texts[n] = None
+        if known is None:
+            of_class = texts
+        else:
+            devices[int(number)] = known[0], texts
+    return node, ids, of_class, devices, kept
+
+
+def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[DeviceFacts, ...]:
+    """Return the devices with the names of their files that were found at `paths`."""
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        names.setdefault(helper.unit_of(path), []).append(path.rpartition("/")[2])
+    return tuple(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))) for each in devices)
+
+
+def _unread(raw: Raw) -> tuple[str, ...]:
+    """Return the names of the files that no device has, and of those that the class does not have."""
+    texts = [device[1] for device in raw[3].values() if device is not None]
+    of_devices = [name for n, name in enumerate(_names(DEVICE_FILES)) if not any(text[n] is not None for text in texts)]
+    of_class = [name for name, text in zip(_names(ULTRASERVER_FILES), raw[2], strict=True) if text is None]
+    return (*(of_devices if texts else ()), *of_class)
+
+
+def _names(files: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [candidates[0].rpartition("/")[2] for candidates in files.values()]
 
 
 def _or_before(
@@ -141,7 +209,7 @@ def _device_or_before(
     known = before[3].get(device_id) if before is not None else None
     if known is None:
         return DeviceFacts(device_id, hangs=True)
-    return dataclasses.replace(_device(*known, device_id, is_hosts_dev=is_hosts_dev), hangs=True)
+    return replace(_device(*known, device_id, is_hosts_dev=False), hangs=True)
 
 
 def _device(kind: int, texts: list[bytes | None], device_id: int, *, is_hosts_dev: bool) -> DeviceFacts:
@@ -249,7 +317,7 @@ def _components(text: str | None) -> tuple[str, ...] | Unread:
 
 
 def _component(word: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_")[:_COMPONENT_BYTES].rstrip("_") or health.OTHER
+    return re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_")[:_COMPONENT_BYTES].rstrip("_") or signals.OTHER
 
 
 def _major_minor(text: str | None) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Lists the kubelet's pods and the claims of their containers, through its pod-resources API."""
+"""Lists the kubelet's pods, with the claims and devices of their containers, through its pod-resources API."""
 
 from __future__ import annotations
 
@@ -44,5 +44,8 @@ def _pod(pod: Any) -> ListedPod:
             )
             for container in pod.containers
             for claim in container.dynamic_resources
+        ),
+        frozenset(
+            given.resource_name for container in pod.containers for given in container.devices if given.device_ids
         ),
     )

@@ -1,7 +1,6 @@
 """The node's state on disk: the checkpoint, which is the only commit point, and the CDI and metadata files of claims.
 
-A crash before the commit leaves files that the kubelet has never used, and the sweep removes them. A crash after the
-commit leaves the result on disk, and the kubelet's retry gets it.
+After a crash before the commit, or in an unprepare, a CDI file shows the claim; the kubelet's retry ends the call.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import functools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,17 @@ class Store:
     In a rolling update two processes use the same folders, so what was read before the lock is read again under it.
     """
 
-    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files, lock_s: float = _LOCK_S) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cdi_root: Path,
+        boot_id: str,
+        files: Files,
+        lock_s: float = _LOCK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the same in all processes of a boot."""
+        self._clock = clock
         self._cdi_root = cdi_root
         self._boot_id = boot_id
         self._files = files
@@ -226,7 +236,7 @@ class Store:
         with self._locked():
             current = self._read()
             # Also for a claim that is not prepared: another process may be about to prepare it.
-            self._write(current.withdrawing(uids))
+            self._write(current.withdrawing(uids, int(self._clock())))
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
@@ -248,7 +258,7 @@ class Store:
             current = self._read()
             gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
             if gone:
-                current = current.withdrawing(claim.ref.uid for claim in gone)
+                current = current.withdrawing((claim.ref.uid for claim in gone), int(self._clock()))
                 self._write(current)
                 for claim in gone:
                     value_of(self._removed(claim.ref.uid, claim))
@@ -267,6 +277,12 @@ class Store:
         """Return whether claims of another driver may be here that are not adopted yet. Raises CheckpointDamaged."""
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
+
+    def has_traces(self) -> bool:
+        """Return whether CDI files show that others prepared claims here. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            ours = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
+        return any(uid not in ours for uid in specs.uids(self._files, self._cdi_root))
 
     def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
         """Hold the devices of `claims`, except those that are prepared or free. Raises CheckpointDamaged, OSError.

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from hack.oracle.limited import NEURON, one, pod, sets
 from neuron_dra.core.wire import Obj
 
-NEURON: Final = "aws.amazon.com/neuron"
 CORE: Final = "aws.amazon.com/neuroncore"
 LEGACY: Final = "aws.amazon.com/neurondevice"
 TYPE: Final = "node.kubernetes.io/instance-type"
 OLD_TYPE: Final = "beta.kubernetes.io/instance-type"
-LABEL: Final = "neuron.aws.com/rewrite-limits"
-
-
-def sets(count: int) -> str:
-    return f"deviceclass.resource.kubernetes.io/connected-{count}.neuron.aws.com"
 
 
 def cores(count: int) -> str:
     return f"deviceclass.resource.kubernetes.io/cores-{count}.neuron.aws.com"
-
-
-def one(limits: Obj, name: str = "a", **fields: Any) -> Obj:
-    return {"name": name, "image": "example.com/image", "resources": {"limits": limits}, **fields}
-
-
-def pod(*containers: Obj, **spec: Any) -> Obj:
-    item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
-    return {**item, "spec": {"containers": list(containers), **spec}}
 
 
 def workload(kind: str, spec: Obj, api: str = "apps/v1") -> Obj:

@@ -1,0 +1,170 @@
+"""Decodes ResourceSlices into what the controller keeps of a node. What another driver publishes raises no error.
+
+A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes. Most devices of a slice say the same about
+their node, so what they say is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.observe.model import NODES_AT_MOST, SLOT_SIZES, PublishedNode
+from neuron_dra.core import health, names
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag
+from neuron_dra.core.wire import Wire
+
+ATTRIBUTES: Final = (
+    *TAG_ATTRIBUTES,
+    health.ATTRIBUTE,
+    "resourceType",
+    "instanceType",
+    "ultraserverId",
+    "ultraserverNodeId",
+    "ultraserverModes",
+    "linkVertical",
+    "linkHorizontal",
+    "capacityBlockId",
+    "serverId2",
+    "serverId4",
+    "reservationId",
+    "nodeId2",
+    "networkNodeLayer1",
+    "networkNodeLayer2",
+    "networkNodeLayer3",
+)
+"""The attributes that are read, each with or without the domain of the driver."""
+QUALIFIED: Final = {name: f"{names.DRIVER}/{name}" for name in ATTRIBUTES}
+_TAG: Final = (*TAG_ATTRIBUTES, *(QUALIFIED[name] for name in TAG_ATTRIBUTES))
+_KIND: Final = ("resourceType", QUALIFIED["resourceType"])
+_UNHEALTHY: Final = (health.ATTRIBUTE, QUALIFIED[health.ATTRIBUTE])
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSlice:
+    """One slice of a pool, before `published_nodes` joins them."""
+
+    generation: int
+    count: int
+    node: PublishedNode
+
+
+def published_slice(item: Wire) -> PublishedSlice | None:
+    """Return what a ResourceSlice publishes about its node; None if it is another driver's."""
+    spec = item.get("spec") or {}
+    if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
+        return None
+    devices = [_attributes(device) for device in spec.get("devices") or []]
+    first = min(_distinct(devices, _KIND), key=_rank, default={})
+    owners = (item.get("metadata") or {}).get("ownerReferences") or []
+    tags = {_tag(device) for device in _distinct(devices, _TAG)}
+    sick = [_string(device, health.ATTRIBUTE) or "" for device in _distinct(devices, _UNHEALTHY)]
+    number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
+    node = PublishedNode(
+        name=str(spec["nodeName"]),
+        node_uid=str(owners[0].get("uid", "")) if owners else "",
+        instance_type=_string(first, "instanceType") or "",
+        kind=_string(first, "resourceType") or "",
+        ultraserver_id=_string(first, "ultraserverId"),
+        node_id=number if number in range(NODES_AT_MOST) else None,
+        sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
+        vertical=_bool(first, "linkVertical"),
+        horizontal=_bool(first, "linkHorizontal"),
+        unhealthy=tuple(sorted({word for text in sick for word in text.split(",") if word})),
+        capacity_block=_string(first, "capacityBlockId"),
+        server_id_2=_string(first, "serverId2"),
+        server_id_4=_string(first, "serverId4"),
+        reservation_id=_string(first, "reservationId"),
+        node_id_2=_int(first, "nodeId2"),
+        layers=(
+            _string(first, "networkNodeLayer1"),
+            _string(first, "networkNodeLayer2"),
+            _string(first, "networkNodeLayer3"),
+        ),
+        tag=tags.pop() if len(tags) == 1 else None,
+        complete=bool(devices) and not tags,
+    )
+    pool = spec.get("pool") or {}
+    return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
+
+
+KINDS = ("neuron_node", "neuron_device")
+"""The devices that describe their node, best first; connected sets and core partitions do not."""
+
+
+def _kind_rank(kind: str | None) -> int:
+    """Return how well a device of this kind describes its node; lower is better."""
+    return KINDS.index(kind) if kind in KINDS else len(KINDS) + (not kind)
+
+
+def _rank(device: Mapping[str, Any]) -> int:
+    return _kind_rank(_string(device, "resourceType"))
+
+
+def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
+    """Join the slices of each node. Only the newest generation counts; `complete` is True if all its slices exist.
+
+    Slices of counters, and those whose devices are all withdrawn, have no kind and describe nothing.
+    """
+    by_node: dict[str, list[PublishedSlice]] = {}
+    for one in slices:
+        by_node.setdefault(one.node.name, []).append(one)
+    found = []
+    for parts in by_node.values():
+        if len(parts) == 1 and parts[0].count == 1:
+            found.append(parts[0].node)  # the usual case, and the same object each time
+            continue
+        newest = max(part.generation for part in parts)
+        current = [part for part in parts if part.generation == newest]
+        main = min(current, key=lambda part: (_kind_rank(part.node.kind), repr(part.node)))
+        nodes = [part.node for part in current if part.node.kind] or [main.node]
+        whole = len(current) == main.count and all(node.complete for node in nodes)
+        unhealthy = tuple(sorted({word for node in nodes for word in node.unhealthy}))
+        found.append(replace(main.node, unhealthy=unhealthy, complete=whole and len({node.tag for node in nodes}) == 1))
+    return tuple(found)
+
+
+def _attributes(device: Wire) -> Mapping[str, Any]:
+    """Return a device's attributes; in v1beta1 they are one level deeper than in v1."""
+    found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _distinct(devices: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the devices that say something else in these attributes than the one before."""
+    if len(devices) == 1:
+        yield devices[0]
+        return
+    before: list[Any] | None = None
+    for device in devices:
+        shown = [device.get(key) for key in keys]
+        if shown != before:
+            yield device
+            before = shown
+
+
+def _tag(attributes: Mapping[str, Any]) -> Tag | None:
+    """Return the tag in a device's attributes; None without a complete one."""
+    return Tag.from_texts({name: _string(attributes, name) for name in TAG_ATTRIBUTES})
+
+
+def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
+    """Return an attribute of this kind, with or without the domain of the driver; None without it."""
+    value = attributes.get(name) or attributes.get(QUALIFIED[name]) or {}
+    return value.get(kind) if isinstance(value, Mapping) else None
+
+
+def _string(attributes: Mapping[str, Any], name: str) -> str | None:
+    value = _value(attributes, name, "string")
+    return str(value) if value else None
+
+
+def _int(attributes: Mapping[str, Any], name: str) -> int | None:
+    value = _value(attributes, name, "int")
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _bool(attributes: Mapping[str, Any], name: str) -> bool | None:
+    value = _value(attributes, name, "bool")
+    return value if isinstance(value, bool) else None

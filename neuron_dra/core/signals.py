@@ -1,0 +1,105 @@
+"""What one reading of a device shows of its health: problems by signal.
+
+Sources: aws-neuron-driver, neuron_sysfs_metrics.c and neuron_reset.c; Neuron SDK, sysfs user guide.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.core.facts import DeviceFacts, Unread
+
+RESET_READY: Final = 1
+RESET_INVALID: Final = 2
+
+MISSING: Final = "missing"
+DEVICE_FILE_MISSING: Final = "DeviceFileMissing"
+INVALID: Final = "invalid"
+SRAM_ECC: Final = "sram_ecc"
+HBM_ECC: Final = "hbm_ecc"
+HBM_REPAIR: Final = "hbm_repair"
+LINK_INTERSERVER: Final = "link_interserver"
+OTHER: Final = "other"
+
+COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
+
+
+class Signal(enum.Enum):
+    """The reading that shows a fault."""
+
+    PRESENCE = "presence"
+    FILE = "file"
+    RESET = "reset"
+    SRAM = "sram"
+    HBM = "hbm"
+    REPAIR = "repair"
+    COMPONENTS = "components"
+
+
+SIGNALS: Final = {
+    MISSING: Signal.PRESENCE,
+    DEVICE_FILE_MISSING: Signal.FILE,
+    INVALID: Signal.RESET,
+    SRAM_ECC: Signal.SRAM,
+    HBM_ECC: Signal.HBM,
+    HBM_REPAIR: Signal.REPAIR,
+}
+"""The signal of each reason; every other reason is a component."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault of a device as one reading shows it; `reason` is a valid label value, `message` a phrase."""
+
+    signal: Signal
+    reason: str
+    message: str
+
+
+def readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
+    """Return the problems of each signal, an empty tuple if it is good; a signal that cannot be read is absent."""
+    if facts is None:
+        return {Signal.PRESENCE: (Problem(Signal.PRESENCE, MISSING, "the device is gone from the node"),)}
+    found: dict[Signal, tuple[Problem, ...]] = {Signal.PRESENCE: ()}
+    if facts.device_file is not None:
+        file = f"/dev/neuron{facts.device_id} is missing on the host"
+        missing = Problem(Signal.FILE, DEVICE_FILE_MISSING, file)
+        found[Signal.FILE] = () if facts.device_file else (missing,)
+    if facts.reset_state in (RESET_READY, RESET_INVALID):
+        bad = facts.reset_state == RESET_INVALID
+        invalid = Problem(Signal.RESET, INVALID, "the kernel driver reports the device as invalid")
+        found[Signal.RESET] = (invalid,) if bad else ()
+    for signal, reason, count, kind in (
+        (Signal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
+        (Signal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
+        (Signal.REPAIR, HBM_REPAIR, facts.mem_ecc_repairable, "repairable HBM error"),
+    ):
+        if not isinstance(count, Unread):
+            text = f"{count} {kind}{'s' if count > 1 else ''}"
+            found[signal] = (Problem(signal, reason, text),) if count else ()
+    if not isinstance(facts.unhealthy_components, Unread):
+        found[Signal.COMPONENTS] = tuple(
+            Problem(Signal.COMPONENTS, _reason(component), f"component {component} is unhealthy")
+            for component in dict.fromkeys(facts.unhealthy_components)
+        )
+    return found
+
+
+def _reason(component: str) -> str:
+    """Return a component's name if it is a valid taint value, or else `other`."""
+    return component if COMPONENT.fullmatch(component) else OTHER
+
+
+_FILES: Final = {
+    "sram_ecc_uncorrected": Signal.SRAM,
+    "mem_ecc_uncorrected": Signal.HBM,
+    "unhealthy_components": Signal.COMPONENTS,
+}
+
+
+def by_name(facts: DeviceFacts | None) -> frozenset[Signal]:
+    """Return the signals whose files were found by name: a good reading of these is no evidence of health."""
+    return frozenset(_FILES[name] for name in (facts.found if facts else ()) if name in _FILES)

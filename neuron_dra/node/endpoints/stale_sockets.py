@@ -1,0 +1,88 @@
+"""Removes the sockets that killed plugins left behind.
+
+In a rolling update each pod has its own sockets. One that is killed cannot remove them, and nobody else would: they
+pile up, and the kubelet tries each again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from neuron_dra.core import names
+from neuron_dra.node.endpoints.sockets import inode
+from neuron_dra.node.files import Files
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+
+class StaleSockets:
+    """Sockets of this driver's other plugins on this node.
+
+    One is stale if it refused a connection in two looks: a plugin that is about to listen refuses for a moment.
+    """
+
+    def __init__(self, settings: PluginSettings, files: Files) -> None:
+        self._files = files
+        self._ours = {settings.dra_socket, settings.registration_socket}
+        self._folders = (
+            (settings.dra_socket.parent, "dra"),
+            (settings.registration_socket.parent, names.DRIVER),
+        )
+        self._refused: dict[Path, tuple[int, int] | None] = {}  # in the last look, with the file's inode
+
+    async def run(self, period_s: float) -> None:
+        """Look every `period_s` seconds, until cancelled."""
+        while True:
+            for path in await asyncio.to_thread(self.look):
+                log.info("removed the socket of a plugin that was killed", extra={"path": path})
+            await asyncio.sleep(period_s)
+
+    def look(self) -> list[Path]:
+        """Look once; remove stale sockets, and return them. Blocks."""
+        refused = {path: inode(path) for path in self._others() if _refuses(path)}
+        stale = [path for path, found in refused.items() if found is not None and self._refused.get(path) == found]
+        self._refused = refused
+        return [path for path in stale if self._removed(path)]
+
+    def _others(self) -> Iterator[Path]:
+        for folder, prefix in self._folders:
+            for name in self._names(folder):
+                path = folder / name
+                if _is_of(name, prefix) and path not in self._ours and path.is_socket():
+                    yield path
+
+    def _names(self, folder: Path) -> list[str]:
+        try:
+            return self._files.names(folder)
+        except OSError:  # not readable for us: nothing to remove
+            return []
+
+    def _removed(self, path: Path) -> bool:
+        try:
+            return self._files.remove(path)
+        except OSError as err:
+            log.warning("a stale socket cannot be removed", extra={"path": path, "error": str(err)})
+            return False
+
+
+def _is_of(name: str, prefix: str) -> bool:
+    """Return whether `name` is that of a plugin's socket, with the UID of its pod or without."""
+    return name.startswith((f"{prefix}-", f"{prefix}.")) and name.endswith(".sock")
+
+
+def _refuses(path: Path) -> bool:
+    """Return whether no program serves the socket; one that is stuck counts as alive."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
