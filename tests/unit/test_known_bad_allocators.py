@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.oracle.allocator_walk import CLASSES
+from hack.oracle.allocator import CLASSES
 from hack.oracle.connected_slices import partitions_of, slices_of
 from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.core import names, releases
