@@ -1,4 +1,4 @@
-//go:build !kubernetes_1_34
+//go:build !kubernetes_1_34 && !kubernetes_1_36
 
 package main
 

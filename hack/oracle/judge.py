@@ -18,7 +18,9 @@ class CannotBuild(Exception):
 
 
 VERSIONS: Final = {"1.37": (), "1.34": ("-tags", "kubernetes_1_34", "-modfile", "go_1_34.mod")}
-"""The arguments of the build for each version of Kubernetes."""
+"""The arguments of the build for each version of Kubernetes; a release of 1.36 has its own go.mod, from go_1_36.mod."""
+
+ALLOCATOR: Final = "k8s.io/dynamic-resource-allocation"
 
 
 def build(program: Path, kubernetes: str = "1.37") -> Path:
@@ -26,12 +28,23 @@ def build(program: Path, kubernetes: str = "1.37") -> Path:
     go = shutil.which("go")
     if go is None:
         raise CannotBuild("needs the Go toolchain for Kubernetes' allocator")
-    built = subprocess.run(
-        [go, "build", *VERSIONS[kubernetes], "-o", program, "."], cwd=SOURCE, capture_output=True, text=True
+    arguments: tuple[str, ...] = (
+        VERSIONS[kubernetes] if kubernetes in VERSIONS else _of_1_36(program.parent, kubernetes)
     )
+    command = [go, "build", *arguments, "-o", str(program), "."]
+    built = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True)
     if built.returncode:
         raise CannotBuild(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
     return program
+
+
+def _of_1_36(folder: Path, kubernetes: str) -> tuple[str, ...]:
+    """Return the arguments for a release such as 1.36.2: only the module with the allocator is that release's."""
+    patch = kubernetes.removeprefix("1.36.")
+    text = (SOURCE / "go_1_36.mod").read_text()
+    (folder / "go.mod").write_text(f"{text}\nreplace {ALLOCATOR} => {ALLOCATOR} v0.36.{patch}\n")
+    (folder / "go.sum").write_text((SOURCE / "go_1_36.sum").read_text())
+    return "-tags", "kubernetes_1_36", "-modfile", str(folder / "go.mod")
 
 
 class Oracle:

@@ -19,6 +19,7 @@
 // or {"metadata": {...}, "version": "..."}, with "error" and "kind" (compile, node, pod) when the code returned an error, and the allocator's "steps".
 //
 // Built with -tags kubernetes_1_34 -modfile go_1_34.mod it is the code of Kubernetes 1.34.
+// Built with -tags kubernetes_1_36 it is that of a release of 1.36 (judge.py).
 package main
 
 import (

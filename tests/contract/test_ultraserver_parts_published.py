@@ -51,6 +51,10 @@ def kinds(api: EmbeddedApi) -> set[str]:
     return {device["name"].rpartition("-")[0] for item in items for device in item["spec"].get("devices", [])}
 
 
+def has_counters(api: EmbeddedApi) -> bool:
+    return any(item["spec"].get("sharedCounters") for item in api.objects("resourceslices"))
+
+
 ALONE = {"neuron-node"}
 PARTS = ALONE | {f"neuron-set-{size}" for size in (1, 4, 8)} | {f"neuron-cores-{number}" for number in (1, 2, 3)}
 
@@ -68,9 +72,7 @@ async def test_the_setting_and_the_controller_decide(
     api: EmbeddedApi, host: PluginHost, settings: dict[str, Any], expected: set[str]
 ) -> None:
     async with host.running(**ON, **settings):
-        await eventually(lambda: kinds(api) == expected, 30)
-        counted = any(item["spec"].get("sharedCounters") for item in api.objects("resourceslices"))
-        assert counted is (expected == PARTS)
+        await eventually(lambda: (kinds(api), has_counters(api)) == (expected, expected == PARTS), 30)
 
 
 async def test_the_labels_of_a_controller_withdraw_the_parts(api: EmbeddedApi, host: PluginHost) -> None:
