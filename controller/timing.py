@@ -139,6 +139,10 @@ class WatcherTiming:
 
     gather_s: float = seconds(1.0, "in which related changes are gathered, such as the pods of one Deployment")
     retry_s: float = seconds(30.0, "before Events that were rejected are posted again; those that were posted are not")
+    old_limits_s: float = seconds(10.0, "after which a pod that waits for the device plugin's resources gets an Event")
+    scheduler_s: float = seconds(
+        30.0, "after which a pod gets one whose scheduler has handled neither it nor another one in this time"
+    )
     client: ClientTiming = DEFAULT_CLIENT_TIMING
 
 

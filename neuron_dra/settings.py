@@ -126,6 +126,11 @@ class PluginSettings:
         "a node keeps the whole UltraServer from being reserved",
         ("auto", "on", "off"),
     )
+    present_label: bool = _setting(
+        False,
+        "set the label neuron.amazonaws.com/present=true on the Node once it publishes devices, as AWS's device plugin "
+        "does; needs the right to patch Nodes. The label is not removed",
+    )
     enable_ultraserver_operator: bool = _setting(
         False,
         "expect the UltraServer controller: look for its CRD every 10 s and warn while it is missing. Without this "

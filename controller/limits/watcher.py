@@ -1,4 +1,6 @@
-"""Watches pods that cannot be scheduled, and posts an Event on those that request a number that no node serves."""
+"""Watches pods that wait for a node: posts an Event on those that request what no node serves, or whose scheduler is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,35 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from controller.limits import advice
+from controller.limits import advice, unanswered
 from controller.limits.advice import NodeSizes, Waiting
+from controller.limits.unanswered import Pending
 from controller.observe.caches import projected
 from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
 from controller.timing import DEFAULT_WATCHER_TIMING, WatcherTiming
 from neuron_dra.core import names
+from neuron_dra.core.wire import Wire
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.kube.requests import PODS, RESOURCE_SLICES
+from neuron_dra.kube.requests import NODES, PODS, RESOURCE_SLICES
 
 NAME: Final = "neuron-dra-limits-watcher"
+
+
+def _both(pod: Wire) -> tuple[Waiting | None, Pending | None]:
+    """Return what both kinds of Events are about."""
+    return advice.waiting(pod), unanswered.pending(pod)
 
 
 class LimitsWatcher:
     """The watcher. `run()` works until `stop()`.
 
-    It keeps no state but the Events that it posted: a second replica, or a new one, posts the same Events.
+    It keeps no state but the Events that it posted, and since when pods wait: a second replica, or a new one, posts the
+    same Events.
     """
 
     def __init__(
@@ -45,8 +55,10 @@ class LimitsWatcher:
         )
         watched = self._changed.set
         self.pods = Reflector(
-            self._client, PODS, field_selector=UNSCHEDULED, project=projected(advice.waiting), on_change=watched
+            self._client, PODS, field_selector=UNSCHEDULED, project=projected(_both), on_change=watched
         )
+        self.nodes = Reflector(self._client, NODES, project=projected(unanswered.has_device_plugin), on_change=watched)
+        self._observed = unanswered.Observed()
         self.slices = Reflector(
             self._client,
             RESOURCE_SLICES,
@@ -68,7 +80,7 @@ class LimitsWatcher:
         """Watch, and post Events, until stopped."""
         async with self._client as client, asyncio.TaskGroup() as group:
             events = EventRecorder(client, self._settings.identity, NAME)
-            tasks = [group.create_task(each.run()) for each in (self.pods, self.slices)]
+            tasks = [group.create_task(each.run()) for each in (self.pods, self.slices, self.nodes)]
             tasks.append(group.create_task(self._explain(events), name="explain"))
             servers = [(HttpServer(self._registry, self.ready), address) for address in self._settings.http_addresses]
             tasks += [group.create_task(server.run(address)) for server, address in servers]
@@ -82,7 +94,7 @@ class LimitsWatcher:
         """Post the Events after each change, and from time to time."""
         while True:
             try:
-                async with asyncio.timeout(self._timing.retry_s):
+                async with asyncio.timeout(self._wait_s()):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -90,11 +102,38 @@ class LimitsWatcher:
             self._changed.clear()
             if not self.ready():
                 await self._post(events)
+                await self._remark(events)
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for a change before there may be something to post."""
+        now = asyncio.get_running_loop().time()
+        at = self._observed.next_at(
+            now, self._timing.old_limits_s, self._timing.scheduler_s, has_plugin=self._has_plugin
+        )
+        return self._timing.retry_s if at is None else min(self._timing.retry_s, at - now)
+
+    @property
+    def _has_plugin(self) -> bool | None:
+        """Whether a node serves the device plugin's names; None while unknown."""
+        if not self.nodes.synced.is_set():
+            return None
+        return any(item["value"] for item in self.nodes.items.values())
+
+    async def _remark(self, events: EventRecorder) -> None:
+        """Post an Event on each pod that waits for the device plugin, or for a scheduler that is not there."""
+        now = asyncio.get_running_loop().time()
+        values = [item["value"][1] for item in self.pods.items.values()]
+        self._observed.follow([pod for pod in values if pod is not None], now)
+        due = self._observed.due(now, self._timing.old_limits_s, self._timing.scheduler_s, has_plugin=self._has_plugin)
+        for each in due:
+            about = reference("v1", "Pod", each.pod.namespace, each.pod.name, each.pod.uid)
+            await events.post(about, "Warning", each.reason, each.text, datetime.datetime.now(datetime.UTC))
 
     async def _post(self, events: EventRecorder) -> None:
         """Post an Event on each pod that waits for a number that no node serves."""
         offers: list[NodeSizes] = [item["value"] for item in self.slices.items.values()]
-        pods: list[Waiting] = [item["value"] for item in self.pods.items.values() if item["value"] is not None]
+        values = [item["value"][0] for item in self.pods.items.values()]
+        pods: list[Waiting] = [value for value in values if value is not None]
         fleet = advice.served(offers)
         found = [(pod, text) for pod in pods if (text := advice.advice(pod, fleet))]
         self._unserved.set(len(found))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Any
 
 from neuron_dra.core import devices, names, slices
 from neuron_dra.core.catalogue import Platform, lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import build
-from neuron_dra.core.ultraserver import next_tag, read_allocations, tag_on, tagged
 from neuron_dra.core.wire import Obj
 
 MODES_OF_GROUP = {4: (1, 3, 4), 2: (3, 4), 1: (4,)}
@@ -83,16 +80,3 @@ def node_and_slice(
         },
         *wire,
     ]
-
-
-def tagged_slice(
-    item: Mapping[str, Any], ultraserver_object: Mapping[str, Any] | None, *, occupied: bool = False
-) -> Obj:
-    """Return a node's slice with the tag that its plugin sets after reading the NeuronUltraServer."""
-    spec = item["spec"]
-    before = spec.get("devices") or []
-    owners = item["metadata"].get("ownerReferences") or [{}]
-    reading = read_allocations(ultraserver_object or {})
-    reading = reading.without_predecessors_of(spec["nodeName"], str(owners[0].get("uid", "")))
-    tag = next_tag(tag_on(before), reading, spec["nodeName"], occupied=occupied)
-    return {**item, "spec": {**spec, "devices": [tagged(device, tag) for device in before]}}

@@ -40,5 +40,9 @@ CAPACITY_BLOCK_LABEL: Final = "topology.k8s.aws/capacity-block-id"
 ULTRASERVER_LABELS = "neuron.amazonaws.com/ultraserver-"
 """Prefix of the labels that an UltraServer operator puts on Nodes."""
 
+PRESENT_LABEL: Final = "neuron.amazonaws.com/present"
+PRESENT: Final = "true"
+"""The label of AWS's device plugin on Nodes with Neuron devices."""
+
 COUNT_ANNOTATION: Final = "neuron.aws.com/device-count"
 """On a claim: how many Neuron devices it must have; `neuron-dra migrate` writes it where a claim requests all."""

@@ -135,9 +135,12 @@ EVENTS: Final = (
     Word("InvalidRendezvous", WORKLOAD, "its annotation neuron.aws.com/rendezvous is neither pod nor host"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
+    Word("NeuronOldLimits", "Pod", "it waits for resources of the Neuron device plugin, which no node has"),
+    Word("NeuronSchedulerMissing", "Pod", "it waits for a scheduler that handles no pods"),
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
     Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
     Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
+    Word("NeuronRivalPublisher", "Node", "another program writes the node's ResourceSlices; remove it"),
     Word(
         "NeuronStateNotFlushed",
         "Node",

@@ -28,7 +28,8 @@ PROBES: Final = (99, 98, 97)  # indices beyond any node's slices
 class Published:
     """The result of one successful publish; `writes` is 0 if nothing had to change.
 
-    `dropped` are the paths of fields that the API server did not store.
+    `dropped` are the paths of fields that the API server did not store. `undone` are the slices that were deleted or
+    changed, with the program that wrote them last, if the API server says it.
     """
 
     generation: int
@@ -36,6 +37,7 @@ class Published:
     devices: int
     writes: int
     dropped: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
 
 
 class SlicePublisher:
@@ -90,6 +92,7 @@ class SlicePublisher:
             accepted=self._accepted,
             taken=self.taken,
         )
+        undone = tuple(map(self._described, (*plan.delete, *plan.update)))
         dropped = list(self._reported)
         try:
             for item in plan.delete:
@@ -113,7 +116,16 @@ class SlicePublisher:
             devices=len(devices),
             writes=len(plan.delete) + len(plan.update) + len(plan.create),
             dropped=self._reported,
+            undone=undone,
         )
+
+    def _described(self, item: Mapping[str, Any]) -> str:
+        """Return a slice's name, and the program that wrote it last."""
+        name = str(item["metadata"]["name"])
+        seen = self.cache.items.get(f"/{name}", {}).get("metadata", {}).get("managedFields")
+        entries = [entry for entry in seen if isinstance(entry, dict)] if isinstance(seen, list) else []
+        last = max(entries, key=lambda entry: str(entry.get("time")), default={})
+        return f"{name} (written by {last['manager']})" if last.get("manager") else name
 
     async def learn_taints(self, pool: slices.Pool) -> None:
         """Find out by a dry run whether the API server keeps taints, before an unhealthy device is published.

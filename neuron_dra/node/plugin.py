@@ -54,6 +54,7 @@ from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
+from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
@@ -160,12 +161,21 @@ class Plugin:
         publisher = SlicePublisher(self.client, self.slices)
         timing = self._timing.publish
         connected = ConnectedSets(self.settings, timing, self.node, self.client, publisher, self.events, files)
+        wanted = self.settings.present_label
+        present = PresentLabel(self.client, self.node, timing.label_retry_s, wanted=wanted)
         return Publishing(
             self.settings,
             timing,
             self.dirty,
-            Sources(self.hardware, self.node, self.device_plugin, connected),
-            Inventory(self.prepared, self.recovery, self.claims, self._adopted),
+            Sources(self.hardware, self.node, self.device_plugin, connected, present),
+            Inventory(
+                self.prepared,
+                self.recovery,
+                self.claims,
+                self._adopted,
+                Path(self.settings.kubelet_pod_resources_socket),
+                self._timing.prepare,
+            ),
             tags,
             self.publisher_lock,
             publisher,
@@ -240,6 +250,7 @@ class Plugin:
                 "watch UltraServer": self.ultraserver.run(),
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
+                "list other drivers' claims": self.publishing.inventory.run(),
                 "post events": self.events.run(),
                 "remove stale sockets": StaleSockets(self.settings, self._files).run(
                     self._timing.kubelet.stale_sockets_s

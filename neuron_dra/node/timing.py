@@ -39,6 +39,10 @@ class PublishTiming:
     longest_retry_after_s: float = seconds(
         60.0, "cap on the API server's Retry-After, as long as the longest wait without one"
     )
+    rival_s: tuple[float, float] = seconds(
+        (1.0, 60.0), "first and longest pause while another program writes this node's slices"
+    )
+    rival_window_s: float = seconds(600.0, "how long a write of another program is remembered")
     device_plugin_s: float = seconds(10.0, "between looks for a running Neuron device plugin and its pods")
     device_plugin_pods_s: float = seconds(2.0, "limit of the kubelet's list of pods in such a look")
     device_plugin_away_s: float = seconds(
@@ -48,6 +52,7 @@ class PublishTiming:
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
     )
+    label_retry_s: float = seconds(60.0, "before the label neuron.amazonaws.com/present is tried again")
     server: GateTiming = DEFAULT_GATE_TIMING
     leaving: LeavingTiming = DEFAULT_LEAVING_TIMING
 
@@ -89,6 +94,11 @@ class PrepareTiming:
     )
     flush_s: float = seconds(0.1, "from a write of the checkpoint to its flush, which no call waits for")
     flush_retry_s: tuple[float, float] = seconds((1.0, 60.0), "first and longest wait after a flush has failed")
+    inventory_spread_s: float = seconds(
+        60.0,
+        "a new node, on which nothing shows that another driver was here, lists all claims in this time after its "
+        "first publish",
+    )
     repair_s: float = seconds(5.0, "between checks of the CDI files")
     rebuild_retry_s: tuple[float, float] = seconds(
         (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"

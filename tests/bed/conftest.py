@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed
 from tests.bed.deployed import is_installed, relabel, settled
 from tests.bed.fleet import TRN3, end_workloads, slots
+from tests.bed.node_locks import NodeLocks
 from tests.bed.releases import Shell, publish, with_registry
 from tests.support.skipping import impossible
 

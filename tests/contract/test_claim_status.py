@@ -13,6 +13,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker, with_timing
@@ -203,6 +204,11 @@ def test_device_in_two_requests_has_one_entry() -> None:
     assert claim_status.changed(PREPARED, [SHARED], later, "") is None
 
 
+def errors_of_statuses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [each for each in caplog.records if each.name == ClaimStatus.__module__]
+    return [each.__dict__["error"] for each in records if hasattr(each, "error")]
+
+
 async def test_status_of_a_claim_that_cannot_be_decoded_is_left_alone(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,8 +217,8 @@ async def test_status_of_a_claim_that_cannot_be_decoded_is_left_alone(
     claim = api.create(allocated_claim("poisoned", "node-a", [0], config=[{"opaque": opaque}]))
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
         await prepared(kubelet, claim)
-        await eventually(lambda: [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")])
-    errors = [each.__dict__["error"] for each in caplog.records if hasattr(each, "error")]
+        await eventually(lambda: errors_of_statuses(caplog))
+    errors = errors_of_statuses(caplog)
     assert errors == [
         "claim default/poisoned has opaque values that cannot be decoded, so its status cannot be written"
     ]

@@ -14,10 +14,12 @@ from controller.timing import WatcherTiming
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.objects import node_object
 from neuron_dra.kube.config import KubeConfig
 from tests.support.waiting import always, eventually
 
 SETTINGS = WatcherSettings(identity="test", health_probe_bind_address="", metrics_bind_address="")
+TIMING = WatcherTiming(gather_s=0.02, retry_s=0.05, old_limits_s=0.3, scheduler_s=0.5)
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
@@ -29,7 +31,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 @pytest.fixture
 async def watching(api: EmbeddedApi) -> AsyncIterator[LimitsWatcher]:
-    made = LimitsWatcher(SETTINGS, KubeConfig(api.url), timing=WatcherTiming(gather_s=0.02, retry_s=0.05))
+    made = LimitsWatcher(SETTINGS, KubeConfig(api.url), timing=TIMING)
     task = asyncio.create_task(made.run())
     yield made
     made.stop()
@@ -108,3 +110,30 @@ async def test_pod_without_a_status_or_containers_is_skipped(api: EmbeddedApi, w
     api.create({**waiting_pod("odd", 7), "status": {"phase": "Pending"}})
     api.create(waiting_pod("seven", 7))
     assert await eventually(lambda: messages(api)) == {"seven": [SEVEN]}
+
+
+def reasons(api: EmbeddedApi) -> dict[str, str]:
+    return {event["involvedObject"]["name"]: event["reason"] for event in api.objects("events", "default")}
+
+
+def old_pod(name: str, **spec: Any) -> Obj:
+    made = waiting_pod(name, 1)
+    made["spec"] = {**made["spec"], **spec}
+    made["spec"]["containers"][0]["resources"] = {"limits": {"aws.amazon.com/neuroncore": "9"}}
+    return made
+
+
+async def test_pods_for_the_device_plugin_and_its_scheduler_are_told(api: EmbeddedApi, watching: LimitsWatcher) -> None:
+    """(32.7) The pod of the scheduler extension's documents, in a namespace without the label."""
+    api.create(node_object("node-a"))
+    api.create(old_pod("old"))
+    api.create({**old_pod("seed", schedulerName="my-scheduler"), "status": {"phase": "Pending"}})
+    expected = {"old": "NeuronOldLimits", "seed": "NeuronSchedulerMissing"}
+    await eventually(lambda: reasons(api) == expected, 30)
+
+
+async def test_nothing_is_said_where_a_device_plugin_serves_a_node(api: EmbeddedApi, watching: LimitsWatcher) -> None:
+    api.create(node_object("node-a", allocatable={"aws.amazon.com/neuroncore": "32"}))
+    api.create(old_pod("old"))
+    await eventually(lambda: not watching.ready())
+    await always(lambda: reasons(api) == {}, for_s=1.0)

@@ -548,6 +548,8 @@ async def test_health_list_follows_own_slice_writes(api: EmbeddedApi, host: Plug
 
 @pytest.mark.parametrize("refused", ["claims", "checkpoint"])
 async def test_failed_inventory_is_retried(api: EmbeddedApi, host: PluginHost, refused: str) -> None:
+    host.cdi.mkdir()
+    (host.cdi / "k8s.neuron.aws.com-claim_uid-old.yaml").write_text("")  # of another driver
     fault = Fault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
     if refused == "claims":
         api.faults.add(fault)

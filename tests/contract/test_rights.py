@@ -58,7 +58,12 @@ OF_THE_PLUGIN = rights(
 )
 WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get"}, name="neuron.aws.com") | rights(
     WATCHER,
-    {("", "pods"): READ, ("resource.k8s.io", "resourceslices"): READ, ("", "events"): "create patch"},
+    {
+        ("", "pods"): READ,
+        ("", "nodes"): READ,
+        ("resource.k8s.io", "resourceslices"): READ,
+        ("", "events"): "create patch",
+    },
 )
 WITH_CLAIM_STATUS = rights(PLUGIN, {("resource.k8s.io", "resourceclaims/status"): "update"})
 OF_THE_CONTROLLER = (

@@ -148,6 +148,16 @@ async def rival(api: EmbeddedApi, host: PluginHost, broken: Broken) -> None:
     assert api.get("resourceslices", NAME) == before
 
 
+async def another_driver(api: EmbeddedApi, host: PluginHost, broken: Broken) -> None:
+    """Another driver left a CDI file, so its claims are adopted before the first publish."""
+    host.cdi.mkdir()
+    (host.cdi / "k8s.neuron.aws.com-claim_uid-old.yaml").write_text("")
+    broken.begin()
+    async with host.running() as plugin:
+        await broken.used()
+        await settled(api, plugin)
+
+
 async def second_slice(api: EmbeddedApi, host: PluginHost, broken: Broken) -> None:
     """An earlier release of this driver left a slice that has to go."""
     async with host.running() as plugin:
@@ -183,7 +193,7 @@ CALLS: Final[Mapping[str, tuple[Situation, str, str]]] = {
     "sets, create slice": (sets, "create", "resourceslices"),
     "rival, get slice": (rival, "get", "resourceslices"),
     "rival, create slice": (rival, "create", "resourceslices"),
-    "rival, list claims": (rival, "list", "resourceclaims"),
+    "another driver, list claims": (another_driver, "list", "resourceclaims"),
     "second slice, delete": (second_slice, "delete", "resourceslices"),
 }
 

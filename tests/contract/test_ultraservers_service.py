@@ -19,7 +19,7 @@ from controller import settings as controller_settings
 from controller.program import Controller
 from controller.query import grpc_server as service_module
 from controller.timing import ServiceTiming
-from hack.bench.ultraservers import tagged_slice, ultraserver
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -29,6 +29,7 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import GRPCURL, needs
 from tests.support.controller_passes import passes
+from tests.support.tagged_slice import tagged_slice
 from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hack.bench.ultraservers import tagged_slice, ultraserver
+from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.support.tagged_slice import tagged_slice
 
 
 class Cluster:

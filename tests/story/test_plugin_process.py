@@ -110,6 +110,9 @@ async def test_kill_before_the_inventory_leaves_claims_held_and_ready(
 ) -> None:
     """A first start that ends before its first publish does not know which claims another driver prepared."""
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(4)]
+    host.cdi.mkdir()
+    theirs = host.cdi / f"k8s.neuron.aws.com-claim_{claims[3]['metadata']['uid']}.yaml"
+    theirs.write_text("kind: k8s.neuron.aws.com/claim")
     api.faults.add(Fault(Do.HANG, verb="list", resource="resourceclaims", times=None))
     process = await started(host, kubelet, "pod-1")
     await prepared(kubelet, claims[0])

@@ -73,11 +73,17 @@ def admit(
     old: Obj | None = None,
     user: str = "",
     groups: Sequence[str] = (),
+    node: str = "",
 ) -> Obj:
-    """Return the object that an API server with these policies would store, of this user. Raises Denied."""
+    """Return the object that an API server with these policies would store, of this user. Raises Denied.
+
+    `node` is that of the user's pod, as the token from its kubelet has it.
+    """
     item = _with_requests(copy.deepcopy(item))
     old = old and _with_requests(copy.deepcopy(old))
-    request = {"operation": "UPDATE" if old else "CREATE", "userInfo": {"username": user, "groups": list(groups)}}
+    extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
+    info = {"username": user, "groups": list(groups), "extra": extra}
+    request = {"operation": "UPDATE" if old else "CREATE", "userInfo": info}
     inputs = {"oldObject": old, "namespaceObject": namespace, "request": request}
     for policy in sorted(policies, key=lambda each: each["kind"]):  # MutatingAdmissionPolicy before Validating…
         if not _selected(policy["spec"], item, namespace, old is not None):

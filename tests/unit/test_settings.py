@@ -69,6 +69,7 @@ EXAMPLES = {
     "claim_status": ("true", "false"),
     "connected_sizes": ("connected-4,cores-9", "connected-2"),
     "ultraserver_parts": ("on", "off"),
+    "present_label": ("true", "false"),
     "connected_sets_oldest_release": ("any", "1.36.1"),
     "enable_ultraserver_operator": ("true", "false"),
     "device_plugin_coexistence": ("warn", "refuse"),

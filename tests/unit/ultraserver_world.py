@@ -26,10 +26,10 @@ from controller.plan.actions import (
     WriteWorkloadStatus,
 )
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
-from hack.bench.ultraservers import tagged_slice
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
+from tests.support.tagged_slice import tagged_slice
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 

@@ -1,7 +1,6 @@
 """The node's state on disk: the checkpoint, which is the only commit point, and the CDI and metadata files of claims.
 
-A crash before the commit leaves files that the kubelet has never used, and the sweep removes them. A crash after the
-commit leaves the result on disk, and the kubelet's retry gets it.
+After a crash before the commit, or in an unprepare, a CDI file shows the claim; the kubelet's retry ends the call.
 """
 
 from __future__ import annotations
@@ -278,6 +277,12 @@ class Store:
         """Return whether claims of another driver may be here that are not adopted yet. Raises CheckpointDamaged."""
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
+
+    def has_traces(self) -> bool:
+        """Return whether CDI files show that others prepared claims here. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            ours = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
+        return any(uid not in ours for uid in specs.uids(self._files, self._cdi_root))
 
     def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
         """Hold the devices of `claims`, except those that are prepared or free. Raises CheckpointDamaged, OSError.

@@ -22,9 +22,11 @@ from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
-from neuron_dra.node.publish.wanted import WantedDevices
+from neuron_dra.node.publish.rivals import Rivals
+from neuron_dra.node.publish.wanted import Wanted, WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
@@ -44,6 +46,10 @@ class PublishState:
     at: datetime.datetime | None = None
 
 
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What decides whether this node publishes, and in which shape."""
@@ -52,6 +58,7 @@ class Sources:
     node: OwnNode
     device_plugin: DevicePluginWatch
     connected: ConnectedSets
+    present: PresentLabel
 
 
 class Publishing:
@@ -77,7 +84,10 @@ class Publishing:
         self._node = sources.node
         self._device_plugin = sources.device_plugin
         self._connected = sources.connected
-        self._inventory: Inventory | None = inventory  # None once it was taken
+        self.inventory = inventory
+        self._inventory_taken = False
+        self._rivals = Rivals(settings.node_name, timing)
+        self._present = sources.present
         self._tags = tags
         self._lock = lock
         self._publisher = publisher
@@ -117,6 +127,8 @@ class Publishing:
                     compare_at = self._next_compare()
                 await self.publish()
                 waits, quick = backoff.delays(*self._timing.retry_s, random.random), QUICK_RETRIES
+                if pause_s := self._rivals.take_pause():
+                    await self._hardware.changed.after(reading, pause_s)
             except (Conflict, AlreadyExists, NotFound) as err:
                 log.info("slices were changed meanwhile; comparing again", extra={"error": str(err)})
                 self._dirty.notify()
@@ -189,24 +201,36 @@ class Publishing:
         if wanted is None:
             self.state = PublishState(self.state.result, refusal, self.state.at)
             return
-        kept_taints = self._publisher.keeps_taints
-        kept_counters = self._publisher.keeps_counters
+        self.state = PublishState(await self._write(pool, wanted), refusal or self._rivals.why, _now())
+
+    async def _write(self, pool: slices.Pool, wanted: Wanted) -> Published:
+        """Write the slices, and report it. Raises ApiError."""
+        kept = (self._publisher.keeps_taints, self._publisher.keeps_counters)
         result = await self._publisher.publish(pool, wanted.devices, wanted.counters, wanted.position)
         if wanted.ends_division:
             await self._connected.ended()
+        self._rivals.took(asyncio.get_running_loop().time(), wanted, result)
+        self._reports.rival(self._rivals.why)
         self._reports.post_taken_names()
-        if (self._publisher.keeps_taints, self._publisher.keeps_counters) != (kept_taints, kept_counters):
+        if (self._publisher.keeps_taints, self._publisher.keeps_counters) != kept:
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
         self._reports.published(result)
-        self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
+        await self._label_node(publishes=bool(wanted.devices))
+        self.inventory.published.set()
+        return result
+
+    async def _label_node(self, *, publishes: bool) -> None:
+        """Set the Node's label, if the setting asks for it."""
+        await self._present.settle(publishes=publishes)
+        self._look_at = min((at for at in (self._look_at, self._present.look_at) if at is not None), default=None)
 
     async def _take_inventory(self) -> None:
         """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
-        if self._inventory is not None:
+        if not self._inventory_taken:
             found = (item["metadata"]["name"] for item in self._publisher.cache.items.values())
             others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
-            await self._inventory.take(others_published=others)
-            self._inventory = None
+            await self.inventory.take(others_published=others)
+            self._inventory_taken = True
 
     def _recall(self) -> None:
         """Restore the faults in the published slices, once: faults persist across restarts."""

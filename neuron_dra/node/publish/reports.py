@@ -43,6 +43,7 @@ class Reports:
         self._metrics = metrics
         self._logged: dict[str, health.DeviceHealth] = {}
         self._unlisted = ""
+        self._rival = ""
         self.unhealthy: frozenset[str] = frozenset()
 
     def device_health(self) -> None:
@@ -114,6 +115,13 @@ class Reports:
         if why:
             text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")
             self._events.post("Warning", "NeuronDevicePluginAlive", text)
+
+    def rival(self, why: str) -> None:
+        """Report another program that writes this node's slices, once for each text."""
+        if why and why != self._rival:
+            log.error("another program writes this node's slices", extra={"reason": why})
+            self._events.post("Warning", "NeuronRivalPublisher", why)
+        self._rival = why
 
     def pods_unlisted(self, why: str) -> None:
         """Report that the kubelet's pods cannot be listed: once, and again after it was possible."""

@@ -138,6 +138,10 @@ argocd.argoproj.io/hook: Skip
 - name: ENABLE_ULTRASERVER_OPERATOR
   value: "true"
 {{- end }}
+{{- if .presentLabel }}
+- name: PRESENT_LABEL
+  value: "true"
+{{- end }}
 {{- if $.Values.scheduler.enabled }}
 - name: CONNECTED_SETS
   value: "true"

@@ -1,0 +1,153 @@
+"""Pods that wait for the Neuron device plugin, or for a scheduler that is not there, and what to say about them. Pure.
+
+Both were written for AWS's device plugin and scheduler extension, and are in a namespace whose pods are not rewritten.
+Nothing else would tell their owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from controller.observe.model import condition, scheduling_refusal
+from neuron_dra.core import sizes
+from neuron_dra.core.wire import Wire
+
+OLD_LIMITS: Final = "NeuronOldLimits"
+NO_SCHEDULER: Final = "NeuronSchedulerMissing"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+LABEL: Final = "neuron.aws.com/rewrite-limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A pod without a node.
+
+    `old` are the device plugin's resources that it requests; `is_ours` means that it requests Neuron devices at all.
+    `condition` is that of the scheduler, as a text that changes with it, empty if there is none.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    scheduler: str
+    old: tuple[str, ...] = ()
+    is_ours: bool = False
+    condition: str = ""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """An Event to post on a pod."""
+
+    pod: Pending
+    reason: str
+    text: str
+
+
+def pending(pod: Wire) -> Pending | None:
+    """Return a pod that a scheduler should look at; None for one that is deleted, or has scheduling gates."""
+    meta, spec = pod["metadata"], pod.get("spec") or {}
+    if meta.get("deletionTimestamp") or spec.get("schedulingGates"):
+        return None
+    requested = _requested(spec)
+    found = condition(pod.get("status") or {}, "PodScheduled")
+    parts = (found.get("status"), found.get("reason"), found.get("message"), found.get("lastTransitionTime"))
+    return Pending(
+        namespace=str(meta.get("namespace")),
+        name=str(meta["name"]),
+        uid=str(meta.get("uid")),
+        scheduler=str(spec.get("schedulerName") or DEFAULT_SCHEDULER),
+        old=tuple(name for name in sizes.KINDS if name in requested),
+        is_ours=any(name in sizes.KINDS or name.endswith(".neuron.aws.com") for name in requested),
+        condition=str(parts) if found else "",
+        is_refused=bool(scheduling_refusal(pod)),
+    )
+
+
+def _requested(spec: Wire) -> set[str]:
+    """Return the names of the resources of which containers request any."""
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    resources = [each.get("resources") or {} for each in containers]
+    amounts = [{**(each.get("requests") or {}), **(each.get("limits") or {})} for each in resources]
+    return {name for each in amounts for name, amount in each.items() if str(amount) != "0"}
+
+
+def has_device_plugin(node: Wire) -> bool:
+    """Return True if a Node has something to allocate under one of the device plugin's names."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return any(str(allocatable.get(name) or "0") != "0" for name in sizes.KINDS)
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was seen of pods and schedulers, with the loop's times; a new process begins anew.
+
+    A scheduler gives a sign when a condition of one of its pods changes, or when a pod of it leaves the list: it has a
+    node then, or was deleted.
+    """
+
+    last: Mapping[str, Pending] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
+    signs: dict[str, float] = field(default_factory=dict)
+
+    def follow(self, pods: Iterable[Pending], now: float) -> None:
+        """Take over the pods as they are at time `now`."""
+        by_uid = {pod.uid: pod for pod in pods}
+        for uid, before in self.last.items():
+            if uid not in by_uid:
+                self.signs[before.scheduler] = now
+        for uid, pod in by_uid.items():
+            known = self.last.get(uid)
+            if pod.condition and (known is None or known.condition != pod.condition):
+                self.signs[pod.scheduler] = now
+        refused = [uid for uid, pod in by_uid.items() if pod.is_refused]
+        self.seen = {uid: self.seen.get(uid, now) for uid in by_uid}
+        self.refused = {uid: self.refused.get(uid, now) for uid in refused}
+        self.last = by_uid
+
+    def due(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> list[Remark]:
+        """Return what to say at time `now`; `has_plugin` is whether a node serves the old names, None if unknown."""
+        found = []
+        for at, remark in self._all(old_s, scheduler_s, has_plugin=has_plugin):
+            if at <= now:
+                found.append(remark)
+        return found
+
+    def next_at(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> float | None:
+        """Return when there is something new to say, if nothing changes."""
+        times = (at for at, _ in self._all(old_s, scheduler_s, has_plugin=has_plugin))
+        return min((at for at in times if at > now), default=None)
+
+    def _all(self, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> Iterator[tuple[float, Remark]]:
+        for uid, pod in self.last.items():
+            if pod.old and uid in self.refused and has_plugin is False:
+                yield self.refused[uid] + old_s, Remark(pod, OLD_LIMITS, _old(pod))
+            if pod.is_ours and not pod.condition and pod.scheduler != DEFAULT_SCHEDULER:
+                since = max(self.seen[uid], self.signs.get(pod.scheduler, 0.0))
+                yield since + scheduler_s, Remark(pod, NO_SCHEDULER, _missing(pod, scheduler_s))
+
+
+def _old(pod: Pending) -> str:
+    return (
+        f"no node has {' or '.join(pod.old)} to allocate: these are the Neuron device plugin's, and this driver serves "
+        f"devices by DeviceClasses. {_label(pod)}"
+    )
+
+
+def _missing(pod: Pending, scheduler_s: float) -> str:
+    return (
+        f"no scheduler named {pod.scheduler} has handled this pod, or another one, for {scheduler_s:g} s. If that was "
+        f"the Neuron scheduler extension, it is not needed any more. {_label(pod)} If its name was not my-scheduler, "
+        "set the chart value scheduler.rewriteLimits.schedulerName."
+    )
+
+
+def _label(pod: Pending) -> str:
+    return (
+        f"Label the namespace, so that its new pods are rewritten: kubectl label namespace {pod.namespace} "
+        f"{LABEL}=true; then create the pod again. Or change its manifest: neuron-dra migrate."
+    )
