@@ -38,6 +38,9 @@ def hardware(facts: NodeFacts, state: State | None) -> list[Line]:
     if dark:
         text = f"core_count of {words.count(len(dark), 'device')} cannot be read: {words.ranges(dark)}"
         found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
+    if names_of_moved := sorted({path.rpartition("/")[2] for path in facts.found}):
+        text = f"found by the names of their files, which show no device as healthy: {', '.join(names_of_moved)}"
+        found.append(unknown(area, text, "docs/health.md, a kernel driver that moved its files; update this driver"))
     if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
         text = f"no file in the host's /dev: neuron {unseen}"
         todo = "check udev and the kernel log of the node; load the kernel driver again, or reboot the node"

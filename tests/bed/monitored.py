@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hack.bed import cgroups
+from hack.bed import cgroups, hardware
 from hack.bed.deployed import CHECKPOINT, pod, template
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
@@ -120,6 +120,20 @@ def unwritable_slices(bed: TestBed, place: Namespace) -> Iterator[None]:
 
 def hanging_reading(bed: TestBed, place: Namespace) -> contextlib.AbstractContextManager[None]:
     return broken(bed, PLAIN, "hang", "3")
+
+
+@contextlib.contextmanager
+def renamed_files(bed: TestBed, place: Namespace) -> Iterator[None]:
+    """A kernel driver that has another name for the list of links."""
+    node = hardware.load(bed.parts.node(PLAIN).hardware_dir)
+    files = [node.device_path(number, "connected_devices") for number in node.device_ids()]
+    for file in files:
+        file.rename(file.with_name("links"))
+    try:
+        yield
+    finally:
+        for file in files:
+            file.with_name("links").rename(file)
 
 
 @contextlib.contextmanager
@@ -337,6 +351,7 @@ FAULTS: tuple[tuple[str, Fault], ...] = (
     ("NeuronNodeNotRegistered", removed_socket),
     ("NeuronSlicesNotPublished", unwritable_slices),
     ("NeuronDeviceHealthUnknown", hanging_reading),
+    ("NeuronFactsUnread", renamed_files),
     ("NeuronClaimsRejected", misspelt_configuration),
     ("NeuronClaimsFail", unreadable_claims),
     ("NeuronCheckpointDamaged", truncated_checkpoint),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
         (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),
+        (replace(facts(), found=("sys/class/neuron_device/neuron3/x/core_count",)), state(), ["Unknown"]),
         (facts(), state(range(15)), ["HardwareDiffers"]),
     ],
 )

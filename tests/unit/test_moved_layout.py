@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra import cli
 from neuron_dra.core import health, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.health import Health
@@ -110,6 +111,16 @@ def test_found_facts_are_marked(whole: Path) -> None:
     [finding] = [each for each in topology.build(sysfs.read_node(whole), LABELS).findings if each.kind == "moved-facts"]
     assert "core_count, " in finding.message
     assert "They show no device as healthy. Update this driver" in finding.message
+
+
+def test_fake_node_writes_it_and_slices_mark_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = ["fake-node", "--root", str(tmp_path), "--instance-type", "trn2.48xlarge"]
+    assert cli.main([*written, "--layout", "moved", "--seed", "7"]) == 0
+    assert cli.main([*written[:3], "--break", "components:3,hbm"]) == 0
+    assert cli.main(["slices", "--node-name", "a", "--host-root", str(tmp_path), "-o", "table"]) == 0
+    shown = capsys.readouterr()
+    assert "in other places than this driver knows; they were found by name" in shown.err
+    assert sum(line.startswith("neuron-device-") for line in shown.out.splitlines()) == 16
 
 
 def test_facts_that_no_device_shows_are_a_finding(whole: Path) -> None:

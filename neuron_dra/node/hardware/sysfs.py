@@ -8,7 +8,7 @@ does malformed text; no content raises an error. `reset` is read and never writt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -131,7 +131,7 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
         hanging=tuple(sorted(left_out)),
         numa=pci.numa(node[2:]),
         found=tuple(sorted(raw[4])),
-        unread=() if vanished else _unread(raw),
+        unread=() if vanished else _unread(raw, left_out),
         vanished=vanished,
     )
 
@@ -180,12 +180,16 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
     return tuple(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))) for each in devices)
 
 
-def _unread(raw: Raw) -> tuple[str, ...]:
-    """Return the names of the files that no device has, and of those that the class does not have."""
+def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the files that no device has, and of those that the class does not have.
+
+    What is left out is not read, which says nothing about where it is.
+    """
     texts = [device[1] for device in raw[3].values() if device is not None]
     of_devices = [name for n, name in enumerate(_names(DEVICE_FILES)) if not any(text[n] is not None for text in texts)]
     of_class = [name for name, text in zip(_names(ULTRASERVER_FILES), raw[2], strict=True) if text is None]
-    return (*(of_devices if texts else ()), *of_class)
+    hanging = {path.rpartition("/")[2] for path in left_out}
+    return tuple(name for name in (*(of_devices if texts else ()), *of_class) if name not in hanging)
 
 
 def _names(files: Mapping[str, tuple[str, ...]]) -> list[str]:
