@@ -167,7 +167,7 @@ def test_device_plugin_blocks_new_claims_only(
         assert prepared(trn2) == claims
         assert names(trn2) == claimed
     # It counts for six more minutes, as it may be started again. A new pod of the driver has not seen it.
-    driver.kubectl("delete", "pod", plugin_pod(driver, trn2.name), "--namespace", NAMESPACE)
+    driver.kubectl("delete", "pod", plugin_pod(driver, trn2.name)["metadata"]["name"], "--namespace", NAMESPACE)
     eventually("everything is published", lambda: len(names(trn2)) == 16, 60)
     assert {each["metadata"]["uid"] for each in slices(driver, trn2.name)} == before
     namespace.delete("pod", "waits")
