@@ -38,7 +38,7 @@ OTHERS = {
     *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
     *("Service", "EndpointSlice", "None", "Failed", "Succeeded", "InternalIP"),
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
-    *("Limits", "Trial", "IndexT"),
+    *("Limits", "Trial", "IndexT", "Attributes"),  # names of types
 }
 """Words of the controller that are no condition, reason or Event."""
 
