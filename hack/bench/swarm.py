@@ -18,8 +18,8 @@ from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_a
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import DEFAULT_TIMING
 
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server

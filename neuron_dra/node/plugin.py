@@ -23,7 +23,6 @@ from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node import version
@@ -57,6 +56,7 @@ from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
 from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import Reports
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing

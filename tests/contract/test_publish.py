@@ -18,10 +18,10 @@ from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again

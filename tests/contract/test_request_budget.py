@@ -15,11 +15,11 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.publish.rivals import AT_ONCE
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources

@@ -16,13 +16,13 @@ from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import DEVICE_CLASSES
 from neuron_dra.node import version
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.daemon_worker import Worker
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.settings import PluginSettings
 

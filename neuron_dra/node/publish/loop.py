@@ -16,7 +16,6 @@ from typing import Any, Final
 from neuron_dra.core import backoff, health, names, slices
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
-from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.inventory import Inventory
@@ -26,6 +25,7 @@ from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.rivals import Rivals
+from neuron_dra.node.publish.slice_publisher import Published, SlicePublisher
 from neuron_dra.node.publish.wanted import Wanted, WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import PublishTiming
@@ -48,6 +48,22 @@ class PublishState:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Nothing is written now; `error` says why, empty for no error, None if the last one stands."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """The slices of the pool are written; `refusal` is why no new devices are published, empty if they are."""
+
+    pool: slices.Pool
+    wanted: Wanted
+    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +169,23 @@ class Publishing:
         self._dirty.notify()
 
     async def publish(self) -> None:
-        """Publish once, if we hold the publisher lock and the Node is known. Raises ApiError."""
+        """Publish once, if we hold the publisher lock and the Node is known. Raises ApiError, ClaimError, OSError."""
         node = self._node.object
+        self._observe(node)
+        step = await self._next_step(node)
+        if isinstance(step, _Write):
+            result = await self._write(step.pool, step.wanted)
+            self.state = PublishState(result, step.refusal or self._rivals.why, _now())
+        elif step.error is not None:
+            self.state = PublishState(self.state.result, step.error, self.state.at)
+
+    def _observe(self, node: dict[str, Any] | None) -> None:
+        """Hand on what the Node, the hardware and the published slices say."""
         if node is not None:
             self._hardware.label(self._node.labels)
             operator = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
             self._tags.watch.saw_operator(operator)
         if not self._hardware.known.is_set():
-            self._reports.findings()
-            why = self._hardware.why_unknown if self._hardware.node.findings else ""
-            self.state = PublishState(self.state.result, why, self.state.at)
             return
         if node is not None:
             meta = node["metadata"]
@@ -174,34 +197,46 @@ class Publishing:
         if self._publisher.cache.synced.is_set():
             self._recall()
         self._reports.device_health()
+
+    async def _next_step(self, node: dict[str, Any] | None) -> _Wait | _Write:
+        """Return what to do now. What it needs first, the inventory and the tags, is settled. Raises as `publish`."""
+        if not self._hardware.known.is_set():
+            self._reports.findings()
+            return _Wait(self._hardware.why_unknown if self._hardware.node.findings else "")
         if node is None or not self._publisher.cache.synced.is_set():
-            if self._node.synced.is_set():
-                why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
-                self.state = PublishState(self.state.result, "" if node else why, self.state.at)
-            return
+            return _Wait(self._why_no_node(node) if self._node.synced.is_set() else None)
         self._reports.findings()
         refusal = self._refusal(node)
         if not self._lock.holding:
-            return
+            return _Wait()
         self._reports.post_health_events()
         await self._take_inventory()
         settled = await self._tags.settle(self._publisher.devices)
         self._look_at = self._tags.look_at
         if not settled:
-            return
+            return _Wait()
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
-        if (
-            self._reports.unhealthy
-            and self._settings.unhealthy_device_effect != health.NO_EFFECT
-            and self._publisher.keeps_taints is None
-        ):
+        if self._must_learn_taints():
             await self._publisher.learn_taints(pool)
         wanted = await self._wanted.decide(refusal, pool)
-        self._look_at = min((at for at in (self._look_at, self._wanted.look_at) if at is not None), default=None)
-        if wanted is None:
-            self.state = PublishState(self.state.result, refusal, self.state.at)
-            return
-        self.state = PublishState(await self._write(pool, wanted), refusal or self._rivals.why, _now())
+        self._look_again_at(self._wanted.look_at)
+        return _Wait(refusal) if wanted is None else _Write(pool, wanted, refusal)
+
+    def _why_no_node(self, node: dict[str, Any] | None) -> str:
+        """Return an error if the API server has no Node of this name."""
+        if node is not None:
+            return ""
+        return f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
+
+    def _must_learn_taints(self) -> bool:
+        """Return whether a taint is wanted, and it is not known yet whether the API server keeps it."""
+        has_effect = self._settings.unhealthy_device_effect != health.NO_EFFECT
+        return bool(self._reports.unhealthy) and has_effect and self._publisher.keeps_taints is None
+
+    def _look_again_at(self, when: float | None) -> None:
+        """Publish again at the loop's time `when`, or before."""
+        if when is not None:
+            self._look_at = when if self._look_at is None else min(self._look_at, when)
 
     async def _write(self, pool: slices.Pool, wanted: Wanted) -> Published:
         """Write the slices, and report it. Raises ApiError."""
@@ -222,7 +257,7 @@ class Publishing:
     async def _label_node(self, *, publishes: bool) -> None:
         """Set the Node's label, if the setting asks for it."""
         await self._present.settle(publishes=publishes)
-        self._look_at = min((at for at in (self._look_at, self._present.look_at) if at is not None), default=None)
+        self._look_again_at(self._present.look_at)
 
     async def _take_inventory(self) -> None:
         """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""

@@ -7,13 +7,13 @@ import logging
 from neuron_dra.core import checkpoint, health, publication
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import ApiError, NeuronDraError
-from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.slice_publisher import Published, SlicePublisher
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)

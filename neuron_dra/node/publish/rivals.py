@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from neuron_dra.core import names
-from neuron_dra.kube.publish import Published
+from neuron_dra.node.publish.slice_publisher import Published
 from neuron_dra.node.publish.wanted import Wanted
 from neuron_dra.node.timing import PublishTiming
 

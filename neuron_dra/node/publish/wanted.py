@@ -11,11 +11,11 @@ from neuron_dra import __version__
 from neuron_dra.core import checkpoint, devices, divided, limits, publication, slices
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
-from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.settings import PluginSettings
