@@ -110,7 +110,7 @@ def test_api_server_is_reachable_from_inside_only(bed: TestBed) -> None:
         ("node", "trn2-48xlarge-0"),
         ("nodes", "--selector=node.kubernetes.io/instance-type=trn1.2xlarge"),
         ("pods", "-n", "neuron-dra-driver"),
-        ("events", "-A", "--field-selector=involveddict[str, Any]ect.kind=Node"),
+        ("events", "-A", "--field-selector=involvedObject.kind=Node"),
         ("leases", "--all-namespaces"),
         ("resourceslices",),
         ("nusw", "--namespace=default"),
