@@ -265,10 +265,10 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
     classes = by_kind.get("DeviceClass", [])
     uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
-    parts = (slices.published_slice(item) for item in by_kind.get("ResourceSlice", []))
+    parts = [slices.published_slice(item) for item in by_kind.get("ResourceSlice", [])]
     namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
     return Snapshot(
-        published=slices.published_nodes(one for one in parts if one),
+        published=slices.published_nodes([one for one in parts if one]),
         nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
         claims=tuple(one for one in uses if one),
         ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),

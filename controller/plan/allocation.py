@@ -286,7 +286,8 @@ def _verdict(
     live = holdings.live(workload.uid)
     if not has_template and workload.status.get("allocatedAt"):
         _make_template(context, workload, live)  # a user deleted it; pods of healthy groups need it
-    if spare is not None and spare.reason == "WaitingForRelease":
+    shortage, spare = _with_cause(shortage, leaving), _with_cause(spare, leaving)
+    if spare is not None and spare.reason in ("WaitingForRelease", "EvictionBlocked"):
         return Verdict(partly, spare.reason, join_texts(spare.message, moves, skipped), degradation(context, workload))
     if spare is not None:
         degraded = degradation(context, workload, f"no spare group: {spare.message}")
@@ -311,6 +312,13 @@ def _verdict(
         text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
         return Verdict("PartiallyAllocated", shortage.reason, join_texts(text, skipped), degradation(context, workload))
     return Verdict("Pending", shortage.reason, join_texts(shortage.message, skipped), degradation(context, workload))
+
+
+def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | None) -> placement.Shortage | None:
+    """Return the shortage; where groups wait for a release that a budget blocks, the one that names the budget."""
+    if shortage and leaving and (shortage.reason, leaving[0]) == ("WaitingForRelease", "EvictionBlocked"):
+        return placement.Shortage(*leaving)
+    return shortage
 
 
 def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> list[str]:

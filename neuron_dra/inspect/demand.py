@@ -82,7 +82,10 @@ def class_of(snapshot: Snapshot, resource: str) -> str:
     if resource.startswith(IMPLICIT):
         return resource.removeprefix(IMPLICIT)
     classes = snapshot.all("DeviceClass")
-    return next((c["metadata"]["name"] for c in classes if (c["spec"].get("extendedResourceName")) == resource), "")
+    for each in classes:
+        if (each.get("spec") or {}).get("extendedResourceName") == resource:
+            return str(each["metadata"]["name"])
+    return ""
 
 
 def _from_limits(snapshot: Snapshot, pod: Wire, namespace: str) -> PodClaim | None:

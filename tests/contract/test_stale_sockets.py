@@ -20,8 +20,6 @@ from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.contract("R22")
-
 
 @pytest.fixture
 def settings(short_path: Path) -> PluginSettings:
@@ -53,6 +51,7 @@ def names(settings: PluginSettings) -> list[str]:
     return sorted(name for folder in folders for name in os.listdir(folder))
 
 
+@pytest.mark.contract("R22")
 def test_sockets_of_killed_plugins_are_removed_at_the_second_look(settings: PluginSettings) -> None:
     left = [settings.data_folder / name for name in ("dra-pod-0.sock", "dra.sock")]
     left += [settings.registration_socket.parent / f"neuron.aws.com{name}-reg.sock" for name in ("-pod-0", "")]
@@ -64,6 +63,7 @@ def test_sockets_of_killed_plugins_are_removed_at_the_second_look(settings: Plug
     assert names(settings) == []
 
 
+@pytest.mark.contract("R22")
 def test_other_files_stay(settings: PluginSettings, opened: ExitStack) -> None:
     registry = settings.registration_socket.parent
     for path in (settings.dra_socket, settings.registration_socket, registry / "gpu.nvidia.com-pod-0-reg.sock"):
@@ -83,6 +83,7 @@ def test_other_files_stay(settings: PluginSettings, opened: ExitStack) -> None:
     assert names(settings) == before
 
 
+@pytest.mark.contract("R22")
 def test_socket_that_is_bound_anew_is_not_stale(settings: PluginSettings, opened: ExitStack) -> None:
     """Its plugin is about to listen."""
     path = settings.data_folder / "dra-pod-2.sock"
@@ -97,6 +98,7 @@ def test_socket_that_is_bound_anew_is_not_stale(settings: PluginSettings, opened
 QUICK = quicker(DEFAULT_TIMING, kubelet={"stale_sockets_s": 0.05})
 
 
+@pytest.mark.contract("R22")
 async def test_plugin_removes_stale_sockets(short_path: Path, api: EmbeddedApi) -> None:
     host = PluginHost(short_path, api.url, timing=QUICK)
     host.data.mkdir()

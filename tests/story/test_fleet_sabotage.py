@@ -148,7 +148,7 @@ def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
 
 def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
     """The controller loses the reservations of objects that are deleted by force."""
-    patch.setattr(restoration, "restore", lambda index, holdings, quota, now: None)
+    patch.setattr(restoration, "restore", lambda index, holdings, quota, now: restoration.Failures())
 
 
 def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:

@@ -793,6 +793,23 @@ def test_rank_is_reused_after_its_pods_are_gone() -> None:
     assert not [claim for claim in world.all("ResourceClaim") if claim["metadata"]["name"] == "worker"]
 
 
+def test_growth_behind_a_blocked_eviction_names_the_budget() -> None:
+    world = fleet(3)
+    world.submit("job", count=2)
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    world.claim("worker", world.reserved("job")[1][:1], workload_uid=uid)
+    world.budget = {"pod-worker": "the disruption budget trainers needs 1 healthy pods"}
+    for count in (1, 2):
+        item = world.workload("job")
+        item["spec"]["serverCount"] = count
+        world.put(item)
+        for _ in range(3):
+            world.step()
+    assert world.state("job") == ("PartiallyAllocated", "EvictionBlocked")
+    assert "the disruption budget trainers needs 1 healthy pods" in world.message("job")
+
+
 def test_growth_keeps_ranks_and_is_all_or_nothing() -> None:
     world = fleet(2)
     world.submit("job", size=4)
