@@ -12,10 +12,11 @@ from neuron_dra.core import divided
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, node_object
+from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.publish import connected
 from neuron_dra.node.timing import Timing
+from tests.contract.sets_node import closing, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
@@ -35,28 +36,14 @@ def timing() -> Timing:
 
 @pytest.fixture
 async def api() -> AsyncIterator[EmbeddedApi]:
-    async with EmbeddedApi(controllers=False) as server:
-        server.create(node_object("node-a"))
-        for each in objects.DEVICE_CLASSES:
-            server.create(each)
+    async with server_with_a_node() as server:
         yield server
 
 
 @pytest.fixture
 async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
-    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)
-    yield made
-    await made.close()
-
-
-def published(api: EmbeddedApi) -> dict[str, dict[str, Any]]:
-    """Return the devices of the newest generation, if it is complete."""
-    items = api.objects("resourceslices")
-    newest = max((item["spec"]["pool"]["generation"] for item in items), default=0)
-    whole = [item for item in items if item["spec"]["pool"]["generation"] == newest]
-    if not whole or len(whole) != whole[0]["spec"]["pool"]["resourceSliceCount"]:
-        return {}
-    return {device["name"]: device for item in whole for device in item["spec"].get("devices", [])}
+    async with closing(PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)) as made:
+        yield made
 
 
 def counters(api: EmbeddedApi) -> list[str]:
@@ -77,7 +64,7 @@ def ref(claim: dict[str, Any]) -> ClaimRef:
 
 
 async def all_published(api: EmbeddedApi) -> None:
-    await eventually(lambda: len(published(api)) == 223, 30, "the sets")
+    await eventually(lambda: len(whole_pool(api)) == 223, 30, "the sets")
 
 
 @pytest.mark.contract("S22")
@@ -97,7 +84,7 @@ async def test_sets_are_published_in_one_pool_and_then_nothing_is_written(api: E
 async def test_dropped_counters_give_plain_slices(api: EmbeddedApi, host: PluginHost, dropped: str) -> None:
     api.dropped_fields["resourceslices"] = {dropped}
     async with host.running(**ON):
-        await eventually(lambda: len(published(api)) == 12, 30)
+        await eventually(lambda: len(whole_pool(api)) == 12, 30)
         await eventually(lambda: "DRAPartitionableDevices" in "".join(off_events(api)), 30)
         assert (counters(api), writes(api)) == ([], 1)
         api.dropped_fields["resourceslices"] = set()  # it is upgraded
@@ -109,7 +96,7 @@ async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginH
     api.create(objects.device_class("neuron.aws.com", "true"))
     async with host.running(**ON):
         await eventually(lambda: "also selects connected sets" in "".join(off_events(api)), 30)
-        assert len(published(api)) == 12
+        assert len(whole_pool(api)) == 12
         api.delete("deviceclasses", "neuron.aws.com")
         api.create(objects.DEVICE_CLASSES[0])
         await all_published(api)
@@ -121,7 +108,7 @@ async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(api: Embedde
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4-eks-1"}}})
     async with host.running(**ON):
         await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)), 30)
-        assert len(published(api)) == 12
+        assert len(whole_pool(api)) == 12
         assert api.requests(resource="deviceclasses") == []  # what costs no request is checked first
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.36.1"}}})
         await all_published(api)
@@ -145,7 +132,7 @@ async def test_a_kill_while_sets_are_recorded_leaves_no_file(
     left = host.data / f".{connected.MARKER}.4242.tmp"
     left.touch()
     async with host.running(**settings):
-        await eventually(lambda: published(api), 30)
+        await eventually(lambda: whole_pool(api), 30)
         assert not left.exists()
 
 
@@ -159,9 +146,9 @@ async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedA
     waiting = api.create(waiting)
     kept = {*(f"neuron-device-{i}" for i in range(12)), SET, "neuron-cores-3-20"}
     async with host.running() as plugin:
-        await eventually(lambda: set(published(api)) == kept, 30)
-        assert all(device["consumesCounters"] for device in published(api).values())
-        taints = published(api)[SET]["taints"]
+        await eventually(lambda: set(whole_pool(api)) == kept, 30)
+        assert all(device["consumesCounters"] for device in whole_pool(api).values())
+        taints = whole_pool(api)[SET]["taints"]
         assert [(taint["key"], taint["effect"]) for taint in taints] == [(divided.TAINT_KEY, "NoSchedule")]
         one = api.create(allocated_claim("one", "node-a", ["neuron-device-1"]))
         with pytest.raises(DeviceInUse):
@@ -169,8 +156,8 @@ async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedA
         api.delete("resourceclaims", "waiting", "default")
         await plugin.transactions.unprepare(ref(held))
         api.delete("resourceclaims", "held", "default")
-        await eventually(lambda: len(published(api)) == 12 and not counters(api), 30)
-        assert not any("consumesCounters" in device for device in published(api).values())
+        await eventually(lambda: len(whole_pool(api)) == 12 and not counters(api), 30)
+        assert not any("consumesCounters" in device for device in whole_pool(api).values())
         await eventually(lambda: not (host.data / connected.MARKER).exists(), 30)
 
 
@@ -181,10 +168,10 @@ async def test_after_a_wipe_and_with_the_setting_off_allocated_sets_return(api: 
     for item in api.objects("resourceslices"):
         api.delete("resourceslices", item["metadata"]["name"])
     async with host.running():
-        await eventually(lambda: published(api), 30)
-        assert SET in published(api)
-        assert published(api)[SET]["consumesCounters"]
-        await always(lambda: SET in published(api), 1.0)
+        await eventually(lambda: whole_pool(api), 30)
+        assert SET in whole_pool(api)
+        assert whole_pool(api)[SET]["consumesCounters"]
+        await always(lambda: SET in whole_pool(api), 1.0)
 
 
 async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHost) -> None:
@@ -192,8 +179,8 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
         await all_published(api)
         before = writes(api)
         host.hardware.add_ecc(5)
-        await eventually(lambda: published(api) and published(api)["neuron-set-4-3"].get("taints"), 30)
-        tainted = {name for name, device in published(api).items() if device.get("taints")}
+        await eventually(lambda: whole_pool(api) and whole_pool(api)["neuron-set-4-3"].get("taints"), 30)
+        tainted = {name for name, device in whole_pool(api).items() if device.get("taints")}
         assert {"neuron-device-5", "neuron-cores-1-10", "neuron-set-2-4"} <= tainted
         assert "neuron-set-2-6" not in tainted
         assert writes(api) <= before + 5
@@ -204,4 +191,4 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
 
         assert await eventually(reported, 30) == ["neuron-device-5"]
     async with host.running(**ON):  # a set's mark is not a fault of its other devices
-        await always(lambda: {n for n, d in published(api).items() if d.get("taints")} == tainted, 1.0)
+        await always(lambda: {n for n, d in whole_pool(api).items() if d.get("taints")} == tainted, 1.0)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from neuron_dra.core.claims import ClaimRef
-from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, node_object
+from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.node.timing import Timing
+from tests.contract.sets_node import closing, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
@@ -37,27 +37,18 @@ def timing() -> Timing:
 
 @pytest.fixture
 async def api() -> AsyncIterator[EmbeddedApi]:
-    async with EmbeddedApi(controllers=False) as server:
-        server.create(node_object("node-a"))
-        for each in objects.DEVICE_CLASSES:
-            server.create(each)
+    async with server_with_a_node() as server:
         yield server
 
 
 @pytest.fixture
 async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
-    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)
-    yield made
-    await made.close()
+    async with closing(PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)) as made:
+        yield made
 
 
 def published(api: EmbeddedApi) -> set[str]:
-    items = api.objects("resourceslices")
-    newest = max((item["spec"]["pool"]["generation"] for item in items), default=0)
-    whole = [item for item in items if item["spec"]["pool"]["generation"] == newest]
-    if not whole or len(whole) != whole[0]["spec"]["pool"]["resourceSliceCount"]:
-        return set()
-    return {device["name"] for item in whole for device in item["spec"].get("devices", [])}
+    return set(whole_pool(api))
 
 
 def unheld(api: EmbeddedApi, held: str = "") -> set[str]:

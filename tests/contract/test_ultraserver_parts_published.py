@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from neuron_dra.core import names
-from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.timing import Timing
+from tests.contract.sets_node import closing, server_with_a_node
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import eventually
@@ -31,18 +30,14 @@ def timing() -> Timing:
 
 @pytest.fixture
 async def api() -> AsyncIterator[EmbeddedApi]:
-    async with EmbeddedApi(controllers=False) as server:
-        server.create(node_object("node-a"))
-        for each in objects.DEVICE_CLASSES:
-            server.create(each)
+    async with server_with_a_node() as server:
         yield server
 
 
 @pytest.fixture
 async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
-    made = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", timing=timing)
-    yield made
-    await made.close()
+    async with closing(PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", timing=timing)) as made:
+        yield made
 
 
 def kinds(api: EmbeddedApi) -> set[str]:

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from tests.support.tagged_slice import tagged_slice
+
+ClusterT = TypeVar("ClusterT", bound="Cluster")
+
+
+@contextlib.asynccontextmanager
+async def answering(make: Callable[[EmbeddedApi], ClusterT], every_s: float = 0.01) -> AsyncIterator[ClusterT]:
+    """A new API server with the cluster that `make` returns, whose simulated plugins tag their slices."""
+    async with EmbeddedApi() as api:
+        api.register_neuron_kinds()
+        cluster = make(api)
+
+        async def plugins() -> None:
+            while True:
+                cluster.tag_nodes()
+                await asyncio.sleep(every_s)
+
+        task = asyncio.create_task(plugins())
+        try:
+            yield cluster
+            assert not task.done(), task.exception()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 class Cluster:

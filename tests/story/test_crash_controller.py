@@ -20,10 +20,9 @@ from controller import settings as controller_settings
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from tests.story.controller_cluster import Cluster
+from tests.story.controller_cluster import Cluster, answering
 from tests.support.controller_timings import QUICK
 from tests.support.faulty_files import Moment
 from tests.support.timings import quicker
@@ -154,26 +153,6 @@ async def controlling(cluster: Watched, death: Death) -> AsyncIterator[None]:
             await task
 
 
-@contextlib.asynccontextmanager
-async def fleet() -> AsyncIterator[Watched]:
-    async with EmbeddedApi() as api:
-        api.register_neuron_kinds()
-        cluster = Watched(api)
-
-        async def plugins() -> None:
-            while True:
-                cluster.tag_nodes()
-                await asyncio.sleep(0.01)
-
-        task = asyncio.create_task(plugins())
-        try:
-            yield cluster
-            assert not task.done(), task.exception()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
 # Flows
 
 
@@ -262,7 +241,7 @@ FLOWS = [
 @contextlib.asynccontextmanager
 async def begun(flow: Flow) -> AsyncIterator[Watched]:
     """Run the steps before the action."""
-    async with fleet() as cluster:
+    async with answering(Watched) as cluster:
         if flow.before:
             async with controlling(cluster, Death()):
                 for act, done in flow.before:

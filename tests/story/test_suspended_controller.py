@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-
 import pytest
 
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from tests.story.controller_cluster import Cluster
+from tests.story.controller_cluster import Cluster, answering
 from tests.support.forked_controller import running
 from tests.support.waiting import eventually
 
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 LONG_S = 120.0  # on a busy machine
-
-
-@contextlib.asynccontextmanager
-async def fleet() -> AsyncIterator[Cluster]:
-    """Two UltraServers whose plugins answer."""
-    async with EmbeddedApi() as api:
-        api.register_neuron_kinds()
-        cluster = Cluster(api)
-
-        async def plugins() -> None:
-            while True:
-                cluster.tag_nodes()
-                await asyncio.sleep(0.01)
-
-        task = asyncio.create_task(plugins())
-        try:
-            yield cluster
-            assert not task.done(), task.exception()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def leader(api: EmbeddedApi) -> str:
@@ -66,7 +41,7 @@ def looks(api: EmbeddedApi, agent: str, *, since: int) -> int:
 @pytest.mark.parametrize("held", ["neuronultraserverworkloads", "neuronultraservers", "neuronultraservers/status"])
 async def test_resumed_replica_sends_no_write_of_its_ended_term(held: str) -> None:
     """It is suspended in the middle of its writes for longer than the Lease lasts, and wakes while another leads."""
-    async with fleet() as cluster:
+    async with answering(Cluster) as cluster:
         api = cluster.api
         with running(api.url, "first") as first:
             cluster.submit("before", count=1)  # with it the replica tries what the API server stores

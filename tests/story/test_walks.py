@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 from controller import settings as controller_settings
 from controller.program import Controller
@@ -13,30 +11,10 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
-from tests.story.controller_cluster import Cluster
+from tests.story.controller_cluster import Cluster, answering
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 from tests.support.walk import Walk
-
-
-@contextlib.asynccontextmanager
-async def answering() -> AsyncIterator[Cluster]:
-    """A cluster with simulated plugins that tag their slices."""
-    async with EmbeddedApi() as api:
-        api.register_neuron_kinds()
-        cluster = Cluster(api)
-
-        async def plugins() -> None:
-            while True:
-                cluster.tag_nodes()
-                await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(plugins())
-        try:
-            yield cluster
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def allocate_and_release(controller: Controller, cluster: Cluster) -> None:
@@ -59,7 +37,7 @@ async def test_controller_modules_call_downward_only() -> None:
     """The calls for a workload, from the watches to the writes (15, acceptance 2)."""
     parser = Parser()
     controller_settings.add_arguments(parser)
-    async with answering() as cluster:
+    async with answering(Cluster, 0.05) as cluster:
         off = ["--health-probe-bind-address", "0", "--metrics-bind-address", "0", "--grpc-address", "0"]
         parsed = parser.parse_args(["--kube-api-server", cluster.api.url, *off])
         loaded = controller_settings.load(parsed, {}, "here")
