@@ -83,7 +83,7 @@ def has_device_plugin(node: Wire) -> bool:
 
 @dataclass(slots=True)
 class Observed:
-    """What was seen of pods and schedulers, with the loop's times; a new process begins anew.
+    """What was seen of pods and schedulers, with the loop's times; a new process starts without it.
 
     A scheduler gives a sign when a condition of one of its pods changes, or when a pod of it leaves the list: it has a
     node then, or was deleted.

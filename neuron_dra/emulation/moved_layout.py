@@ -1,4 +1,4 @@
-"""Simulated hardware whose kernel driver has moved its files, as driver 2.31 did: nobody knows where yet.
+"""Simulated hardware whose kernel driver has moved its files, as driver 2.31 did; no public list has the new paths.
 
 Files keep their names and contents. Each seed moves them to other folders, and plants decoys: files of the same name in
 the folders of cores, copies with other contents, and names that resemble real ones.

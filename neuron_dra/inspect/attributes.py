@@ -16,7 +16,7 @@ def known() -> dict[str, list[str]]:
 
 
 def unknown(domain: str, name: str) -> str:
-    """Return that nobody publishes an attribute of a known domain; empty if somebody does, or might."""
+    """Return a message if no node publishes an attribute of a known domain; empty if one does, or might."""
     found = known()
     if domain not in found or name in found[domain]:
         return ""

@@ -129,7 +129,7 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
 
 
 def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
-    """Return what a node publishes without the sizes that nobody requests: no claim can get them."""
+    """Return what a node publishes without the sizes that no pod requests: no claim can get them."""
     kept = [
         one
         for one in divided.partitions

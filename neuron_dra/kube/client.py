@@ -91,7 +91,7 @@ class KubeClient:
         return objects.readable(await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s))
 
     async def get_apart(self, path: str) -> bytes:
-        """GET a path over a connection of its own, for which a load balancer chooses a server anew. Raises ApiError."""
+        """GET a path over a new connection, for which a load balancer may choose another server. Raises ApiError."""
         apart = KubeClient(self._config, user_agent=self._user_agent, timing=self.timing)
         async with self._new_session() as apart._session:
             return await apart.request("GET", path)

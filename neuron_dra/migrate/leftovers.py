@@ -32,7 +32,7 @@ class Left:
 
 
 def found(document: Any) -> list[Left]:
-    """Return the old names in a document, those that need somebody's attention first."""
+    """Return the old names in a document, those that a person must change first."""
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind in COUNTING:
         names = sorted({match for _, text, _ in _texts(document, "") for match in _names(text)})
