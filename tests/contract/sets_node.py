@@ -25,8 +25,10 @@ async def server_with_a_node() -> AsyncIterator[EmbeddedApi]:
 @contextlib.asynccontextmanager
 async def closing(host: PluginHost) -> AsyncIterator[PluginHost]:
     """Close the node of a plugin at the end."""
-    yield host
-    await host.close()
+    try:
+        yield host
+    finally:
+        await host.close()
 
 
 def whole_pool(api: EmbeddedApi) -> dict[str, dict[str, Any]]:
