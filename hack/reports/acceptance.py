@@ -223,9 +223,9 @@ PARTS = {
         _bed("1.37", "bed/test_alert_rules", "bed/test_panels", "bed/test_monitoring_on_nodes"),
     ),
     "sets": Part(
-        "connected sets and limits of the device plugin on the test bed with Kubernetes 1.36, 300 random "
+        "connected sets and limits of the device plugin on the test bed with Kubernetes 1.37, 300 random "
         "steps among them",
-        _bed("1.36", "bed/test_connected_set_pods", "bed/test_limits_on_nodes", long=False),
+        _bed("1.37", "bed/test_connected_set_pods", "bed/test_limits_on_nodes", long=False),
     ),
     "manifests": Part(
         "ten public manifests on four kubelets of Kubernetes 1.37, three rounds",
