@@ -45,6 +45,9 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
     parser.add_argument("--busy", type=int, default=225, help="workloads of 16 nodes on the largest fleet at the end")
+    parser.add_argument(
+        "--parts", action="store_true", help="nodes publish sets and cores too, as ultraserverParts: on"
+    )
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     args = parser.parse_args()
     if sys.platform != "linux":
@@ -104,7 +107,7 @@ async def measure(
     async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
         cluster = Cluster(client, bench_api.Writes(plane.layout.audit_log))
         await cluster.prepare()
-        swarm = Swarm(plugins)
+        swarm = Swarm(plugins, parts=args.parts)
         columns.append(await no_nodes(args, cluster, plane))
         empty_mib = columns[0].memory_mib
         async with cluster.watching():

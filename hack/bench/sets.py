@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure what connected sets cost Kubernetes' own scheduler: 1,000 nodes of inf2.48xlarge, without kubelets.
+"""Measure what connected sets cost Kubernetes' own scheduler: 1,000 nodes of each of some types, without kubelets.
 
 etcd, API server and scheduler are real; Nodes, slices and claims are objects. Scheduling attempts are those of the
 scheduler's metric, by result. The same pods without sets, and pods without devices, are the comparison in the same run.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,7 @@ from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM
 
 REPORT: Final = bench_api.REPOSITORY / "docs" / "reports" / "sets.md"
 CLASSES: Final = bench_api.REPOSITORY / "deploy/manifests/connected-sets/20-deviceclasses.yaml"
-TYPE: Final = "inf2.48xlarge"
+TYPES: Final = ("inf2.48xlarge", "inf1.24xlarge")
 NAMESPACE: Final = "default"
 IN_FLIGHT: Final = 16
 METRIC: Final = "scheduler_scheduling_attempt_duration_seconds_bucket"
@@ -50,8 +51,9 @@ Histogram = dict[float, float]
 class Bench:
     """One control plane with its nodes."""
 
-    def __init__(self, client: KubeClient, plane: bench_api.Plane) -> None:
+    def __init__(self, client: KubeClient, plane: bench_api.Plane, instance_type: str) -> None:
         self.client = client
+        self._type = instance_type
         self._metrics = f"https://127.0.0.1:{plane.state.ports['scheduler']}/metrics"
         self._token = bench_api.token(plane)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -84,9 +86,12 @@ class Bench:
             "capacity": {"cpu": "192", "memory": "768Gi", "pods": "110"},
             "conditions": [{"type": "Ready", "status": "True"}],
         }
-        meta = {"name": name, "labels": {"node.kubernetes.io/instance-type": TYPE, "kubernetes.io/hostname": name}}
+        meta = {
+            "name": name,
+            "labels": {"node.kubernetes.io/instance-type": self._type, "kubernetes.io/hostname": name},
+        }
         uid = await self.register({"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status})
-        items = node_slices(name, uid, with_sets=with_sets)
+        items = node_slices(self._type, name, uid, with_sets=with_sets)
         for item in items:
             await self.client.create(RESOURCE_SLICES, "", item)
         return sum(len(json.dumps(item, separators=(",", ":"))) for item in items)
@@ -166,20 +171,21 @@ def percentile(histogram: Histogram, share: float) -> float:
     return lower
 
 
-def node_slices(name: str, uid: str, *, with_sets: bool) -> list[Obj]:
+def node_slices(instance_type: str, name: str, uid: str, *, with_sets: bool) -> list[Obj]:
     """Return the slices that a node's plugin publishes."""
     pool = slices.Pool(name, uid)
     if with_sets:
-        return slices_of(partitions_of(TYPE), pool)
-    published = devices.published(healthy_node(TYPE), driver_version="1.2.3", ultraserver_devices="devices")
+        return slices_of(partitions_of(instance_type), pool)
+    published = devices.published(healthy_node(instance_type), driver_version="1.2.3", ultraserver_devices="devices")
     return slices.desired(pool, [device.to_wire() for device in published], 1)
 
 
-async def measure(plane: bench_api.Plane, nodes: int, pods: int, *, with_sets: bool) -> list[str]:
-    """Return the rows of the table for one kind of slices."""
-    kind = "connected sets" if with_sets else "plain slices"
+async def measure(plane: bench_api.Plane, instance_type: str, nodes: int, pods: int, *, with_sets: bool) -> list[str]:
+    """Return the rows of the table for one instance type and one kind of slices."""
+    kind = f"{instance_type}, {'connected sets' if with_sets else 'plain slices'}"
+    every = len(node_slices(instance_type, "n", "u", with_sets=False)[0]["spec"]["devices"])
     async with KubeClient(from_kubeconfig(plane.layout.kubeconfig), user_agent="neuron-dra-bench") as client:
-        bench = Bench(client, plane)
+        bench = Bench(client, plane, instance_type)
         await bench.classes()
         sizes: list[int] = []
 
@@ -197,8 +203,10 @@ async def measure(plane: bench_api.Plane, nodes: int, pods: int, *, with_sets: b
         rows.append(f"| {kind} | 1, 2, 3, 4 or 6 devices | {await bench.measured('fit', pods, limits, fit=True)} |")
         print(rows[-1], flush=True)
         await bench.all(bench.occupy(f"n{number:04d}") for number in range(nodes))
-        text = await bench.measured("wait", max(5, pods // 10), lambda _: request(12, with_sets=with_sets), fit=False)
-        rows.append(f"| {kind} | 12 devices, no node has them | {text} |")
+        text = await bench.measured(
+            "wait", max(5, pods // 10), lambda _: request(every, with_sets=with_sets), fit=False
+        )
+        rows.append(f"| {kind} | {every} devices, no node has them | {text} |")
         print(rows[-1], flush=True)
         return [*rows, f"{kind}: {max(sizes) / 1024:.1f} KiB of slices a node"]
 
@@ -208,13 +216,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--instance-type", action="append", help=f"of the nodes (default: {', '.join(TYPES)})")
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     parser.add_argument("--report", action="store_true", help=f"write {REPORT.relative_to(bench_api.REPOSITORY)}")
     parsed = parser.parse_args()
     rows: list[str] = []
-    for with_sets in (False, True):
+    for instance_type, with_sets in itertools.product(parsed.instance_type or TYPES, (False, True)):
         with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
-            rows += asyncio.run(measure(plane, parsed.nodes, parsed.pods, with_sets=with_sets))
+            rows += asyncio.run(measure(plane, instance_type, parsed.nodes, parsed.pods, with_sets=with_sets))
             version = plane.state.kubernetes
     text = report(parsed.nodes, parsed.pods, version, rows)
     print(text)
@@ -230,11 +239,11 @@ def report(nodes: int, pods: int, version: str, rows: list[str]) -> str:
         (
             "# What connected sets cost the scheduler",
             "",
-            f"Commit {commit_now()}, `python -m hack.bench.sets --report`: Kubernetes {version}, {nodes:,} nodes of {TYPE}",
+            f"Commit {commit_now()}, `python -m hack.bench.sets --report`: Kubernetes {version}, {nodes:,} nodes of one type",
             f"without kubelets, {pods} pods in each row (a tenth of them where none fits), created at once. An attempt is",
             "one of the scheduler's metric `scheduler_scheduling_attempt_duration_seconds`.",
             f"The machine has {os.cpu_count()} processors, which it shares. Targets with connected sets: p50 at most 0.5 s",
-            "placed and 1.5 s where none fits, 96 KiB of slices a node.",
+            "placed and 1.5 s where none fits; 96 KiB of slices a node, and on inf1.24xlarge 210 KiB.",
             "",
             "| slices | pods | attempt p50 | attempt p90 | pods a second |",
             "| --- | --- | --- | --- | --- |",

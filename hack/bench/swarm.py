@@ -51,11 +51,16 @@ class Own:
 class Node:
     """One node's plugin."""
 
-    def __init__(self, client: KubeClient, node: Obj, devices: list[Obj]) -> None:
+    def __init__(self, client: KubeClient, node: Obj, published: list[Obj]) -> None:
         self.name: str = node["metadata"]["name"]
         self.body = node
         self.uid = ""
-        self._devices = devices
+        self._devices: list[Obj] = []
+        self._counters: list[Obj] = []
+        for item in published:
+            self._devices += item["spec"].get("devices", [])
+            self._counters += item["spec"].get("sharedCounters", [])
+        self._position = {device["name"]: number for number, device in enumerate(self._devices)}
         self._own = Own(client, self.name)
         self._publisher = SlicePublisher(client, self._own)  # type: ignore[arg-type]
         self._lock = asyncio.Lock()
@@ -72,14 +77,16 @@ class Node:
         current = [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
         tag = next_tag(tag_on(current), read_allocations(ultraserver_object or {}), self.name, occupied=False)
         pool = slices.Pool(self.name, self.uid)
-        await self._publisher.publish(pool, [tagged(device, tag) for device in self._devices])
+        devices = [tagged(device, tag) for device in self._devices]
+        await self._publisher.publish(pool, devices, self._counters, self._position)
 
 
 class Swarm:
     """All nodes, by name, and one watch of all NeuronUltraServers in place of one per node."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, *, parts: bool = False) -> None:
         self._client = client
+        self._parts = parts
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._latest: dict[str, Obj] = {}
@@ -95,16 +102,17 @@ class Swarm:
     async def _join(self, number: int) -> None:
         block = f"cr-{number:017x}"
         layers = (f"nn-a-{number // 256}", f"nn-b-{number // 32}", f"nn-c-{number // 8}")
-        made = ultraserver(block, INSTANCE_TYPE, layers=layers)
-        self.by_object[object_name(block)] = []
-        for node, item in zip(made[::2], made[1::2], strict=True):
-            await self._create(node, item["spec"]["devices"])
-            self.by_object[object_name(block)].append(node["metadata"]["name"])
+        made = ultraserver(block, INSTANCE_TYPE, layers=layers, parts=self._parts)
+        members = self.by_object[object_name(block)] = []
+        for body in (item for item in made if item["kind"] == "Node"):
+            name = body["metadata"]["name"]
+            await self._create(body, [item for item in made if item["spec"].get("nodeName") == name])
+            members.append(name)
 
-    async def _create(self, body: Obj, devices: list[Obj]) -> None:
+    async def _create(self, body: Obj, published: list[Obj]) -> None:
         body["metadata"].pop("uid")
         body["status"] |= _kubelet_status(0)
-        node = Node(self._client, body, devices)
+        node = Node(self._client, body, published)
         node.uid = (await self._client.create(NODES, "", body))["metadata"]["uid"]
         self.nodes[node.name] = node
         await node.publish(None)

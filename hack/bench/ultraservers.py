@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from neuron_dra.core import devices, names, slices
+from hack.oracle.connected_slices import slices_of
+from neuron_dra.core import devices, names, partitions, slices
 from neuron_dra.core.catalogue import Platform, lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import build
@@ -33,13 +34,15 @@ def ultraserver(
     group: int = 4,
     layers: tuple[str | None, str | None, str | None] = ("nn-1", "nn-2", "nn-3"),
     whole_nodes: bool = True,
+    parts: bool = False,
 ) -> list[Obj]:
-    """Return the Nodes `<block>-0`, `<block>-1`, ... of one UltraServer, each with its slice."""
+    """Return the Nodes `<block>-0`, `<block>-1`, ... of one UltraServer, each with its slice; with `parts`, slices."""
     server_id = uuid.uuid5(uuid.NAMESPACE_DNS, block).hex[:15] + "8"
     made = []
     for node_id in range(group):
         found = facts(instance_type, node_id, server_id, group)
-        made += node_and_slice(f"{block}-{node_id}", instance_type, block, found, layers, whole_nodes=whole_nodes)
+        name = f"{block}-{node_id}"
+        made += node_and_slice(name, instance_type, block, found, layers, whole_nodes=whole_nodes, parts=parts)
     return made
 
 
@@ -51,8 +54,12 @@ def node_and_slice(
     layers: tuple[str | None, str | None, str | None] = (None, None, None),
     *,
     whole_nodes: bool = True,
+    parts: bool = False,
 ) -> list[Obj]:
-    """Return a Ready Node in capacity block `block` and the slice of its plugin."""
+    """Return a Ready Node in capacity block `block` and the slice of its plugin.
+
+    With `parts` it publishes sets, single devices and cores too, in several slices.
+    """
     spec = lookup(instance_type)
     if spec is None:
         raise ValueError(f"{instance_type} is not in the catalogue")
@@ -69,7 +76,12 @@ def node_and_slice(
         node, driver_version="0.1.0", ultraserver_devices="node" if whole_nodes else "devices"
     )
     uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"node {name}"))
-    wire = slices.desired(slices.Pool(name, uid), [device.to_wire() for device in published], 1)
+    pool = slices.Pool(name, uid)
+    divided = partitions.partitioned(node, published, parts=True) if parts else None
+    if divided is None:
+        wire = slices.desired(pool, [device.to_wire() for device in published], 1)
+    else:
+        wire = slices_of(divided, pool)
     return [
         {
             "apiVersion": "v1",

@@ -19,6 +19,7 @@ import pytest
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed
 from tests.bed.deployed import is_installed, relabel, settled
 from tests.bed.fleet import TRN3, end_workloads, slots
+from tests.bed.limited import REWRITE
 from tests.bed.node_locks import NodeLocks
 from tests.bed.releases import Shell, publish, with_registry
 from tests.support.skipping import impossible
@@ -179,6 +180,45 @@ def fleet(running_fleet: TestBed, bed: TestBed) -> TestBed:
     """The UltraServers, for one test: none of their nodes is reserved when it begins."""
     assert slots(running_fleet) == {}
     return running_fleet
+
+
+@pytest.fixture(scope="session")
+def running_sets_bed(running_bed: TestBed) -> Iterator[TestBed]:
+    """A second test bed beside the shared one, with a ring, a torus and an UltraServer that publish sets and parts.
+
+    A running one is used, and left running.
+    """
+    if not running_bed.where.is_root:
+        impossible("connected sets need nodes, and nodes need root")
+    name = f"{running_bed.where.name}-sets"
+    bed = TestBed(replace(running_bed.where, name=name, state_dir=running_bed.where.state_dir.with_name(name)))
+    was_up = bed.is_up
+    nodes = ("--node", "ring=inf2.48xlarge", "--node", "torus=trn2.48xlarge", "--ultraserver", "u=trn2u.48xlarge")
+    bed.command("up", *nodes, timeout_s=3600)
+    values = ("--set", "scheduler.enabled=true", "--set", "scheduler.ultraserverParts=on")
+    bed.command("up", "--driver", "daemonset", *values, timeout_s=1200)
+    yield bed
+    if not was_up:
+        bed.command("down")
+
+
+@pytest.fixture
+def sets_bed(running_sets_bed: TestBed, request: pytest.FixtureRequest) -> Iterator[TestBed]:
+    """The test bed with connected sets, for one test."""
+    yield running_sets_bed
+    if request.node.stash.get(FAILED, False):
+        running_sets_bed.keep_logs(REPOSITORY / "build" / "testbed-logs" / request.node.name)
+
+
+@pytest.fixture
+def sets_place(sets_bed: TestBed) -> Iterator[Namespace]:
+    """A fresh namespace for pods with connected sets, whose limits are rewritten."""
+    own = Namespace(sets_bed, f"test-{uuid.uuid4().hex[:8]}")
+    sets_bed.kubectl("create", "namespace", own.name)
+    sets_bed.kubectl("label", "namespace", own.name, REWRITE)
+    yield own
+    end_workloads(own)
+    own.remove()
 
 
 @pytest.fixture

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from hack.bed.deployed import IMAGE, neurons
-from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from hack.bed.deployed import neurons
+from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from hack.oracle import packing
+from tests.bed.deployed import TYPE_LABEL as TYPE
 from tests.bed.deployed import devices, environment, events, started
+from tests.bed.limited import CORE, NEURON, REWRITE, container, ended, in_container, is_arc, pod, rejected, waits
 
-NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 RING, TORUS, ULTRA = "inf2.48xlarge", "trn1.32xlarge", "trn2u.48xlarge"
 EACH = 2  # cores of a device of the ring
 STEPS = int(os.environ.get("NEURON_DRA_SET_STEPS", "300"))
-TYPE = "node.kubernetes.io/instance-type"
-REWRITE = "neuron.aws.com/rewrite-limits=true"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -42,44 +41,6 @@ def bed_with(bed: TestBed, *nodes: str, values: tuple[str, ...] = ()) -> Namespa
 def cluster(other_bed: TestBed) -> Namespace:
     """A torus first, so that no node serves every number; then the ring."""
     return bed_with(other_bed, f"torus={TORUS}")
-
-
-def container(limits: dict[str, int], name: str = "main", **fields: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "image": IMAGE,
-        "command": ["bash", "-c", "trap 'exit 0' TERM; sleep 9999 & wait"],
-        "resources": {"limits": {key: str(value) for key, value in limits.items()}},
-        **fields,
-    }
-
-
-def pod(name: str, limits: dict[str, int], *others: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """A pod as the documents of the scheduler extension have it, with its scheduler's name."""
-    spec = {"terminationGracePeriodSeconds": 1, "schedulerName": "my-scheduler", **spec}
-    spec["containers"] = [container(limits), *others]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def ended(place: Namespace, *names: str) -> None:
-    place.delete("pod", *names)
-
-
-def rejected(place: Namespace, wanted: dict[str, Any]) -> str:
-    """Create a pod that a policy rejects, and return the message."""
-    with pytest.raises(BedError) as caught:
-        place.apply(wanted)
-    return str(caught.value)
-
-
-def in_container(place: Namespace, name: str, which: str) -> list[int]:
-    listed = place.kubectl("exec", name, "--container", which, "--", "sh", "-c", "ls /dev").split()
-    return sorted(int(word.removeprefix("neuron")) for word in listed if word.removeprefix("neuron").isdecimal())
-
-
-def is_arc(ids: list[int], total: int = 12) -> bool:
-    """Return True if the devices are consecutive on a ring."""
-    return any(sorted((first + step) % total for step in range(len(ids))) == ids for first in ids)
 
 
 def test_limits_of_the_device_plugin_get_connected_devices(cluster: Namespace) -> None:
@@ -164,13 +125,6 @@ def test_node_and_single_devices_exclude_each_other(other_bed: TestBed) -> None:
     ended(place, "one", "cores")
     place.wait_ready("all", 180)
     assert neurons(place, "all") == list(range(16))
-
-
-def waits(place: Namespace, name: str) -> bool:
-    """Return True if the scheduler has found no node for a pod."""
-    found = place.get("pod", name)
-    conditions = {each["type"]: each.get("reason") for each in found["status"].get("conditions", [])}
-    return conditions.get("PodScheduled") == "Unschedulable" and "nodeName" not in found["spec"]
 
 
 def test_random_use_is_contiguous_and_exclusive(other_bed: TestBed) -> None:
