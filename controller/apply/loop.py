@@ -159,6 +159,7 @@ class Reconciler:
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
             await self._applier.rendezvous.look(plan.meetings, now),
+            await self._applier.claim_pods.look(plan.shared, now),
         ]
         return due, min((each for each in moments if each is not None), default=None)
 
@@ -206,6 +207,7 @@ class Reconciler:
         index.outdated = self._applier.schemas.outdated
         index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
+        index.shared_by = self._applier.claim_pods.found
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits))
         index.settle(plan.settled, plan.settled_nodes)

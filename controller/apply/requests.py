@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
+from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_checks import PodLooks
 from controller.apply.refused_pod_eviction import Refusals
@@ -66,6 +67,7 @@ class Applier:
         self.schemas = Schemas(client, timing.writes)
         self._events = events
         self.refusals = Refusals(client, events, timing.pods, fence)
+        self.claim_pods = ClaimPods(client, timing.pods)
         self.pod_looks = PodLooks(client, events, timing.pods)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
@@ -73,7 +75,7 @@ class Applier:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
-        for each in (self.schemas, self.refusals, self.pod_looks, self.rendezvous):
+        for each in (self.schemas, self.refusals, self.pod_looks, self.claim_pods, self.rendezvous):
             each.end_waits()
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:

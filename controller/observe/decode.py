@@ -16,6 +16,7 @@ from controller.observe.model import (
     LIMIT_ANNOTATION,
     ClaimUse,
     ClusterNode,
+    Consumer,
     Namespace,
     Reservation,
     Snapshot,
@@ -113,7 +114,12 @@ def claim_use(item: Wire) -> ClaimUse | None:
         ),
         reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
         workload_id=workload_id,
+        others=tuple(sorted(_consumer(one) for one in reserved if one.get("resource") != "pods")),
     )
+
+
+def _consumer(entry: Wire) -> Consumer:
+    return Consumer(str(entry.get("apiGroup") or ""), str(entry.get("resource")), str(entry.get("name")))
 
 
 def _workload_named(devices: Wire) -> tuple[str | None, str | None]:

@@ -30,6 +30,9 @@ GROUPS_AT_MOST: Final = 1024
 NODES_AT_MOST = 64
 """The limit of nodes in one UltraServer, from the CRD. A node with a higher number counts as unknown."""
 
+Pods = tuple[tuple[str, str], ...]
+"""Name and UID of each pod."""
+
 NODE_NAMES_SHOWN = 8
 """The number of names that a message lists before the count of the rest."""
 
@@ -90,10 +93,25 @@ class ClusterNode:
     internal_ip: str = ""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Consumer:
+    """An entry of a claim's reservedFor that is no pod, such as a PodGroup."""
+
+    group: str  # of the API
+    resource: str
+    name: str
+
+    @property
+    def is_pod_group(self) -> bool:
+        """Return True for a PodGroup of Kubernetes."""
+        return (self.group, self.resource) == ("scheduling.k8s.io", "podgroups")
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
     """A ResourceClaim with allocated Neuron devices. `pods` are name and UID of the pods in its reservedFor.
 
+    `others` are the consumers in it that are no pods: which pods use the claim is then known from the pods only.
     `workload_id` and `workload_uid` come from its configuration for our driver; templates of AWS's operator have no
     UID. `reserved_class`: it uses the DeviceClass of reserved devices, so it was allocated after the tag.
     """
@@ -102,9 +120,15 @@ class ClaimUse:
     name: str
     nodes: tuple[str, ...]
     workload_uid: str | None
-    pods: tuple[tuple[str, str], ...] = ()
+    pods: Pods = ()
     reserved_class: bool = False
     workload_id: str | None = None
+    others: tuple[Consumer, ...] = ()
+
+    @property
+    def ref(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
 
     def is_of(self, holder: Allocation | Tag) -> bool:
         """Return True if namespace, name and UID of the claim's workload are those of the reservation or tag."""
@@ -305,6 +329,7 @@ class Snapshot:
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
+    shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
 
 
 def condition(status: Wire, kind: str) -> Wire:

@@ -133,6 +133,7 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
         recheck=min((moment for moment in context.recheck if moment > now), default=None),
         suspects=_suspects(context),
         starting=tuple(starting),
+        shared=tuple(context.shared),
         meetings=tuple(meetings),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from neuron_dra.core.wire import Obj
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
@@ -39,7 +37,6 @@ def pods(there: Cluster) -> set[str]:
     return {each["metadata"]["name"] for each in there.api.objects("pods")}
 
 
-@pytest.mark.xfail(strict=True, reason="the pods of a PodGroup are not evicted, and the release never ends")
 async def test_pods_of_a_group_are_evicted_and_the_node_is_freed(cluster: Cluster) -> None:  # noqa: F811
     async with controlling(cluster, timing=SOON):
         workload = cluster.submit("job", count=1)
@@ -52,9 +49,8 @@ async def test_pods_of_a_group_are_evicted_and_the_node_is_freed(cluster: Cluste
         pod_of_group(cluster, "stranger", "another", node)
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: pods(cluster) == {"elsewhere", "stranger"}, 20, "the group's pods there are evicted")
-        text = "waiting for pods and claims on the nodes: PodGroup ml/gang, which has no pod there: delete it"
+        text = "waiting for pods and claims on the nodes: PodGroup ml/gang (no pod of it is there: delete it)"
         await eventually(lambda: cluster.reason("job") == ("WaitingForPods", text), 20, "the group is named")
         cluster.api.delete("resourceclaims", "gang-claim", "ml")
-        cluster.api.patch("resourceclaims", "gang-claim", {"status": None}, "ml")
         await eventually(lambda: cluster.state("job") == "None", 20, "the workload is released")
     assert cluster.tags() == set()
