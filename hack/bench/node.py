@@ -44,7 +44,8 @@ from hack.bench.drivers import (
 from hack.bench.prepare import Sample, connected, cycles, one_by_one, prepare, sixteen, sixteen_at_once
 from hack.bench.shared import millicores, until
 from hack.bench.table import Row, bounded, compared, quantile, show
-from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.api import objects
+from neuron_dra.emulation import simulated_node
 
 HELD = 4  # claims that are prepared while an idle hour is counted
 

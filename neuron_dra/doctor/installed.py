@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from neuron_dra.api import objects
 from neuron_dra.core import names, versions
 from neuron_dra.core.wire import Wire
 from neuron_dra.doctor import counters, crd_fields
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, Seen
-from neuron_dra.emulation import objects
 from neuron_dra.inspect import unseen, words
 from neuron_dra.inspect.snapshot import is_ready
 

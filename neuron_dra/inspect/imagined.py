@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from neuron_dra import __version__
+from neuron_dra.api import objects
+from neuron_dra.api.objects import slice_objects
 from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.core.facts import UltraServerFacts
 from neuron_dra.core.members import is_partition
 from neuron_dra.core.partitions import Partitioned
-from neuron_dra.emulation import objects
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import demand
 from neuron_dra.inspect.snapshot import Snapshot
-from neuron_dra.node.slices_command import slice_objects
 from neuron_dra.simulate import model
 
 MOST_NODES: Final = 20_000

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from neuron_dra.api import resource_api
+from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import SettingsError
-from neuron_dra.migrate import resource_api
-from neuron_dra.migrate.problems import BadInput, CannotMigrate
 
 Key = tuple[str, str, str]
 """Kind, namespace (empty for cluster-scoped kinds) and name."""

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.core import catalogue, groups, names, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.errors import SettingsError
 from neuron_dra.migrate import claims
 from neuron_dra.migrate.limits import Wanted
-from neuron_dra.migrate.problems import CannotMigrate
 
 NODES = (1, 2, 4)
 EFA_CLASS = "efa.networking.k8s.aws"

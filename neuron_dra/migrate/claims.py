@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.core import groups, names, releases, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.migrate.limits import Wanted
-from neuron_dra.migrate.problems import CannotMigrate
 
 LATER = f"needs Kubernetes {releases.text(releases.OLDEST_FOR_SETS)}"
 QUEUE = "kueue.x-k8s.io/queue-name"

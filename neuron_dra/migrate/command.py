@@ -132,8 +132,8 @@ def _read(name: str) -> File:
 
 def _parse(file: File) -> None:
     """Set the documents of a file."""
+    from neuron_dra.api.problems import BadInput
     from neuron_dra.migrate import files
-    from neuron_dra.migrate.problems import BadInput
 
     try:
         file.documents = files.read(file.text.removeprefix(MARK)) if not file.bad else []
@@ -160,8 +160,8 @@ def _migrate(file: File, options: Any, others: dict[Any, list[str]]) -> None:
 
     `others` are the places of all objects of this run that have an old name.
     """
+    from neuron_dra.api.problems import BadInput
     from neuron_dra.migrate import files, patches
-    from neuron_dra.migrate.problems import BadInput
 
     present = [each.value for each in file.documents]
     refused = patches.of_each(file.path, present, others)
@@ -192,8 +192,8 @@ def _migrate(file: File, options: Any, others: dict[Any, list[str]]) -> None:
 
 def _rewritten(file: File, at: str, value: Any, options: Any, present: Sequence[Any], added: list[Any]) -> bool:
     """Rewrite a document in place, and record what there is to say; return False if it must stay as it was."""
+    from neuron_dra.api.problems import BadInput, CannotMigrate
     from neuron_dra.migrate import leftovers, patches
-    from neuron_dra.migrate.problems import BadInput, CannotMigrate
     from neuron_dra.migrate.rewrite import rewrite
 
     before = copy.deepcopy(value)
@@ -218,7 +218,7 @@ def _rewritten(file: File, at: str, value: Any, options: Any, present: Sequence[
 
 def _check_taken(templates: Sequence[dict[str, Any]], present: Sequence[Any]) -> None:
     """Raise CannotMigrate if the file has another object of a template's name."""
-    from neuron_dra.migrate.problems import CannotMigrate
+    from neuron_dra.api.problems import CannotMigrate
 
     for template in templates:
         for other in present:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import yaml
 
+from neuron_dra.api.problems import BadInput
 from neuron_dra.migrate import edits
-from neuron_dra.migrate.problems import BadInput
 
 MOST_NODES: Final = 500_000
 """A file with more values, or with aliases that expand to more, is rejected."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.names import INSTANCE_TYPE_LABEL
-from neuron_dra.migrate.problems import BadInput, CannotMigrate
 
 TYPE_LABELS = (INSTANCE_TYPE_LABEL, "beta.kubernetes.io/instance-type")
 _WHOLE = re.compile(r"\+?[0-9]{1,18}")

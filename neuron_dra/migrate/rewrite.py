@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuron_dra.api import resource_api
+from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.core import sizes
-from neuron_dra.migrate import claims, leftovers, limits, resource_api
+from neuron_dra.migrate import claims, leftovers, limits
 from neuron_dra.migrate.limits import Wanted
-from neuron_dra.migrate.problems import BadInput, CannotMigrate
 
 DNS_LABEL = 63
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra import __version__
+from neuron_dra.api.objects import slice_objects
 from neuron_dra.arguments import object_name
-from neuron_dra.core import devices, health, limits, names, partitions, slices, topology
+from neuron_dra.core import devices, health, limits, names, partitions, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node.hardware import helper, sysfs
@@ -128,23 +129,6 @@ def run(args: argparse.Namespace) -> int:
 
         print(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False), end="")
     return 0
-
-
-def slice_objects(
-    node_name: str, kept: Sequence[devices.Device], divided: partitions.Partitioned | None = None
-) -> list[dict[str, Any]]:
-    """Return the slices of a node as first published, without the UID of their owner, which only the cluster has."""
-    pool = slices.Pool(node_name, "")
-    if divided is None:
-        return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
-    counters = [each.to_wire() for each in divided.counters]
-    return slices.desired(
-        pool,
-        [one.device.to_wire() for one in divided.partitions],
-        generation=1,
-        counters=counters,
-        position=divided.position,
-    )
 
 
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.inspect import inspect_command, node_text

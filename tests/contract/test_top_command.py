@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_load
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import usage
 from neuron_dra.node.plugin import Plugin

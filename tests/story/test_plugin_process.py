@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from neuron_dra.api.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import inspect_command
 from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared

@@ -16,6 +16,7 @@ from controller import settings as controller_settings
 from controller.apply.loop import wall_clock
 from controller.program import NAME, Controller
 from controller.timing import Timing
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -25,7 +26,6 @@ from neuron_dra.emulation.embedded_api import (
     Fault,
     Request,
 )
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes

@@ -6,9 +6,9 @@ import asyncio
 
 from controller import settings as controller_settings
 from controller.program import Controller
+from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.arguments import Parser
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering

@@ -13,13 +13,13 @@ import yaml
 
 from hack.generate import render
 from neuron_dra import cli
+from neuron_dra.api import objects
+from neuron_dra.api.objects import slice_objects
 from neuron_dra.core import devices, partitions, releases
 from neuron_dra.core.wire import Obj
 from neuron_dra.doctor import counters
 from neuron_dra.doctor.seen import Seen
-from neuron_dra.emulation import objects
 from neuron_dra.inspect import rules, snapshot
-from neuron_dra.node.slices_command import slice_objects
 from tests.support import small_clusters as small
 from tests.support.built_tools import HELM, needs
 

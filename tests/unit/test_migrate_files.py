@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra import cli
+from neuron_dra.api.problems import BadInput
 from neuron_dra.migrate import files
-from neuron_dra.migrate.problems import BadInput
 
 POD = """\
 # A pod.

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.migrate import leftovers
-from neuron_dra.migrate.problems import CannotMigrate
 from neuron_dra.migrate.rewrite import Options, rewrite
 
 OLD = "aws.amazon.com/neuron"

@@ -1,4 +1,4 @@
-"""Objects for tests and demonstrations: a healthy node, a Node object, an allocated claim."""
+"""Objects that this driver and its chart lead to: a node's slices, the DeviceClasses, an allocated claim."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from neuron_dra.core import catalogue, connected, names, topology
+from neuron_dra.core import catalogue, connected, names, numa, slices, topology
+from neuron_dra.core.devices import Device
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
+from neuron_dra.core.partitions import Partitioned
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation import simulated_pci
 
 
 def healthy_node(
@@ -25,9 +26,7 @@ def healthy_node(
         DeviceFacts(i, spec.cores_per_device, spec.links[i] if spec.links else (), (243, i), i not in gone)
         for i in range(spec.device_count)
     )
-    facts = NodeFacts(
-        instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=simulated_pci.facts(spec)
-    )
+    facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=numa.facts(spec))
     return topology.build(facts, NodeLabels())
 
 
@@ -123,3 +122,18 @@ DEVICE_CLASSES = (
         f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid) && {connected.EXCLUSION}"
     ),
 )
+
+
+def slice_objects(node_name: str, kept: Sequence[Device], divided: Partitioned | None = None) -> list[Obj]:
+    """Return the slices of a node as first published, without the UID of their owner, which only the cluster has."""
+    pool = slices.Pool(node_name, "")
+    if divided is None:
+        return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
+    counters = [each.to_wire() for each in divided.counters]
+    return slices.desired(
+        pool,
+        [one.device.to_wire() for one in divided.partitions],
+        generation=1,
+        counters=counters,
+        position=divided.position,
+    )

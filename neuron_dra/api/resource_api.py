@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuron_dra.migrate.problems import BadInput, CannotMigrate
+from neuron_dra.api.problems import BadInput, CannotMigrate
 
 GROUP = "resource.k8s.io/"
 OLD = ("v1beta1", "v1beta2")
