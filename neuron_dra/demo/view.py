@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from neuron_dra.inspect.words import ranges
+from neuron_dra.ask.render.words import ranges
 
 WIDTH: Final = 100
 GAP: Final = "   "

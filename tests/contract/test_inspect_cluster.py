@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.ask.read import cluster, source
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.faults import Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.inspect import cluster, source
 from tests.support import cluster_faults, forked_command, small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from neuron_dra.ask.read import cluster
+from neuron_dra.ask.render.findings import Change, Report
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.pod_scheduler import PodScheduler
-from neuron_dra.inspect import cluster, why_pod
-from neuron_dra.inspect.findings import Change, Report
-from neuron_dra.inspect.world import World
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support import cluster_faults as faults

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from neuron_dra.api.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.ask.inspect import command as inspect_command
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.inspect import inspect_command
 from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually

@@ -19,9 +19,9 @@ from typing import Any, Final
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
 from neuron_dra.demo import efa
-from neuron_dra.inspect import imagined
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "tests/data/public-manifests"

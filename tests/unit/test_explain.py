@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli
+from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.core import health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
-from neuron_dra.inspect import explain
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTROLLER = ("plan", "observe", "apply", "limits")

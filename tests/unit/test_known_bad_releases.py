@@ -15,11 +15,12 @@ from hack.generate import render
 from neuron_dra import cli
 from neuron_dra.api import objects
 from neuron_dra.api.objects import slice_objects
+from neuron_dra.ask.doctor import counters
+from neuron_dra.ask.doctor.seen import Seen
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import rules
 from neuron_dra.core import devices, partitions, releases
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor import counters
-from neuron_dra.doctor.seen import Seen
-from neuron_dra.inspect import rules, snapshot
 from tests.support import small_clusters as small
 from tests.support.built_tools import HELM, needs
 

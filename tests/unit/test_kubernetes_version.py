@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.inspect import imagined, snapshot
-from neuron_dra.inspect.world import World, version
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world.world import World, version
 from neuron_dra.simulate import semantics
 
 FLEET = "1 x trn2.48xlarge"

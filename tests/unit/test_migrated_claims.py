@@ -8,11 +8,11 @@ import pytest
 
 from neuron_dra import __version__
 from neuron_dra.api import objects
+from neuron_dra.ask.migrate.rewrite import Options, rewrite
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_node
-from neuron_dra.migrate.rewrite import Options, rewrite
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import scheduler
 from neuron_dra.simulate.model import DeviceId

@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.ask.read import manifests, snapshot
+from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import fleet, imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import fleet, imagined, manifests, simulation, snapshot, trials
-from neuron_dra.inspect.world import World
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import small_clusters as small
 

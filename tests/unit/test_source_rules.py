@@ -19,9 +19,9 @@ PRODUCTION = sorted(
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
 ALLOWED = {
     "arguments.py": {"open"},  # the null device, in place of a closed output
-    "doctor/bundle.py": {"open"},  # a file for a user
-    "migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
-    "inspect/templates_command.py": {"write_text"},  # manifests for a user
+    "ask/doctor/bundle.py": {"open"},  # a file for a user
+    "ask/migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
+    "ask/templates/command.py": {"write_text"},  # manifests for a user
     "node/files.py": WRITES | {"open"},
     "node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
     "node/publish/publisher_lock.py": {"open"},  # a lock file without contents

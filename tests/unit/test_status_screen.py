@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot, status_text
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import key_of
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot
-from neuron_dra.inspect.snapshot import key_of
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 

@@ -1,0 +1,109 @@
+"""Why a pod's claims do not exist: a missing template or claim, a quota, or a controller that did not create them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import names
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import quantity
+
+CLAIMS_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
+CLASS_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps one claim of a pod from being used. `code` is that of the finding."""
+
+    code: str
+    claim: PodClaim
+    quota: Wire | None = None
+    resource: str = ""
+
+
+def problem(world: World, pod: Wire) -> Problem | None:
+    """Return the first problem with the claims of a pod, or None. A claim that is yet to be created is none."""
+    for each in world.claims_of(pod):
+        if each.exists:
+            if each.claim is not None and each.claim["metadata"].get("deletionTimestamp"):
+                return Problem("ClaimDeleted", each)
+            if each.claim is not None and each.template_name and not _owned(each.claim, pod):
+                return Problem("ClaimOfAnother", each)
+        elif each.template_name and each.template is None:
+            return Problem("TemplateMissing", each)
+        elif each.claim is None or (each.claim_name and each.template_name):
+            return Problem("ClaimMissing", each)
+        elif each.template is not None and (over := _quota(world, each, pod)):
+            return over
+    return None
+
+
+def _owned(claim: Wire, pod: Wire) -> bool:
+    uid = pod["metadata"].get("uid")
+    owners = claim["metadata"].get("ownerReferences") or ()
+    return not uid or not owners or any(owner.get("uid") == uid for owner in owners)
+
+
+def _quota(world: World, claim: PodClaim, pod: Wire) -> Problem | None:
+    namespace = pod["metadata"].get("namespace") or ""
+    wanted = _counted(claim.claim or {})
+    for quota in world.snapshot.all("ResourceQuota"):
+        if (quota["metadata"].get("namespace") or "") != namespace:
+            continue
+        hard = (quota.get("spec") or {}).get("hard") or {}
+        used = (quota.get("status") or {}).get("used") or {}
+        for resource, amount in wanted.items():
+            if resource in hard and _number(used.get(resource)) + amount > _number(hard[resource]):
+                return Problem("QuotaExceeded", claim, quota, resource)
+    return None
+
+
+def _counted(claim: Wire) -> Mapping[str, int]:
+    """Return what a new claim counts for in a ResourceQuota: the claim, and devices by DeviceClass at most."""
+    found: Counter[str] = Counter({CLAIMS_QUOTA: 1})
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        most: dict[str, int] = {}
+        for each in request.get("firstAvailable") or [request.get("exactly") or {}]:
+            number = int(each.get("count") or 1) if each.get("allocationMode") != "All" else 32
+            name = f"{each.get('deviceClassName')}{CLASS_QUOTA}"
+            most[name] = max(most.get(name, 0), number)
+        found.update(most)
+    return found
+
+
+def _number(text: object) -> int:
+    try:
+        return int(quantity.parse(str(text or 0)).value)
+    except ValueError:
+        return 0
+
+
+def quota_needed(found: Problem) -> tuple[int, int, int]:
+    """Return what the quota allows, what is used, and what the claim adds, for its resource."""
+    quota = found.quota or {}
+    hard = _number(((quota.get("spec") or {}).get("hard") or {}).get(found.resource))
+    used = _number(((quota.get("status") or {}).get("used") or {}).get(found.resource))
+    return hard, used, _counted(found.claim.claim or {})[found.resource]
+
+
+def workload_of(world: World, pod: Wire, claim: PodClaim) -> Wire | None:
+    """Return the NeuronUltraServerWorkload that makes the claim's template, or None."""
+    namespace = pod["metadata"].get("namespace") or ""
+    for workload in world.snapshot.all("NeuronUltraServerWorkload"):
+        if (workload["metadata"].get("namespace") or "") == namespace:
+            template = ((workload.get("spec") or {}).get("resourceClaimTemplate") or {}).get("name")
+            if claim.template_name and template == claim.template_name:
+                return workload
+    return None
+
+
+def uses_workload_class(claim: Wire) -> bool:
+    """Return True if a request of the claim uses the class of reserved devices."""
+    requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()
+    return any((r.get("exactly") or {}).get("deviceClassName") == names.WORKLOAD_CLASS for r in requests)

@@ -1,0 +1,318 @@
+"""Findings for pods that fit nowhere now, though some node would serve them: who and what is in the way. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Key, key_of
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding
+from neuron_dra.ask.why import budgets, trials
+from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
+from neuron_dra.ask.world import resources
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.world import Holder, World, covers
+from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.simulate import model
+
+NODES_TRIED: Final = 3
+HOLDERS_TRIED: Final = 12
+CODES: Final = {
+    NODE: "NodeExcluded",
+    TAINT: "DeviceTainted",
+    RESERVED: "NodeReserved",
+    ROOM: "ResourcesLacking",
+    HELD: "DevicesInUse",
+}
+CORDON: Final = "node.kubernetes.io/unschedulable"
+SYSTEM_TAINTS: Final = "node.kubernetes.io/"
+
+
+def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Finding]:
+    """Return a finding for each combination of obstacles, those with the fewest obstacles first."""
+    groups: dict[tuple[str, ...], list[Blocked]] = {}
+    for each in blocked:
+        groups.setdefault(each.obstacles, []).append(each)
+    order = sorted(groups, key=lambda found: (len(found), [ORDER.index(each) for each in found]))
+    return [_finding(world, pod, names, groups[names]) for names in order if names]
+
+
+def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
+    facts = Facts()
+    for name in names:
+        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
+    if HELD in names:
+        facts.some("protected", _protection(world, nodes[:3]), most=2)
+    changes: list[Change] = []
+    if len(names) == 1:
+        for change in _changes(world, pod, names[0], nodes):
+            if change is not None and change.text not in [each.text for each in changes]:
+                changes.append(change)
+            if len(changes) == 3:
+                break
+    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), tuple(changes))
+
+
+_LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "left", HELD: "held"}
+_ALSO: Final = {TAINT: "tainted devices", RESERVED: "reserved", ROOM: "too little left", HELD: "devices in use"}
+
+
+def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> str:
+    """Return the first line about nodes with the same obstacles."""
+    one = len(nodes) == 1
+    where, has = (f"node {nodes[0].name}", "has") if one else (f"{len(nodes)} nodes", "have")
+    if names[0] == NODE:
+        text = f"it may not run on {where} that would serve it: {_objections(nodes)}"
+    elif names[0] == TAINT:
+        text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
+    elif names[0] == RESERVED:
+        text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
+    elif names[0] == ROOM:
+        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
+    else:
+        text = f"{where} {has} too few free devices: {_who(world, nodes)}"
+    return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
+
+
+def _objections(nodes: Sequence[Blocked]) -> str:
+    found = Counter(_objection(each) for each in nodes)
+    return words.listed((text for text, _ in found.most_common()), 2)
+
+
+def _objection(blocked: Blocked) -> str:
+    spec = blocked.node.get("spec") or {}
+    if spec.get("unschedulable"):
+        return "it is cordoned"
+    if "taint" in blocked.objection:
+        return "the pod does not tolerate its taint " + blocked.objection.partition("{")[2].rstrip("}")
+    return "it does not match the pod's node selector or affinity"
+
+
+def _taints(world: World, nodes: Sequence[Blocked]) -> str:
+    found: Counter[str] = Counter()
+    for each in nodes:
+        for device in _devices(world, each):
+            found.update(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in device.taints)
+    return words.listed((text for text, _ in found.most_common()), 2)
+
+
+def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
+    return world.likeness.devices(world.decoded(blocked.node))
+
+
+def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
+    return words.listed(dict.fromkeys(f"workload {world.tags[each.name].workload}" for each in nodes), 2)
+
+
+def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
+    found = Counter(name for each in nodes for name in world.room.lacking(pod, each.node))
+    return words.listed((name for name, _ in found.most_common()), 2)
+
+
+def _holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
+    """Return who holds devices of a node, and which, by the holder's claim."""
+    found: dict[str, tuple[Holder, list[str]]] = {}
+    for device in _devices(world, blocked):
+        holder = world.holders.get(device.id)
+        if holder is not None:
+            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
+    return found
+
+
+def _who(world: World, nodes: Sequence[Blocked]) -> str:
+    found: Counter[str] = Counter()
+    for each in nodes:
+        for holder, devices in _holders(world, each).values():
+            found[str(holder)] += len(devices)
+    return words.listed((f"{who} holds {number}" for who, number in found.most_common()), 2)
+
+
+def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
+    """Return what is in the way on one node."""
+    node = blocked.name
+    if name == HELD:
+        held = sorted(_holders(world, blocked).values(), key=lambda each: -len(each[1]))
+        return f"node {node}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
+    if name == TAINT:
+        marked = [device.id.device for device in _devices(world, blocked) if device.taints]
+        return f"node {node}: {words.devices(marked)}"
+    if name == RESERVED:
+        tag = world.tags[node]
+        return f"node {node}: workload {tag.workload}, {tag.phase.value}"
+    if name == ROOM:
+        lacking = world.room.lacking(pod, blocked.node).items()
+        texts = (
+            f"{resource} {resources.shown(resource, free)} free, {resources.shown(resource, wanted)} requested"
+            for resource, (free, wanted) in lacking
+        )
+        return f"node {node}: {', '.join(texts)}"
+    return f"node {node}: {_objection(blocked)}"
+
+
+# The changes that may help. Each is simulated before it is shown.
+
+
+def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    if name == NODE:
+        for each in nodes[:NODES_TRIED]:
+            yield from _admit(world, pod, each)
+    if name == TAINT:
+        yield from _without_rules(world, pod, nodes)
+        yield from fewer(world, pod)
+    if name == RESERVED:
+        yield from _workload_templates(world, pod, nodes)
+    if name == HELD:
+        yield from _without_holder(world, pod, nodes)
+        yield from fewer(world, pod)
+
+
+def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
+    node, name = blocked.node, blocked.name
+    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+    if spec.get("unschedulable"):
+        taints = [taint for taint in spec.get("taints") or () if taint.get("key") != CORDON]
+        yield trials.attempt(
+            world,
+            pod,
+            f"kubectl uncordon {name}",
+            [{**node, "spec": {**spec, "unschedulable": False, "taints": taints}}],
+        )
+    for taint in spec.get("taints") or ():
+        if taint["key"].startswith(SYSTEM_TAINTS):
+            continue  # a node that is not ready needs a repair, not a toleration
+        toleration = {"key": taint["key"], "operator": "Exists", "effect": taint.get("effect") or ""}
+        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*(pod["spec"].get("tolerations") or ()), toleration]}}
+        yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint['key']}", [changed])
+    wanted = pod["spec"].get("nodeSelector") or {}
+    for key, value in wanted.items():
+        if key in labels and labels[key] != value:
+            changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**wanted, key: labels[key]}}}
+            yield trials.attempt(world, pod, f"in the pod's nodeSelector, write {key}: {labels[key]}", [changed])
+        elif key not in labels:
+            meta = {**node["metadata"], "labels": {**labels, key: value}}
+            yield trials.attempt(world, pod, f"kubectl label node {name} {key}={value}", [{**node, "metadata": meta}])
+
+
+def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    specs = [item["spec"] for each in nodes[:NODES_TRIED] for item in world.slices_of(each.name)]
+    for rule in world.snapshot.all("DeviceTaintRule"):
+        if any(covers(rule["spec"], spec, device["name"]) for spec in specs for device in spec.get("devices") or ()):
+            name = rule["metadata"]["name"]
+            yield trials.attempt(world, pod, f"kubectl delete devicetaintrule {name}", removed=[key_of(rule)])
+
+
+def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    """Try the template of a workload of the pod's own namespace, in place of the pod's."""
+    namespace = pod["metadata"].get("namespace") or ""
+    for tag in dict.fromkeys(world.tags[each.name] for each in nodes):
+        workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
+        if tag.workload_namespace != namespace or workload is None:
+            continue
+        name = ((workload.get("spec") or {}).get("resourceClaimTemplate") or {}).get("name") or ""
+        for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
+            claims = list(pod["spec"]["resourceClaims"])
+            claims[index] = {"name": entry["name"], "resourceClaimTemplateName": name}
+            made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+            status = {
+                **(pod.get("status") or {}),
+                "resourceClaimStatuses": [each for each in made if each["name"] != entry["name"]],
+            }
+            changed = {**pod, "spec": {**pod["spec"], "resourceClaims": claims}, "status": status}
+            yield trials.attempt(
+                world, pod, f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}", [changed]
+            )
+
+
+def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    """Try to end one of the pods that hold devices, those with the fewest devices first."""
+    found: list[tuple[int, Holder]] = []
+    for each in nodes:
+        found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
+    unique = {holder.key: (number, holder) for number, holder in found}
+    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
+    may = [holder for _, holder in ranked if len(holder.pods) == 1 and not _protected(world, holder)]
+    for holder in may[:HOLDERS_TRIED]:
+        yield end(world, pod, holder)
+
+
+def _protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
+    """Yield which pods on the nodes may not be evicted."""
+    for each in nodes:
+        for holder, _ in _holders(world, each).values():
+            if text := _protected(world, holder):
+                yield f"pod {holder}: {text}"
+
+
+def _protected(world: World, holder: Holder) -> str:
+    """Return why the one pod of a claim may not be evicted; empty if it may."""
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    return budgets.objection(world.snapshot, pod) if pod is not None else ""
+
+
+def end(world: World, pod: Wire, holder: Holder) -> Change | None:
+    """Try to end the one pod of a claim; the change names the node that it could move to, if there is one."""
+    gone = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+    left: list[Wire] = []
+    removed: list[Key] = [("ResourceClaim", holder.namespace, holder.claim["metadata"]["name"])]
+    if gone is not None:
+        left, removed = released(world, gone)
+    change = trials.attempt(world, pod, f"end pod {holder}", left, removed)
+    if change is None or gone is None:
+        return change
+    node = trials.moves_to(world, pod, gone, change)
+    return change if not node else trials.named(change, f"move pod {holder} to node {node}, where it fits")
+
+
+def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
+    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
+    left: list[Wire] = []
+    removed: list[Key] = [key_of(pod)]
+    for each in world.claims_of(pod):
+        if (
+            each.exists
+            and each.claim is not None
+            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
+        ):
+            if each.template_name:
+                removed.append(key_of(each.claim))
+            else:
+                left.append({**each.claim, "status": {}})
+    return left, removed
+
+
+def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
+    """Try smaller counts of one request, the largest first."""
+    for claim in world.claims_of(pod):
+        if claim.claim is None or claim.entry == "limits":
+            continue
+        for name, alternative in trials.alternatives(_spec(claim)):
+            count = int(alternative.get("count") or 1)
+            if alternative.get("allocationMode", "ExactCount") != "ExactCount" or count < 2:
+                continue
+            yield _largest(world, pod, claim, name, min(count - 1, 32))
+
+
+def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
+    """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
+    found, least = None, 1
+    while least <= most:
+        middle = (least + most + 1) // 2 if found or least == most else most
+        change = _with_count(world, pod, claim, request, middle)
+        if change is None:
+            most = middle - 1
+        else:
+            found, least = change, middle + 1
+    return found
+
+
+def _spec(claim: PodClaim) -> Obj:
+    return copy.deepcopy(dict((claim.claim or {}).get("spec") or {}))
+
+
+def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:
+    edit = trials.in_request(request, lambda alternative: alternative.update(count=count))
+    text = f"{trials.place_of(claim)}, request {request}: count: {count}"
+    return trials.attempt(world, pod, text, trials.with_spec(claim, edit))

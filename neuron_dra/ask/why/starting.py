@@ -1,0 +1,161 @@
+"""Why a pod that has a node does not run: the kubelet, the driver, the runtime, or its own containers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from neuron_dra.ask.render.findings import Facts, Finding
+from neuron_dra.ask.why import refusals
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+PREPARE: Final = "FailedPrepareDynamicResources"
+_UNREGISTERED: Final = re.compile(
+    r"DRA driver (\S+) is not registered|driver name (\S+) not found|plugin name (\S+) not found"
+)
+_NO_FILE: Final = re.compile(r'stat CDI host device \\?"(/dev/neuron\d+)\\?": no such file')
+_RUNTIME: Final = (
+    ("unresolvable CDI devices", "the node's runtime does not read /var/run/cdi", "let the runtime read /var/run/cdi"),
+    ("/dev/neuron", "CDI is off in the node's runtime", "turn on CDI: containerd 1.7 needs enable_cdi = true"),
+)
+_FINE: Final = ("ContainerCreating", "PodInitializing")
+
+
+def events_of(world: World, kind: str, item: Wire) -> list[Wire]:
+    """Return the events about an object, the newest first."""
+    meta = item["metadata"]
+    found = [
+        event
+        for event in world.events.get((kind, meta.get("namespace") or "", meta["name"]), ())
+        if event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
+    ]
+    return sorted(found, key=time_of, reverse=True)
+
+
+def time_of(event: Wire) -> str:
+    """Return when an Event was last seen; empty if it has no time."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((str(each) for each in times if each), default="")
+
+
+def scheduler_words(world: World, pod: Wire) -> str:
+    """Return the scheduler's last message about a pod, or an empty string."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    for event in events_of(world, "Pod", pod):
+        if event.get("reason") == "FailedScheduling":
+            return str(event.get("message") or "")
+    return ""
+
+
+def findings(world: World, pod: Wire) -> list[Finding]:
+    """Return why a pod with a node does not run, as far as the snapshot shows it."""
+    node = pod["spec"]["nodeName"]
+    events = events_of(world, "Pod", pod)
+    found = [each for event in events[:20] if (each := _from_event(event, node))]
+    configured = _configuration(world, pod)
+    if configured and not any(each.code == "DriverRejects" for each in found):
+        found.insert(0, configured)
+    found += _containers(pod)
+    if not found and node not in world.nodes and world.nodes:
+        found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
+    unready = next(
+        (
+            c
+            for c in (world.nodes.get(node, {}).get("status") or {}).get("conditions") or ()
+            if c.get("type") == "Ready"
+        ),
+        None,
+    )
+    if not found and unready is not None and unready.get("status") != "True":
+        found.append(
+            Finding("NodeNotReady", f"node {node} is not Ready: {unready.get('message') or unready.get('reason')}")
+        )
+    return list({each.code: each for each in reversed(found)}.values())[::-1]
+
+
+def _from_event(event: Wire, node: str) -> Finding | None:
+    message = str(event.get("message") or "")
+    if event.get("reason") == PREPARE:
+        unregistered = _UNREGISTERED.search(message)
+        if unregistered:
+            driver = next(group for group in unregistered.groups() if group).strip("\"'")
+            return Finding(
+                "DriverNotRegistered",
+                f"the driver {driver} is not registered with the kubelet of node {node}: "
+                "its pod there does not run, or is not Ready",
+                (("event", message),),
+            )
+        return Finding("DriverRejects", _driver_words(message), (("event", message),))
+    if event.get("type") == "Normal":
+        return None
+    if event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
+        return _runtime(message, node, "event")
+    return None
+
+
+def _runtime(message: str, node: str, source: str) -> Finding | None:
+    """Return why the container runtime rejects a container, if its message shows it."""
+    facts = ((source, message),)
+    if missing := _NO_FILE.search(message):
+        text = (
+            f"{missing[1]} is missing on node {node}: check udev and the kernel log there; or delete the pod so that "
+        )
+        return Finding("DeviceFileMissing", f"{text}it gets another device", facts)
+    for sign, cause, remedy in _RUNTIME:
+        if sign in message:
+            return Finding("RuntimeRejects", f"{cause}, on node {node}: {remedy}", facts)
+    return None
+
+
+def _driver_words(message: str) -> str:
+    """Return the driver's own part of the kubelet's message."""
+    text = message.removeprefix("Failed to prepare dynamic resources:").strip()
+    place = max(text.find("error applying config"), text.find("claim "), 0)
+    return f"the driver rejects the claim: {text[place:] or text}"
+
+
+def _configuration(world: World, pod: Wire) -> Finding | None:
+    """Return what the driver rejects in the configuration of the pod's claims, if it does, as prepare would say it."""
+    types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
+    for each in world.claims_of(pod):
+        allocation = ((each.claim or {}).get("status") or {}).get("allocation")
+        if allocation and (text := refusals.of_allocation(allocation, types)):
+            return Finding("DriverRejects", f"the driver rejects the claim: {text}")
+    return None
+
+
+def _containers(pod: Wire) -> Sequence[Finding]:
+    status = pod.get("status") or {}
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _FINE:
+            message = str(waiting.get("message") or "")
+            runtime = _runtime(message, pod["spec"]["nodeName"], "container")
+            if runtime is not None:
+                found.append(runtime)
+            else:
+                facts = Facts()
+                facts.add("message", message)
+                text = f"container {each['name']}: {waiting['reason']}"
+                found.append(Finding("ContainerProblem", text, facts.done()))
+    return found
+
+
+def failed(pod: Wire) -> Finding | None:
+    """Return why a pod failed, if it did."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Failed":
+        return None
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason, message = reason or condition.get("reason", ""), message or condition.get("message", "")
+    if not reason and not message:
+        return Finding("ContainerProblem", "a container of the pod failed: see kubectl logs")
+    return Finding("PodFailed", ": ".join(part for part in (reason, message) if part))

@@ -1,0 +1,324 @@
+"""A snapshot prepared for simulation: where a pod would run, and what its claims would get. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.world import demand
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.resources import Room
+from neuron_dra.core import ultraserver, versions
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator, model, nodes, scheduler, semantics
+from neuron_dra.simulate.model import DeviceId
+from neuron_dra.simulate.pools import Inventory, Pool
+from neuron_dra.simulate.scheduler import Placement, Unschedulable
+from neuron_dra.simulate.selectors import Selectors
+from neuron_dra.simulate.semantics import Semantics
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device: a claim, and the pods that use it (empty: none does)."""
+
+    claim: Wire
+    pods: tuple[str, ...]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of claim and pods."""
+        return str(self.claim["metadata"].get("namespace") or "")
+
+    @property
+    def key(self) -> str:
+        """A text that is different for each claim."""
+        return f"{self.namespace}/{self.claim['metadata']['name']}"
+
+    def __str__(self) -> str:
+        if not self.pods:
+            return f"claim {self.key}"
+        more = f" and {len(self.pods) - 1} more pods" if len(self.pods) > 1 else ""
+        return f"{self.namespace}/{self.pods[0]}{more}"
+
+
+def version(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return the version of the newest kubelet, which is at most that of the scheduler; None if none is known."""
+    found = {
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+        for node in snapshot.all("Node")
+    }
+    return max((parsed for text in found if (parsed := versions.parse(text)) is not None), default=None)
+
+
+class World:
+    """Everything that is derived from a snapshot, computed once.
+
+    With `proposes` False, causes are found and no changes are tried. `rules` are those of the scheduler; by default
+    those of the newest kubelet's version, without the cost of its search.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, proposes: bool = True, rules: Semantics | None = None) -> None:
+        self.snapshot = snapshot
+        self.proposes = proposes
+        self.rules = rules or dataclasses.replace(semantics.of(version(snapshot)), permutations=False)
+        self.memo = Selectors()
+        self._inventory: Inventory | None = None
+        self._likeness: Likeness | None = None
+        self._in_use: frozenset[DeviceId] | None = None
+        self._room: Room | None = None
+        self._likes: dict[str, object] = {}
+        self._decoded: dict[int, tuple[Wire, model.Node]] = {}  # by identity, of this world and those before it
+
+    def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
+        """Return the world after a change, with everything that is the same in both."""
+        new, gone = tuple(replaced), tuple(removed)
+        other = World(self.snapshot.changed(new, gone), proposes=self.proposes, rules=self.rules)
+        other.memo, other._decoded = self.memo, self._decoded
+        kinds = {*(key[0] for key in gone), *(str(item["kind"]) for item in new)}
+        if not kinds & {"ResourceSlice", "DeviceTaintRule"}:
+            other._inventory = self.inventory
+            if "Node" not in kinds:
+                other._likeness = self.likeness
+        if "DeviceClass" not in kinds:
+            other._room = self.room.after(self.snapshot, other.snapshot, [*gone, *map(key_of, new)])
+        claims = [item for item in new if item["kind"] == "ResourceClaim"]
+        keys = {key for key in (*gone, *map(key_of, claims)) if key[0] == "ResourceClaim"}
+        before = [item for key in keys if (item := self.snapshot.objects.get(key)) is not None]
+        other._in_use = self.in_use - allocator.devices_in_use(before) | allocator.devices_in_use(claims)
+        if other._likeness is not None:
+            touched = other.likeness.users({each.pool for each in self.in_use ^ other._in_use})
+            other._likes = {name: key for name, key in self._likes.items() if name not in touched}
+        return other
+
+    @property
+    def inventory(self) -> Inventory:
+        """The published devices, with the taints of DeviceTaintRules."""
+        if self._inventory is None:
+            self._inventory = Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
+        return self._inventory
+
+    @property
+    def likeness(self) -> Likeness:
+        """Which nodes publish equal devices."""
+        if self._likeness is None:
+            self._likeness = Likeness(self.inventory)
+        return self._likeness
+
+    @property
+    def in_use(self) -> frozenset[DeviceId]:
+        """The devices that claims hold."""
+        if self._in_use is None:
+            self._in_use = frozenset(self.holders)
+        return self._in_use
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Wire]:
+        """The Nodes by name."""
+        return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
+
+    def decoded(self, node: Wire) -> model.Node:
+        """Return a Node of the snapshot, or of the one before a change, decoded once."""
+        found = self._decoded.get(id(node))
+        if found is None:
+            found = self._decoded[id(node)] = node, model.node(node)
+        return found[1]
+
+    @cached_property
+    def classes(self) -> Mapping[str, model.DeviceClass]:
+        """The DeviceClasses by name."""
+        return {item["metadata"]["name"]: model.device_class(item) for item in self.snapshot.all("DeviceClass")}
+
+    @cached_property
+    def holders(self) -> Mapping[DeviceId, Holder]:
+        """Who holds each device that is in use."""
+        found = {}
+        for claim in self.snapshot.all("ResourceClaim"):
+            devices = allocator.devices_in_use([claim])
+            if devices:
+                users = (claim.get("status") or {}).get("reservedFor") or ()
+                holder = Holder(claim, tuple(user["name"] for user in users if user.get("resource") == "pods"))
+                found.update(dict.fromkeys(devices, holder))
+        return found
+
+    @property
+    def room(self) -> Room:
+        """What the nodes have left of CPU, memory and other resources."""
+        if self._room is None:
+            self._room = Room(self.snapshot)
+        return self._room
+
+    @cached_property
+    def tags(self) -> Mapping[str, ultraserver.Tag]:
+        """The reservation of each node that publishes one."""
+        found = {}
+        for item in self.snapshot.all("ResourceSlice"):
+            tag = ultraserver.tag_on(item["spec"].get("devices") or ())
+            if tag is not None and item["spec"].get("nodeName"):
+                found[item["spec"]["nodeName"]] = tag
+        return found
+
+    @cached_property
+    def untagged_likeness(self) -> Likeness:
+        """Which nodes publish equal devices, reservations aside."""
+        return Likeness(self.untagged)
+
+    @cached_property
+    def untagged(self) -> Inventory:
+        """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
+        slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
+        return Inventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
+
+    def slices_of(self, node: str) -> Sequence[Wire]:
+        """Return the slices that name this node."""
+        return self._slices.get(node, ())
+
+    @cached_property
+    def _slices(self) -> Mapping[str, list[Wire]]:
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for item in self.snapshot.all("ResourceSlice"):
+            found[item["spec"].get("nodeName") or ""].append(item)
+        return found
+
+    @cached_property
+    def driver_pods(self) -> Mapping[str, list[Wire]]:
+        """The pods of the driver's DaemonSet, by the node that they are on."""
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for pod in self.snapshot.all("Pod"):
+            if pod["spec"].get("nodeName") and _is_driver(pod):
+                found[pod["spec"]["nodeName"]].append(pod)
+        return found
+
+    @cached_property
+    def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
+        """The Events by kind, namespace and name of the object that they are about."""
+        found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
+        for event in self.snapshot.all("Event"):
+            about = event.get("involvedObject") or {}
+            found[about.get("kind") or "", about.get("namespace") or "", about.get("name") or ""].append(event)
+        return found
+
+    def claims_of(self, pod: Wire) -> list[PodClaim]:
+        """Return the claims of a pod."""
+        return demand.claims_of(self.snapshot, pod)
+
+    def place(self, pod: Wire) -> Placement | Unschedulable:
+        """Return where the pod would run, as far as devices, taints, node affinity and resources decide it."""
+        claims = [each.claim for each in self.claims_of(pod)]
+        if any(claim is None for claim in claims):
+            return Unschedulable("a claim of the pod does not exist", error=True)
+        return scheduler.schedule(
+            pod,
+            [claim for claim in claims if claim is not None],
+            self._representatives(pod),
+            self.inventory,
+            self.snapshot.all("DeviceClass"),
+            self.in_use,
+            self.memo,
+        )
+
+    def _representatives(self, pod: Wire) -> list[Wire]:
+        """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
+        found: dict[object, Wire] = {}
+        allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
+        for name, wire in self.nodes.items():
+            node = self.decoded(wire)
+            key = None if allocated else self._like(node)
+            key = name if key is None else (key, nodes.objection(pod, node))
+            if key not in found and not self.room.lacking(pod, wire):
+                found[key] = wire
+        return list(found.values())
+
+    def _like(self, node: model.Node) -> object:
+        """Return the likeness key of a node with the devices in use."""
+        if node.name not in self._likes:
+            self._likes[node.name] = self.likeness.key(node, self.in_use)
+        return self._likes[node.name]
+
+
+class Likeness:
+    """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._of_node: dict[str, tuple[int | None, Sequence[model.Device], Sequence[Pool]]] = {}
+        self._numbers: dict[object, int] = {}
+
+    def key(self, node: model.Node, used: Set[DeviceId]) -> object:
+        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
+        number, devices, _ = self._look(node)
+        return None if number is None else (number, tuple([device.id in used for device in devices]))
+
+    def devices(self, node: model.Node) -> Sequence[model.Device]:
+        """Return the devices that a node can use."""
+        return self._look(node)[1]
+
+    def users(self, pools: Set[str]) -> Set[str]:
+        """Return the names of the nodes that can use these pools."""
+        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
+
+    def pools(self, node: model.Node) -> Sequence[Pool]:
+        """Return the pools that a node can use."""
+        return self._look(node)[2]
+
+    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device], Sequence[Pool]]:
+        known = self._of_node.get(node.name)
+        if known is None:
+            pools = self.inventory.pools(node)
+            devices = [device for pool in pools for device in pool.devices]
+            simple = all(pool.usable and not pool.counters for pool in pools)
+            number = None
+            if simple and not any(device.per_device_nodes for device in devices):
+                value = tuple([(device.key, device.taints) for device in devices])
+                number = self._numbers.setdefault(value, len(self._numbers))
+            known = self._of_node[node.name] = number, devices, pools
+        return known
+
+
+def _is_driver(pod: Wire) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
+        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
+    )
+
+
+def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
+    """Return the slices with the taints that DeviceTaintRules add."""
+    rules = [rule.get("spec") or {} for rule in snapshot.all("DeviceTaintRule")]
+    if not rules:
+        return list(slices)
+    return [_with_rules(item, rules) for item in slices]
+
+
+def _untagged(item: Wire) -> Wire:
+    spec = item["spec"]
+    devices = [
+        {
+            **d,
+            "attributes": {n: v for n, v in (d.get("attributes") or {}).items() if n not in ultraserver.TAG_ATTRIBUTES},
+        }
+        for d in spec.get("devices") or ()
+    ]
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
+    spec = item["spec"]
+    devices: list[Any] = []
+    for device in spec.get("devices") or ():
+        added = [rule["taint"] for rule in rules if rule.get("taint") and covers(rule, spec, device["name"])]
+        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def covers(rule: Wire, spec: Wire, device: str) -> bool:
+    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec."""
+    wanted = rule.get("deviceSelector") or {}
+    have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
+    named = {key: value for key, value in wanted.items() if value and key in have}
+    return bool(named) and all(have[key] == value for key, value in named.items())
