@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from controller.observe import fields, slices
 from controller.observe.model import (
@@ -30,6 +30,7 @@ from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
 
+Decoded = TypeVar("Decoded")
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SHOWN_ELSEWHERE = frozenset(
@@ -75,18 +76,20 @@ def cluster_node(item: Wire) -> ClusterNode:
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)
+    our_labels = {name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         provider_id=str(spec.get("providerID") or ""),
         ready=ready.get("status") == "True",
         ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
-        out_of_service=OUT_OF_SERVICE in {key for key, _ in taints},
+        out_of_service=any(key == OUT_OF_SERVICE for key, _ in taints),
         schedulable=not spec.get("unschedulable") and not leaving,
         taints=tuple(sorted(closing - SHOWN_ELSEWHERE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
-        labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
-        internal_ip=next((each["address"] for each in addresses if each.get("type") == "InternalIP"), ""),
+        labels=our_labels,
+        internal_ip=next(internal_ips, ""),
     )
 
 
@@ -102,17 +105,16 @@ def claim_use(item: Wire) -> ClaimUse | None:
     if not results:
         return None
     classes = _classes(item)
+    used_classes = {classes.get(str(result.get("request"))) for result in results}
     workload_id, workload_uid = _workload_named(devices)
-    reserved = status.get("reservedFor") or []
+    pods = [one for one in status.get("reservedFor") or [] if one.get("resource") == "pods"]
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         nodes=tuple(sorted({str(result.get("pool")) for result in results})),
         workload_uid=workload_uid,
-        pods=tuple(
-            sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
-        ),
-        reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
+        pods=tuple(sorted((str(one.get("name")), str(one.get("uid"))) for one in pods)),
+        reserved_class=WORKLOAD_CLASS in used_classes,
         workload_id=workload_id,
         others=tuple(sorted(_consumer(one) for one in reserved if one.get("resource") != "pods")),
     )
@@ -210,7 +212,8 @@ def _is_group(record: Any) -> bool:
 def controller_of(item: Wire) -> Wire:
     """Return the owner reference of the object's controller; empty without one."""
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
-    return next((owner for owner in owners if owner.get("controller")), {})
+    controllers = (owner for owner in owners if owner.get("controller"))
+    return next(controllers, {})
 
 
 def template(item: Wire) -> Template:
@@ -255,12 +258,11 @@ def _mode(template: Wire) -> int | None:
 def _requested_kind(item: Wire) -> str:
     """Return the resourceType that the selectors of a template request; empty if it cannot be determined."""
     devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
-    found = {
-        match[1]
-        for request in devices.get("requests") or []
-        for selector in (request.get("exactly") or {}).get("selectors") or []
-        for match in _KIND.finditer(str((selector.get("cel") or {}).get("expression")))
-    }
+    found: set[str] = set()
+    for request in devices.get("requests") or []:
+        for selector in (request.get("exactly") or {}).get("selectors") or []:
+            expression = str((selector.get("cel") or {}).get("expression"))
+            found.update(_KIND.findall(expression))
     return found.pop() if len(found) == 1 else ""
 
 
@@ -269,17 +271,22 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
     by_kind: dict[str, list[Wire]] = {}
     for item in items:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
-    classes = by_kind.get("DeviceClass", [])
-    uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
-    parts = [slices.published_slice(item) for item in by_kind.get("ResourceSlice", [])]
-    namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
+
+    def decoded(kind: str, decode: Callable[[Wire], Decoded]) -> tuple[Decoded, ...]:
+        return tuple(decode(item) for item in by_kind.get(kind, []))
+
+    parts = [part for part in decoded("ResourceSlice", slices.published_slice) if part]
+    uses = [use for use in decoded("ResourceClaim", claim_use) if use]
+    namespaces = decoded("Namespace", namespace)
+    classes = [item["metadata"]["name"] for item in by_kind.get("DeviceClass", [])]
     return Snapshot(
-        published=slices.published_nodes([one for one in parts if one]),
-        nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
-        claims=tuple(one for one in uses if one),
-        ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),
-        workloads=tuple(workload(item) for item in by_kind.get("NeuronUltraServerWorkload", [])),
-        templates=tuple(template(item) for item in by_kind.get("ResourceClaimTemplate", [])),
-        workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
+        published=slices.published_nodes(parts),
+        nodes=decoded("Node", cluster_node),
+        claims=tuple(uses),
+        ultraservers=decoded("NeuronUltraServer", ultraserver),
+        workloads=decoded("NeuronUltraServerWorkload", workload),
+        templates=decoded("ResourceClaimTemplate", template),
+        # Without any class in the list, nobody asked for classes.
+        workload_class=not classes or WORKLOAD_CLASS in classes,
         namespaces={each.name: each.limit for each in namespaces} or None,
     )

@@ -43,7 +43,10 @@ def _requests(devices: dict[str, Any], where: str) -> None:
             raise BadInput(f"{where or 'spec'}: devices.requests[{index}] is not a mapping")
         fields = [key for key in request if key not in ("name", "firstAvailable", "exactly")]
         if fields and "exactly" not in request and not request.get("firstAvailable"):
-            request["exactly"] = {key: request.pop(key) for key in fields}
+            exactly = {key: request[key] for key in fields}
+            for key in fields:
+                del request[key]
+            request["exactly"] = exactly
 
 
 def _devices(devices: Any) -> None:

@@ -169,7 +169,10 @@ def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
     used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
     header = list(COLUMNS)
-    return [[header[n] for n in used], *([row[n] or "-" for n in used] for row in cells)]
+    table = [[header[n] for n in used]]
+    for row in cells:
+        table.append([row[n] or "-" for n in used])
+    return table
 
 
 def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:

@@ -88,12 +88,17 @@ class Inventory:
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
             return Pool(*key, invalid=f"the device name {twice} occurs more than once")
-        sets = [each for s in whole for each in s.counters]
-        known = {counter: total for each in sets for counter, total in each.items()}
-        if sum(len({name for name, _ in each}) for each in sets) > len({name for name, _ in known}):
-            return Pool(*key, invalid="a counter set occurs more than once")
+        known: dict[tuple[str, str], Fraction] = {}
+        names_seen: set[str] = set()
+        for each in (counters for s in whole for counters in s.counters):
+            names_here = {name for name, _ in each}
+            if names_here & names_seen:
+                return Pool(*key, invalid="a counter set occurs more than once")
+            names_seen |= names_here
+            known |= each
         for device in (device for s in whole if not s.has_counters for device in s.devices):
-            if unknown := device.consumes.keys() - known.keys():
+            unknown = device.consumes.keys() - known.keys()
+            if unknown:
                 name, counter = min(unknown)
                 return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")
         return Pool(*key, devices=devices, incomplete=incomplete, counters=known)

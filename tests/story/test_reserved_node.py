@@ -238,6 +238,7 @@ async def test_waiting_tag_lists_claims_once(api: EmbeddedApi, host: PluginHost)
         ours(api)
         reserve(api, OTHER)
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        await published_again(plugin)  # the LIST that follows the new tag is done
         before = len(api.requests("list", "resourceclaims"))
         for _ in range(5):
             await published_again(plugin)

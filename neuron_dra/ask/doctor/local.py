@@ -192,7 +192,8 @@ def _compare(node: Node, state: PluginState | None) -> list[Line]:
         text = f"the checkpoint is damaged: {err}"
         return [wrong("files", "CheckpointDamaged", text, "the driver rebuilds it; if not, look at its log")]
     names = node_files.names(Path(node.settings.cdi_root))
-    ours = {uid for name in names if (uid := cdi.claim_uid_of(name)) is not None}
+    uids = map(cdi.claim_uid_of, names)
+    ours = {uid for uid in uids if uid is not None}
     prepared = None if state is None else {claim.uid for claim in state.claims.claims}
     return node_checks.files(checkpoint, boot_id(node.settings), ours, prepared)
 

@@ -76,8 +76,14 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
     listed = [*limits.containers(pod, where), *_models(pod, where)]
     for container, at, ends in listed:
         found = limits.wanted(container, at)
-        if found is not None:
-            (inits if ends else sidecars if ".initContainers[" in at else others).append(found)
+        if found is None:
+            continue
+        if ends:
+            inits.append(found)
+        elif ".initContainers[" in at:
+            sidecars.append(found)
+        else:
+            others.append(found)
     if not (inits or others or sidecars):
         return
     init_counts = limits.init_counts(inits, others)

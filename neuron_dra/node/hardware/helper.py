@@ -190,7 +190,8 @@ class _Reading:
 
 
 def _ids(names: Collection[str]) -> list[int]:
-    return sorted(number for name in names if (number := _id(name)) is not None)
+    numbers = map(_id, names)
+    return sorted(number for number in numbers if number is not None)
 
 
 def _contents(source: Source, path: str) -> bytes:
