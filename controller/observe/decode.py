@@ -107,16 +107,18 @@ def claim_use(item: Wire) -> ClaimUse | None:
     classes = _classes(item)
     used_classes = {classes.get(str(result.get("request"))) for result in results}
     workload_id, workload_uid = _workload_named(devices)
-    pods = [one for one in status.get("reservedFor") or [] if one.get("resource") == "pods"]
+    consumers = status.get("reservedFor") or []
+    pods = [(str(one.get("name")), str(one.get("uid"))) for one in consumers if one.get("resource") == "pods"]
+    others = [one for one in consumers if one.get("resource") != "pods"]
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         nodes=tuple(sorted({str(result.get("pool")) for result in results})),
         workload_uid=workload_uid,
-        pods=tuple(sorted((str(one.get("name")), str(one.get("uid"))) for one in pods)),
+        pods=tuple(sorted(pods)),
         reserved_class=WORKLOAD_CLASS in used_classes,
         workload_id=workload_id,
-        others=tuple(sorted(_consumer(one) for one in reserved if one.get("resource") != "pods")),
+        others=tuple(sorted(map(_consumer, others))),
     )
 
 
