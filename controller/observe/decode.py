@@ -30,7 +30,7 @@ from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
 
-Decoded = TypeVar("Decoded")
+T = TypeVar("T")
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SHOWN_ELSEWHERE = frozenset(
@@ -274,7 +274,7 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
     for item in items:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
 
-    def decoded(kind: str, decode: Callable[[Wire], Decoded]) -> tuple[Decoded, ...]:
+    def decoded(kind: str, decode: Callable[[Wire], T]) -> tuple[T, ...]:
         return tuple(decode(item) for item in by_kind.get(kind, []))
 
     parts = [part for part in decoded("ResourceSlice", slices.published_slice) if part]

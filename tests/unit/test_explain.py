@@ -30,6 +30,7 @@ OTHERS = {
         "False",
         "Eviction",
         "Lease",
+        "PodGroup",
     ),
     *("Pending", "Allocating", "PartiallyAllocated", "Deallocating", "Failed", "Bound"),  # states and phases
     *("MigrateAffected", "ReplaceAffected", "RestartAll", "NoOp", "Migrate"),  # strategies

@@ -175,14 +175,7 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     cores = [place for place in places if place[1] != WHOLE]
     devices = tuple(sorted({device for device, _ in places}))
     seconds = after.at - before.at if before is not None else 0.0
-    pairs = [
-        (before.places[place], after.places[place])
-        for place in cores
-        if before is not None
-        and seconds > 0
-        and place in before.places
-        and before.places[place].who == after.places[place].who
-    ]
+    pairs = _same_user(before, after, cores) if seconds > 0 else []
     busy = _rates(seconds, ((old.busy_s, new.busy_s) for old, new in pairs))
     calls = [(_totals(old), _totals(new)) for old, new in pairs]
     wholes = [after.places[device, WHOLE] for device in devices if (device, WHOLE) in after.places]
@@ -206,6 +199,17 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
         ecc=sum(errors) if errors else None,
         core=cores[0][1] if len(places) == 1 and cores else WHOLE,
     )
+
+
+def _same_user(before: Sample | None, after: Sample, cores: Iterable[Place]) -> list[tuple[Counters, Counters]]:
+    """Return the counters of the cores that the same claims and pods had in both readings."""
+    pairs = []
+    for place in cores:
+        old = before.places.get(place) if before is not None else None
+        new = after.places[place]
+        if old is not None and old.who == new.who:
+            pairs.append((old, new))
+    return pairs
 
 
 def _totals(counters: Counters) -> tuple[float | None, float | None]:

@@ -63,10 +63,14 @@ def draw(node: NodeView, legend: Legend) -> Picture:
     by_number = {each.number: each for each in node.devices if each.number is not None}
     number = spec.device_count if spec else len(by_number)
     places, columns = _places(spec.shape if spec else "none", number)
-    cells = tuple(Cell(each, *places[each], *_mark(node, by_number.get(each, whole), legend)) for each in range(number))
+    cells = []
+    for each, (x, y) in enumerate(places):
+        mark, title = _mark(node, by_number.get(each, whole), legend)
+        cells.append(Cell(each, x, y, mark, title))
     switched = spec is not None and spec.shape == "switch"
     links = () if spec is None or switched else _links(spec.links)
-    return Picture(node, columns, max((y for _, y in places), default=0) + 1, cells, links, switched)
+    rows = max((y for _, y in places), default=0) + 1
+    return Picture(node, columns, rows, tuple(cells), links, switched)
 
 
 def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
@@ -92,7 +96,10 @@ def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[st
         return MANY, "held by " + words.listed(map(str, device.holders))
     if device.holders:
         holder = str(device.holders[0])
-        return legend.letter(holder), f"held by {holder}" + (f", {device.faults}" if device.faults else "")
+        title = f"held by {holder}"
+        if device.faults:
+            title += f", {device.faults}"
+        return legend.letter(holder), title
     if device.faults:
         return FAULT, device.faults
     if node.tag is not None:
@@ -126,15 +133,19 @@ def summary(node: NodeView) -> str:
 def free_groups(node: NodeView) -> list[str]:
     """Return, for each group attribute, the devices of a group that is entirely free, or that none is."""
     found = []
-    for name in sorted({key for device in node.devices for key in device.groups}, key=lambda key: (len(key), key)):
+    names = {key for device in node.devices for key in device.groups}
+    for name in sorted(names, key=lambda key: (len(key), key)):
         groups: dict[object, list[DeviceView]] = {}
         for device in node.devices:
             groups.setdefault(device.groups.get(name), []).append(device)
         size = max(len(each) for each in groups.values())
         if size < 2:
             continue
-        whole = [each for each in groups.values() if node.free and all(device.free for device in each)]
-        texts = [words.devices([device.name for device in each]).removeprefix("devices ") for each in whole]
+        texts = []
+        for members in groups.values():
+            if node.free and all(device.free for device in members):
+                text = words.devices([device.name for device in members])
+                texts.append(text.removeprefix("devices "))
         found.append(f"groups of {size} free: {', '.join(texts) or 'none'}")
     return found
 

@@ -12,6 +12,8 @@ from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 
 _COLORS: Final = ("cyan", "green", "yellow", "magenta", "blue")
+_ACROSS: Final = {True: "────", False: "╌╳╌╌", None: " ?? "}
+_DOWN: Final = {True: "│", False: "╳", None: "?"}
 PODS: Final = 10
 """Pods of a matrix on one screen; more need -o wide."""
 
@@ -58,20 +60,25 @@ def _links(views: Sequence[NodeView]) -> list[str]:
 def _square(views: Sequence[NodeView], pictures: dict[int, Picture]) -> list[str]:
     blocks = {position: _block(made) for position, made in pictures.items()}
     width = max(len(line) for block in blocks.values() for line in block)
+    upper, lower = PAIRS["horizontal"]
     out: list[str] = []
-    for left, right in ((0, 3), (1, 2)):
-        across = {True: "────", False: "╌╳╌╌", None: " ?? "}[picture.link(views, "horizontal", (left, right))]
-        sides = [blocks.get(each, ["(not published)"]) for each in (left, right)]
-        height = max(map(len, sides))
+    for pair in (upper, lower):
+        link = _ACROSS[picture.link(views, "horizontal", pair)]
+        left, right = (blocks.get(position, ["(not published)"]) for position in pair)
+        height = max(len(left), len(right))
         for row in range(height):
-            cells = [side[row].ljust(width) if row < len(side) else " " * width for side in sides]
-            out.append(f"  {cells[0]} {across if row == height // 2 else '    '} {cells[1]}".rstrip())
-        if left == 0:
-            marks = [
-                {True: "│", False: "╳", None: "?"}[picture.link(views, "vertical", each)] for each in ((0, 1), (3, 2))
-            ]
+            between = link if row == height // 2 else " " * len(link)
+            line = f"  {_cell(left, row, width)} {between} {_cell(right, row, width)}"
+            out.append(line.rstrip())
+        if pair == upper:
+            marks = [_DOWN[picture.link(views, "vertical", column)] for column in PAIRS["vertical"]]
             out.append(f"  {marks[0].center(width)}      {marks[1].center(width)}".rstrip())
     return [*out, ""]
+
+
+def _cell(block: Sequence[str], row: int, width: int) -> str:
+    """Return a line of a block, as wide as all blocks; blank below its end."""
+    return block[row].ljust(width) if row < len(block) else " " * width
 
 
 def _block(made: Picture) -> list[str]:
@@ -118,14 +125,17 @@ def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
         out += terminal.wrapped(f"{letter}  {holder}, {len(held)}", first="  ", rest="     ")
     for mark, text in ((FREE, "free"), (CLOSED, "free, on a node that takes no pods")):
         number = sum(cell.mark == mark for _, cell in cells)
-        out += [f"  {mark}  {text}, {number}"] if number else []
+        if number:
+            out.append(f"  {mark}  {text}, {number}")
     for mark in (FAULT, MANY):
         reasons: dict[str, list[str]] = {}
         for name, cell in cells:
             if cell.mark == mark:
                 reasons.setdefault(cell.title, []).append(f"{name}/{cell.number}")
         for reason, where in list(reasons.items())[:6]:
-            numbers = f"{', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}"
+            numbers = ", ".join(where[:4])
+            if len(where) > 4:
+                numbers += f" and {len(where) - 4} more"
             out += terminal.wrapped(f"{mark}  {reason}: {numbers}", first="  ", rest="     ")
     return out
 
@@ -138,26 +148,23 @@ def _matrix(world: World, views: Sequence[NodeView], *, wide: bool) -> list[str]
         return ["", f"  {len(rows) - 1} pods; -o wide prints the matrix of their links"]
     used = [name for name in matrix.MEANINGS if any(name in row[1:] for row in rows[1:])]
     out = ["", *terminal.table(rows, indent="  "), ""]
-    return out + [
-        line
-        for name in used
-        for line in terminal.wrapped(f"{name:<3} {matrix.MEANINGS[name]}", first="  ", rest="      ")
-    ]
+    for name in used:
+        out += terminal.wrapped(f"{name:<3} {matrix.MEANINGS[name]}", first="  ", rest="      ")
+    return out
 
 
 def fleet(views: Sequence[NodeView]) -> list[str]:
     """Return a line for each node: one mark for each device."""
     out: list[str] = []
     for kind in sorted({view.type for view in views}):
+        of_kind = [view for view in views if view.type == kind]
         rows = []
-        for view in (each for each in views if each.type == kind):
-            legend = Legend()
-            marks = "".join(_plain(cell.mark) for cell in picture.draw(view, legend).cells)
+        for view in of_kind:
+            made = picture.draw(view, Legend())
+            marks = "".join(_plain(cell.mark) for cell in made.cells)
             rows.append([view.name, marks, _in_short(view)])
-        out += [
-            terminal.colored(f"{kind}: {words.count(len(rows), 'node')}", "bold"),
-            *terminal.table(rows, indent="  "),
-        ]
+        out.append(terminal.colored(f"{kind}: {words.count(len(rows), 'node')}", "bold"))
+        out += terminal.table(rows, indent="  ")
     marks = f"{FREE} free  # held or reserved  {FAULT} unhealthy or not published  {CLOSED} node takes no pods"
     return [*out, "", marks]
 
@@ -169,4 +176,6 @@ def _plain(mark: str) -> str:
 def _in_short(view: NodeView) -> str:
     if view.tag is not None:
         return f"reserved for {view.tag.workload}"
-    return "" if view.ready and view.schedulable else "not Ready" if not view.ready else "cordoned"
+    if not view.ready:
+        return "not Ready"
+    return "" if view.schedulable else "cordoned"
