@@ -18,8 +18,8 @@ DRIVER = "neuron.aws.com"
 LONG_S = 60
 NOT_LOADED = (
     "/sys/class/neuron_device does not exist: the kernel driver (aws-neuronx-dkms) is not loaded, or keeps its files "
-    "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, or "
-    "update this driver"
+    "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, "
+    "or update this driver"
 )
 
 
@@ -49,7 +49,6 @@ def driver(host: PluginHost, quick: None) -> KernelDriver:
     return KernelDriver(host.root / "host")
 
 
-@pytest.mark.xfail(strict=True, reason="no class folder at start is a hardware that is not known yet")
 async def test_nothing_is_published_until_the_driver_is_loaded(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: KernelDriver
 ) -> None:
@@ -73,7 +72,6 @@ async def test_nothing_is_published_until_the_driver_is_loaded(
         assert not (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
 
 
-@pytest.mark.xfail(strict=True, reason="no class folder at start is a hardware that is not known yet")
 async def test_restart_without_the_driver_withdraws_nothing(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: KernelDriver
 ) -> None:

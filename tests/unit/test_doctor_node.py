@@ -62,12 +62,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(), state(), ["Ok"]),
         (facts(), None, ["Ok"]),
         (facts(range(0)), state(), ["NoDevices"]),
-        pytest.param(
-            replace(facts(range(0)), vanished=True),
-            state(),
-            ["DriverNotLoaded"],
-            marks=pytest.mark.xfail(strict=True, reason="no class folder at start is a hardware that is not known yet"),
-        ),
+        (replace(facts(range(0)), vanished=True), state(), ["DriverNotLoaded"]),
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
         (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),

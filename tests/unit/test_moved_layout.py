@@ -212,7 +212,6 @@ def test_vanished_class_folder_is_unknown_and_never_zero_devices(whole: Path) ->
     assert findings(read) == {"no-class-folder", "missing-device-file"}
 
 
-@pytest.mark.xfail(strict=True, reason="no class folder at start is a hardware that is not known yet")
 def test_class_folder_that_was_never_there_is_a_driver_that_is_not_loaded(whole: Path) -> None:
     shutil.rmtree(whole / CLASS)
     shutil.rmtree(whole / DEVICES)
