@@ -345,11 +345,7 @@ CALLS: Final[Mapping[str, tuple[Situation, str, str]]] = {
 }
 
 
-BELIEVED: Final = pytest.mark.xfail(strict=True, reason="a reply that is not the requested object is an ApiError")
-FAILS: Final = ("binding, get claim", "rejected pod, get pod", "rejected pod, evict")
-
-
-@pytest.mark.parametrize("call", [pytest.param(each, marks=BELIEVED if each in FAILS else ()) for each in CALLS])
+@pytest.mark.parametrize("call", CALLS)
 async def test_each_strange_reply_costs_one_retry(cluster: Cluster, call: str) -> None:
     situation, verb, resource = CALLS[call]
     await situation(cluster, Broken(cluster, verb, resource))
