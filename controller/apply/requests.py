@@ -42,7 +42,6 @@ from neuron_dra.kube.requests import (
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
-    PODS,
     Resource,
 )
 
@@ -201,14 +200,8 @@ class Applier:
 
     async def _evict(self, action: Evict) -> None:
         """Request an eviction; if it is rejected, record the reason."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": action.name, "namespace": action.namespace},
-            "deleteOptions": {"preconditions": {"uid": action.uid}},
-        }
         try:
-            await self._client.request("POST", PODS.path(action.namespace, action.name, "eviction"), body=body)
+            await self._client.evict(action.namespace, action.name, uid=action.uid)
         except (NotFound, Conflict):
             self.blocked_evictions.pop(action.uid, None)  # the pod is gone, or another has its name
             self.on_eviction("gone")

@@ -166,7 +166,11 @@ EVENTS: Final = (
     Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
     Word("NeuronMissingDeviceFile", "Node", "a device has no file in the host's /dev: no new claim gets it"),
     Word("NeuronNoDevices", "Node", "the node has no Neuron devices, and its instance type has"),
-    Word("NeuronNoClassFolder", "Node", "the kernel driver's folder in sysfs has vanished: health is unknown"),
+    Word(
+        "NeuronNoClassFolder",
+        "Node",
+        "the kernel driver is not loaded, or was unloaded: its folder in sysfs is missing",
+    ),
     Word("NeuronMovedFacts", "Node", "the kernel driver has files in other places; they were found by their names"),
     Word("NeuronUnreadFacts", "Node", "the kernel driver does not show values that the instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),

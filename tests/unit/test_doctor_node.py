@@ -62,6 +62,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(), state(), ["Ok"]),
         (facts(), None, ["Ok"]),
         (facts(range(0)), state(), ["NoDevices"]),
+        (replace(facts(range(0)), vanished=True), state(), ["DriverNotLoaded"]),
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
         (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),

@@ -288,7 +288,7 @@ def test_events_of_the_driver_are_named(reason: str, silent: bool) -> None:
     items = [*node(nothing, silent=silent)(), event(reason, f"text of {reason}", "Node", "a")]
     found = report(items, "Node", "a")
     assert any(f"text of {reason}" in each.text for each in found.findings), found
-    causes = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoDevices")
+    causes = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
     if not silent or reason in causes:
         assert f"text of {reason}" in found.findings[0].text
         assert len(found.findings) == 1

@@ -28,6 +28,9 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
     ids = {device.device_id for device in facts.devices}
     kind = state.devices.instance_type if state is not None else facts.product_name or ""
     spec = catalogue.lookup(kind)
+    if facts.vanished:
+        text = "there is no /sys/class/neuron_device: the kernel driver is not loaded, so the devices are unknown"
+        return [wrong(area, "DriverNotLoaded", text, "load the kernel driver on the node (modprobe neuron; dmesg)")]
     if not ids:
         text = "sysfs shows no Neuron devices" + (f", and a {kind} has {spec.device_count}" if spec else "")
         return [wrong(area, "NoDevices", text, "load the kernel driver on the node (lsmod | grep neuron)")]

@@ -169,7 +169,6 @@ def _plugin(pod: Obj, namespace: str) -> Plugin | None:
 
 async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
     """Return the node that a target names. Raises SettingsError."""
-    import json
 
     from neuron_dra.errors import ApiError
     from neuron_dra.kube.requests import PODS
@@ -182,8 +181,8 @@ async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
     if kind not in ("pod", "po", "pods"):
         raise SettingsError(f"{target}: name a node, node/NAME or pod/NAME")
     try:
-        node = (json.loads(await client.get(PODS, namespace, name)).get("spec") or {}).get("nodeName")
-    except (ApiError, ValueError) as err:
+        node = (await client.read(PODS, namespace, name)).get("spec", {}).get("nodeName")
+    except ApiError as err:
         raise SettingsError(f"pod {namespace}/{name}: {err}") from err
     if not node:
         raise SettingsError(f"pod {namespace}/{name} has no node yet; kubectl neuron why pod/{name} explains it")

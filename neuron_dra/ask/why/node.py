@@ -161,7 +161,7 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 
 
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
-_SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoDevices")
+_SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
 """Reasons for which the driver publishes nothing."""
 _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
     _not_ready,

@@ -126,7 +126,7 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     devices = {i: raw[3].get(i) for i in ids or ()}
     product_name, driver_version = (_decoded(text) for text in node[:2])
     read = tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ())
-    vanished = raw[1] is None and before is not None
+    vanished = raw[1] is None
     if vanished:
         read = tuple(replace(each, device_file=each.device_id in raw[3] if is_hosts_dev else None) for each in read)
     return NodeFacts(
