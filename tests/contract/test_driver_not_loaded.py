@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.simulated_node import CLASS, DEVICES
 from tests.support.plugin_host import PluginHost
