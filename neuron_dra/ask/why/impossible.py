@@ -8,7 +8,6 @@ from functools import partial
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.why.obstacles import fewer
 from neuron_dra.ask.world import expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, Published
@@ -255,7 +254,7 @@ def _too_many(
     facts.some("pool", published.unusable.values(), most=2)
     wanted = words.count(ask.alternative.count, "device")
     text = f"request {ask.name} wants {wanted} of one node, and the largest node has {most} that match"
-    changes = [change for change in fewer(world, pod) if change is not None]
+    changes = [change for change in trials.fewer(world, pod) if change is not None]
     return Finding("CountTooLarge", text, facts.done(), tuple(changes[:1]))
 
 
@@ -312,4 +311,4 @@ def _group_changes(
 
             text = f"{trials.place_of(claim)}, write {constraint.kind}: {other}"
             yield trials.attempt(world, pod, text, trials.with_spec(claim, rename))
-    yield from fewer(world, pod)
+    yield from trials.fewer(world, pod)

@@ -8,8 +8,7 @@ from typing import Final
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.why import starting
-from neuron_dra.ask.world import unseen
+from neuron_dra.ask.world import events, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, health, names, versions, vocabulary
 from neuron_dra.core.wire import Wire
@@ -77,7 +76,7 @@ def _silent(world: World, node: Wire) -> Finding | None:
     text, facts = _driver(world, name)
     for event in _own_events(world, node):
         if event["reason"] in _SILENCING:
-            text, facts = str(event.get("message")), (("event", starting.time_of(event)),)
+            text, facts = str(event.get("message")), (("event", events.time_of(event)),)
             break
     return Finding("NoDevicesPublished", f"the driver publishes no devices of this {kind}: {text}", facts)
 
@@ -115,12 +114,13 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     if facts.items:
         number = words.count(len(facts.items), "device")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
-    events = [e for e in starting.events_of(world, "Node", node) if str(e.get("reason")).startswith("NeuronDeviceU")]
+    about = events.about(world, "Node", node)
+    unhealthy = [each for each in about if str(each.get("reason")).startswith("NeuronDeviceU")]
     kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
     spec = catalogue.lookup(kind)
     there = [d for pool in pools for d in pool.devices if d.id.device.startswith(names.DEVICE_PREFIX)]
     if spec is not None and there and len(there) < spec.device_count:
-        facts.some("event", (str(event.get("message")) for event in events), most=2)
+        facts.some("event", (str(event.get("message")) for event in unhealthy), most=2)
         number = f"{len(there)} of the {spec.device_count} devices of a {kind}"
         text = f"{number} are published: the others are missing or unhealthy"
         return Finding("DevicesMissing", text, facts.done())
@@ -144,7 +144,7 @@ def _kubelet(world: World, node: Wire) -> Finding | None:
 def _own_events(world: World, node: Wire) -> list[Wire]:
     """Return the newest Event of the driver about the node for each reason; the slices show its unhealthy devices."""
     found: dict[str, Wire] = {}
-    for event in starting.events_of(world, "Node", node):
+    for event in events.about(world, "Node", node):
         if event.get("reason") in _EVENTS and event.get("type") != "Normal":
             found.setdefault(str(event["reason"]), event)
     return list(found.values())
@@ -156,7 +156,7 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
         reason = str(event["reason"])
         known = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
         if not known and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
-            text = f"the driver reported at {starting.time_of(event)}: {event.get('message')}"
+            text = f"the driver reported at {events.time_of(event)}: {event.get('message')}"
             yield Finding(reason, text, (("event", reason),))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,9 +12,8 @@ from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import budgets, trials
 from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
 from neuron_dra.ask.world import resources
-from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import Holder, World, covers
-from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 
 NODES_TRIED: Final = 3
@@ -161,12 +159,12 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
             yield from _admit(world, pod, each)
     if name == TAINT:
         yield from _without_rules(world, pod, nodes)
-        yield from fewer(world, pod)
+        yield from trials.fewer(world, pod)
     if name == RESERVED:
         yield from _workload_templates(world, pod, nodes)
     if name == HELD:
         yield from _without_holder(world, pod, nodes)
-        yield from fewer(world, pod)
+        yield from trials.fewer(world, pod)
 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
@@ -281,38 +279,3 @@ def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
             else:
                 left.append({**each.claim, "status": {}})
     return left, removed
-
-
-def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
-    """Try smaller counts of one request, the largest first."""
-    for claim in world.claims_of(pod):
-        if claim.claim is None or claim.entry == "limits":
-            continue
-        for name, alternative in trials.alternatives(_spec(claim)):
-            count = int(alternative.get("count") or 1)
-            if alternative.get("allocationMode", "ExactCount") != "ExactCount" or count < 2:
-                continue
-            yield _largest(world, pod, claim, name, min(count - 1, 32))
-
-
-def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
-    """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
-    found, least = None, 1
-    while least <= most:
-        middle = (least + most + 1) // 2 if found or least == most else most
-        change = _with_count(world, pod, claim, request, middle)
-        if change is None:
-            most = middle - 1
-        else:
-            found, least = change, middle + 1
-    return found
-
-
-def _spec(claim: PodClaim) -> Obj:
-    return copy.deepcopy(dict((claim.claim or {}).get("spec") or {}))
-
-
-def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:
-    edit = trials.in_request(request, lambda alternative: alternative.update(count=count))
-    text = f"{trials.place_of(claim)}, request {request}: count: {count}"
-    return trials.attempt(world, pod, text, trials.with_spec(claim, edit))

@@ -8,7 +8,7 @@ from typing import Final
 from neuron_dra.ask.read.snapshot import is_ready
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
 from neuron_dra.ask.why import blockers, creating, impossible, obstacles, starting, trials
-from neuron_dra.ask.world import demand
+from neuron_dra.ask.world import demand, events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes
@@ -49,7 +49,7 @@ def _deleted(pod: Wire) -> Finding:
 
 def _unknown_start(world: World, pod: Wire) -> Finding:
     facts = Facts()
-    facts.some("event", (f"{e.get('reason')}: {e.get('message')}" for e in starting.events_of(world, "Pod", pod)[:3]))
+    facts.some("event", (f"{e.get('reason')}: {e.get('message')}" for e in events.about(world, "Pod", pod)[:3]))
     if world.snapshot.all("Event"):
         return Finding("Unknown", "unknown: neither the pod's status nor its events show a reason", facts.done())
     return Finding("Unknown", "unknown: the snapshot has no events, which would show it")
@@ -196,16 +196,17 @@ def _not_created(world: World, pod: Wire) -> Finding | None:
     absent = [each for each in world.claims_of(pod) if not each.exists and each.entry != "limits"]
     if not absent:
         return None
-    events = [e for e in starting.events_of(world, "Pod", pod) if e.get("reason") == "FailedResourceClaimCreation"]
-    if events:
-        message = str(events[0].get("message"))
+    about = events.about(world, "Pod", pod)
+    failed = [each for each in about if each.get("reason") == "FailedResourceClaimCreation"]
+    if failed:
+        message = str(failed[0].get("message"))
         return Finding("ClaimNotCreated", f"its claim could not be created: {message}", (("event", message),))
     return Finding("ClaimNotCreated", f"its claim {absent[0].entry} is not created yet, by kube-controller-manager")
 
 
 def _fits(world: World, pod: Wire, outcome: Placement) -> Finding:
     """Return why a pod waits although the simulation places it."""
-    said = starting.scheduler_words(world, pod)
+    said = events.scheduler_words(world, pod)
     simulated = (("simulated", f"the pod {trials.gets(outcome)}"),)
     scheduler = pod["spec"].get("schedulerName") or trials.DEFAULT_SCHEDULER
     if _TIMEOUT.search(said):

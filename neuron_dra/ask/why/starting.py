@@ -8,6 +8,7 @@ from typing import Final
 
 from neuron_dra.ask.render.findings import Facts, Finding
 from neuron_dra.ask.why import refusals
+from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -23,40 +24,11 @@ _RUNTIME: Final = (
 _FINE: Final = ("ContainerCreating", "PodInitializing")
 
 
-def events_of(world: World, kind: str, item: Wire) -> list[Wire]:
-    """Return the events about an object, the newest first."""
-    meta = item["metadata"]
-    found = [
-        event
-        for event in world.events.get((kind, meta.get("namespace") or "", meta["name"]), ())
-        if event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
-    ]
-    return sorted(found, key=time_of, reverse=True)
-
-
-def time_of(event: Wire) -> str:
-    """Return when an Event was last seen; empty if it has no time."""
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((str(each) for each in times if each), default="")
-
-
-def scheduler_words(world: World, pod: Wire) -> str:
-    """Return the scheduler's last message about a pod, or an empty string."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "")
-    for event in events_of(world, "Pod", pod):
-        if event.get("reason") == "FailedScheduling":
-            return str(event.get("message") or "")
-    return ""
-
-
 def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
-    events = events_of(world, "Pod", pod)
-    found = [each for event in events[:20] if (each := _from_event(event, node))]
+    newest = events.about(world, "Pod", pod)[:20]
+    found = [each for event in newest if (each := _from_event(event, node))]
     configured = _configuration(world, pod)
     if configured and not any(each.code == "DriverRejects" for each in found):
         found.insert(0, configured)

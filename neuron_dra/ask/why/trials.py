@@ -10,7 +10,8 @@ from typing import Any, Final
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change
-from neuron_dra.ask.why import creating, refusals, starting
+from neuron_dra.ask.why import creating, refusals
+from neuron_dra.ask.world import events
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -46,7 +47,7 @@ def scheduled(world: World, pod: Wire) -> bool:
     if pod["spec"].get("schedulingGates"):
         return False
     name = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
-    return name == DEFAULT_SCHEDULER or bool(starting.scheduler_words(world, pod))
+    return name == DEFAULT_SCHEDULER or bool(events.scheduler_words(world, pod))
 
 
 def _place(key: Key) -> tuple[str, str, str]:
@@ -158,3 +159,38 @@ def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:
 def named(change: Change, text: str) -> Change:
     """Return the change with another text."""
     return replace(change, text=text)
+
+
+def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
+    """Try smaller counts of one request, the largest first."""
+    for claim in world.claims_of(pod):
+        if claim.claim is None or claim.entry == "limits":
+            continue
+        for name, alternative in alternatives(_spec(claim)):
+            count = int(alternative.get("count") or 1)
+            if alternative.get("allocationMode", "ExactCount") != "ExactCount" or count < 2:
+                continue
+            yield _largest(world, pod, claim, name, min(count - 1, 32))
+
+
+def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
+    """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
+    found, least = None, 1
+    while least <= most:
+        middle = (least + most + 1) // 2 if found or least == most else most
+        change = _with_count(world, pod, claim, request, middle)
+        if change is None:
+            most = middle - 1
+        else:
+            found, least = change, middle + 1
+    return found
+
+
+def _spec(claim: PodClaim) -> Obj:
+    return copy.deepcopy(dict((claim.claim or {}).get("spec") or {}))
+
+
+def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:
+    edit = in_request(request, lambda alternative: alternative.update(count=count))
+    text = f"{place_of(claim)}, request {request}: count: {count}"
+    return attempt(world, pod, text, with_spec(claim, edit))
