@@ -34,6 +34,15 @@ class Finding:
     facts: tuple[tuple[str, str], ...] = ()
     changes: tuple[Change, ...] = ()
 
+    def to_wire(self) -> dict[str, Any]:
+        """Return the cause for `-o json` and `-o yaml`."""
+        return {
+            "code": self.code,
+            "text": self.text,
+            "facts": [{"name": name, "text": text} for name, text in self.facts],
+            "changes": [{"text": change.text, "outcome": change.outcome} for change in self.changes],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -50,15 +59,7 @@ class Report:
         return {
             "subject": self.subject,
             "state": self.state,
-            "causes": [
-                {
-                    "code": each.code,
-                    "text": each.text,
-                    "facts": [{"name": name, "text": text} for name, text in each.facts],
-                    "changes": [{"text": change.text, "outcome": change.outcome} for change in each.changes],
-                }
-                for each in self.findings
-            ],
+            "causes": [each.to_wire() for each in self.findings],
             "notes": list(self.notes),
         }
 

@@ -16,15 +16,21 @@ def ranges(ids: Iterable[int], *, between: str = " ", least: int = 3) -> str:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return between.join(
-        f"{part[0]}-{part[-1]}" if len(part) >= least else between.join(map(str, part)) for part in parts
-    )
+    texts: list[str] = []
+    for part in parts:
+        if len(part) >= least:
+            texts.append(f"{part[0]}-{part[-1]}")
+        else:
+            texts += map(str, part)
+    return between.join(texts)
 
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: "1 device", "2 devices"."""
-    ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
-    return f"{number} {noun}{ending}"
+    if number == 1:
+        return f"{number} {noun}"
+    plural = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+    return f"{number} {plural}"
 
 
 def listed(texts: Iterable[str], most: int = 4) -> str:
@@ -43,8 +49,10 @@ def devices(published: Sequence[str]) -> str:
             numbers.append(int(number))
         else:
             others.append(name)
-    parts = [f"device{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"] if numbers else []
-    return ", ".join([*parts, *sorted(others)])
+    if not numbers:
+        return ", ".join(sorted(others))
+    noun = "device" if len(numbers) == 1 else "devices"
+    return ", ".join([f"{noun} {ranges(numbers)}", *sorted(others)])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -146,9 +146,7 @@ def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
     shown = outcomes if wide else outcomes[:SHOWN]
     rows = [["POD", "NODE", "GETS"]]
     for each in shown:
-        placed = each.placement
-        gets = words.devices(each.devices()) if each.runs else "rejected by the driver" if placed else "waits"
-        rows.append([_name(each), placed.node if placed else "-", gets])
+        rows.append([_name(each), each.placement.node if each.placement else "-", _gets(each)])
     lines = terminal.table(rows)
     if len(outcomes) > len(shown):
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
@@ -158,6 +156,15 @@ def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
         lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
         lines += report_text.details(finding) if finding else []
     return [*lines, ""]
+
+
+def _gets(each: Outcome) -> str:
+    """Return the devices of a pod, or why it has none, in a word."""
+    from neuron_dra.ask.render import words
+
+    if each.runs:
+        return words.devices(each.devices())
+    return "rejected by the driver" if each.placement else "waits"
 
 
 def _cause(each: Outcome) -> str:

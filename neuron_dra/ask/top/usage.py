@@ -124,21 +124,28 @@ class Usage:
 
     def data(self) -> dict[str, Any]:
         """Return the values for JSON and YAML."""
-        return {
-            "node": self.node,
-            **{name: getattr(self.who, name) for name in WHO},
-            "devices": list(self.devices),
-            **({"core": self.core} if self.core != WHOLE else {}),
+        data: dict[str, Any] = {"node": self.node}
+        data |= {name: getattr(self.who, name) for name in WHO}
+        data["devices"] = list(self.devices)
+        if self.core != WHOLE:
+            data["core"] = self.core
+        host_memory = {name: size for name, size in self.host_memory.items() if size}
+        data |= {
             "cores": self.cores,
             "busy": _rounded(self.busy),
             "executionsPerSecond": _rounded(self.executions),
             "errorsPerSecond": _rounded(self.errors),
             "flopsPerSecond": _rounded(self.flops),
-            "memoryBytes": {name: int(size) for name, size in sorted(self.memory.items())},
-            "hostMemoryBytes": {name: int(size) for name, size in sorted(self.host_memory.items()) if size},
+            "memoryBytes": _bytes(self.memory),
+            "hostMemoryBytes": _bytes(host_memory),
             "power": _rounded(self.power),
             "eccErrors": None if self.ecc is None else int(self.ecc),
         }
+        return data
+
+
+def _bytes(sizes: Mapping[str, float]) -> dict[str, int]:
+    return {name: int(size) for name, size in sorted(sizes.items())}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -178,6 +185,9 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     pairs = _same_user(before, after, cores) if seconds > 0 else []
     busy = _rates(seconds, ((old.busy_s, new.busy_s) for old, new in pairs))
     calls = [(_totals(old), _totals(new)) for old, new in pairs]
+    executions = _rates(seconds, ((old[0], new[0]) for old, new in calls))
+    failures = _rates(seconds, ((old[1], new[1]) for old, new in calls))
+    flops = _rates(seconds, ((old.flops, new.flops) for old, new in pairs))
     wholes = [after.places[device, WHOLE] for device in devices if (device, WHOLE) in after.places]
     powers = [each.power["avg"] for each in wholes if "avg" in each.power]
     errors = [sum(each.ecc.values()) for each in wholes if each.ecc]
@@ -190,9 +200,9 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
         devices=devices,
         cores=len(cores),
         busy=min(1.0, sum(busy) / len(busy)) if busy else None,
-        executions=_sum(_rates(seconds, ((old[0], new[0]) for old, new in calls))),
-        errors=_sum(_rates(seconds, ((old[1], new[1]) for old, new in calls))),
-        flops=_sum(_rates(seconds, ((old.flops, new.flops) for old, new in pairs))),
+        executions=_sum(executions),
+        errors=_sum(failures),
+        flops=_sum(flops),
         memory=_added(after.places[place].memory for place in cores),
         host_memory=_added(each.memory for each in wholes),
         power=sum(powers) / len(powers) if powers else None,

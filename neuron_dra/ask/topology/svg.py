@@ -224,7 +224,9 @@ def _cell(canvas: Canvas, cell: Cell, x: float, y: float, size: float) -> None:
 
 def _color(mark: str) -> tuple[str, str] | None:
     place = picture.LETTERS.find(mark)
-    return COLORS[place % len(COLORS)] if place >= 0 else ("#8b949e", "#111") if mark == MANY else None
+    if place >= 0:
+        return COLORS[place % len(COLORS)]
+    return ("#8b949e", "#111") if mark == MANY else None
 
 
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:

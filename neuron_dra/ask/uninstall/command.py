@@ -57,19 +57,23 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
     """
     from neuron_dra.ask.read.snapshot import NOT_SERVED
 
-    reserved = [
-        {"ultraServer": _name(each), "workloads": sorted({str(entry.get("workloadRef")) for entry in entries})}
-        for each in snapshot.all("NeuronUltraServer")
-        if (entries := (each.get("status") or {}).get("allocations") or ()) or _is_kept(each)
-    ]
+    claims = [_claim(snapshot, each) for each in snapshot.all("ResourceClaim")]
+    workloads = []
+    for each in snapshot.all("NeuronUltraServerWorkload"):
+        state = (each.get("status") or {}).get("state") or ""
+        workloads.append({"workload": _name(each), "state": state})
+    reserved = []
+    for each in snapshot.all("NeuronUltraServer"):
+        allocations = (each.get("status") or {}).get("allocations") or ()
+        if allocations or _is_kept(each):
+            of = {str(entry.get("workloadRef")) for entry in allocations}
+            reserved.append({"ultraServer": _name(each), "workloads": sorted(of)})
+    not_seen = {kind: why for kind, why in snapshot.left_out.items() if kind in NEEDED and why != NOT_SERVED}
     return {
-        "claims": [row for each in snapshot.all("ResourceClaim") if (row := _claim(snapshot, each))],
-        "workloads": [
-            {"workload": _name(each), "state": (each.get("status") or {}).get("state") or ""}
-            for each in snapshot.all("NeuronUltraServerWorkload")
-        ],
+        "claims": [row for row in claims if row],
+        "workloads": workloads,
         "ultraServers": reserved,
-        "notSeen": {kind: why for kind, why in snapshot.left_out.items() if kind in NEEDED and why != NOT_SERVED},
+        "notSeen": not_seen,
     }
 
 

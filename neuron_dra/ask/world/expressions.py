@@ -70,9 +70,16 @@ def comparison(part: str) -> Comparison | None:
     match = _COMPARISON.fullmatch(part)
     if match is None:
         return None
-    text = match["literal"]
-    value: Any = text[1:-1] if text[0] in "'\"" else text == "true" if text in ("true", "false") else int(text)
+    value = _value_of(match["literal"])
     return Comparison(match["domain"], match["name"], match["operator"], value, *match.span("literal"))
+
+
+def _value_of(literal: str) -> str | bool | int:
+    if literal[0] in "'\"":
+        return literal[1:-1]
+    if literal in ("true", "false"):
+        return literal == "true"
+    return int(literal)
 
 
 def reads(expression: str) -> list[tuple[str, str, tuple[int, int]]]:

@@ -97,10 +97,10 @@ class Published:
     def matching(self, ask: Asked) -> Mapping[str, list[Device]]:
         """Return the devices that class and request select, by node."""
         chain = self._chain(ask)
-        return {
-            name: [device for device in devices if all(self.true(each, device) for each in chain)]
-            for name, devices in self.by_node.items()
-        }
+        return {name: self._selected(devices, chain) for name, devices in self.by_node.items()}
+
+    def _selected(self, devices: Sequence[Device], chain: Sequence[str]) -> list[Device]:
+        return [device for device in devices if all(self.true(each, device) for each in chain)]
 
     def failed_part(self, expression: str, devices: Sequence[Device]) -> tuple[int, str] | None:
         """Return the part of an && chain that no device satisfies, and its place; None if each part has one."""
