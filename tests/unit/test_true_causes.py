@@ -1,4 +1,4 @@
-"""`why` on reported clusters: the first line is the true cause, and a proposed change is in Kubernetes' words (34, 1)."""
+"""`why` on reported clusters: the first line is the true cause, and changes are in Kubernetes' words (34, 1)."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ CAUSES = [
         no_file("CDI device injection failed: failed to inject devices: lstat /dev/neuron5: no such file or directory"),
         "/dev/neuron5 is missing on node a", mend="a missing device file is not CDI that is off"),
     row("no /dev file, runc",
-        no_file('error gathering device information while adding custom device "/dev/neuron5": no such file or directory'),
+        no_file('while adding custom device "/dev/neuron5": no such file or directory'),
         "/dev/neuron5 is missing on node a", mend="a missing device file is not CDI that is off"),
     row("CDI file lost", cdi_file_lost, "the CDI file of its claim is missing on node a",
         mend="a lost CDI file is not a runtime that does not read the folder"),
