@@ -20,7 +20,7 @@ INF2 = ("--fleet", "1 x inf2.48xlarge")
 EFA = ("--fleet", "2 x trn2.48xlarge efa")
 
 
-def mend(what: str) -> Any:
+def mend(what: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, reason=what)
 
 

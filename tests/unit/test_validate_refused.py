@@ -13,7 +13,7 @@ from tests.support import small_clusters as small
 from tests.support.questions import Answer, ask
 
 
-def mend(what: str) -> Any:
+def mend(what: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, reason=what)
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from neuron_dra.core.wire import Obj
 from tests.support import reported_clusters as reported
+from tests.support import small_clusters as small
 from tests.support.questions import ask, snapshot
 
 
@@ -24,7 +25,7 @@ def job(kind: str, api: str, owner: str, *labels: tuple[str, str], pods: tuple[s
     made = next(each for each in items if each["metadata"]["name"] == "wanted")
     items = [each for each in items if each["metadata"]["name"] not in ("p", "p-neurons-x")]
     for name in pods:
-        waiting, own = reported.small.created(reported.waits(reported.small.pod(name, "wanted")), made)
+        waiting, own = small.created(reported.waits(small.pod(name, "wanted")), made)
         waiting["metadata"] |= {
             "labels": dict(labels),
             "ownerReferences": [{"kind": owner, "name": "train", "uid": "u"}],
