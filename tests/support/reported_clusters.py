@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from neuron_dra.ask.world import imagined
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import imagined
 from tests.support import small_clusters as small
 from tests.support.cluster_faults import GROUP, all_of, the
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.ask.world import imagined
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import imagined
 from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
 from tests.support.cluster_faults import all_of

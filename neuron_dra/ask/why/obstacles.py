@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from neuron_dra.ask.read.snapshot import Key, key_of
+from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import budgets, trials
+from neuron_dra.ask.why import budgets, contention, trials
 from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
-from neuron_dra.ask.world import resources
+from neuron_dra.ask.world import resources, users
 from neuron_dra.ask.world.world import Holder, World, covers
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
@@ -40,17 +43,24 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Findin
 
 def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
     facts = Facts()
+    holders = partial(_holders, world)
+    special = contention.finding(world, pod, nodes, holders) if tuple(names) == (HELD,) else None
     for name in names:
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
         facts.some("protected", _protection(world, nodes[:3]), most=2)
+        facts.add("priority", contention.priority(world, pod, nodes, holders))
     changes: list[Change] = []
+    if special is not None and special.code != "Fragmented":
+        return replace(special, facts=(*special.facts, *facts.done()))
     if len(names) == 1:
         for change in _changes(world, pod, names[0], nodes):
             if change is not None and change.text not in [each.text for each in changes]:
                 changes.append(change)
             if len(changes) == 3:
                 break
+    if special is not None:
+        return Finding(special.code, special.text, (*special.facts, *facts.done()), tuple(changes))
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), tuple(changes))
 
 
@@ -122,10 +132,12 @@ def _holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str
 
 def _who(world: World, nodes: Sequence[Blocked]) -> str:
     found: Counter[str] = Counter()
+    by_name: dict[str, Holder] = {}
     for each in nodes:
         for holder, devices in _holders(world, each).values():
             found[str(holder)] += len(devices)
-    return words.listed((f"{who} holds {number}" for who, number in found.most_common()), 2)
+            by_name[str(holder)] = holder
+    return words.listed((contention.described(world, by_name[who], number) for who, number in found.most_common()), 2)
 
 
 def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
@@ -225,15 +237,26 @@ def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> It
 
 
 def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
-    """Try to end one of the pods that hold devices, those with the fewest devices first."""
+    """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
     found: list[tuple[int, Holder]] = []
     for each in nodes:
         found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
     unique = {holder.key: (number, holder) for number, holder in found}
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    may = [holder for _, holder in ranked if len(holder.pods) == 1 and not _protected(world, holder)]
-    for holder in may[:HOLDERS_TRIED]:
-        yield end(world, pod, holder)
+    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
+    for ended in alone[:HOLDERS_TRIED]:
+        yield contention.attempt(world, pod, ended)
+    together = contention.groups_to_empty(world, pod, nodes, partial(_holders, world))
+    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
+    for ended in itertools.islice(several, HOLDERS_TRIED):
+        yield contention.attempt(world, pod, ended)
+
+
+def _may_end(world: World, holder: Holder) -> bool:
+    """Return True if deleting the one pod of a claim frees its devices, and nothing protects the pod."""
+    if len(holder.pods) != 1 or holder.groups or contention.ending(world, holder):
+        return False
+    return not users.leftover(world.snapshot, holder.claim) and not _protected(world, holder)
 
 
 def _protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
@@ -248,34 +271,3 @@ def _protected(world: World, holder: Holder) -> str:
     """Return why the one pod of a claim may not be evicted; empty if it may."""
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
     return budgets.objection(world.snapshot, pod) if pod is not None else ""
-
-
-def end(world: World, pod: Wire, holder: Holder) -> Change | None:
-    """Try to end the one pod of a claim; the change names the node that it could move to, if there is one."""
-    gone = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
-    left: list[Wire] = []
-    removed: list[Key] = [("ResourceClaim", holder.namespace, holder.claim["metadata"]["name"])]
-    if gone is not None:
-        left, removed = released(world, gone)
-    change = trials.attempt(world, pod, f"end pod {holder}", left, removed)
-    if change is None or gone is None:
-        return change
-    node = trials.moves_to(world, pod, gone, change)
-    return change if not node else trials.named(change, f"move pod {holder} to node {node}, where it fits")
-
-
-def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
-    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
-    left: list[Wire] = []
-    removed: list[Key] = [key_of(pod)]
-    for each in world.claims_of(pod):
-        if (
-            each.exists
-            and each.claim is not None
-            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
-        ):
-            if each.template_name:
-                removed.append(key_of(each.claim))
-            else:
-                left.append({**each.claim, "status": {}})
-    return left, removed
