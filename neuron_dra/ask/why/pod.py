@@ -44,7 +44,7 @@ def report(world: World, pod: Wire) -> Report:
             return Report(subject, f"runs on node {pod['spec']['nodeName']}", fine=True)
         found = found or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {pod['spec']['nodeName']}", tuple(found))
-    return Report(subject, "waits for a node", tuple(waiting(world, pod)), _not_modelled(pod))
+    return Report(subject, "waits for a node", tuple(waiting(world, pod)), (*_groups(world, pod), *_not_modelled(pod)))
 
 
 def _deleted(pod: Wire) -> Finding:
@@ -275,6 +275,17 @@ def _known_fault(world: World, pod: Wire, said: str) -> tuple[str, str] | None:
     if disagreeing and ("resourceSliceCount" in said or "invalid resource pools" in said or _OF_DEVICES.search(said)):
         return "PoolContradictory", disagreeing[0]
     return None
+
+
+def _groups(world: World, pod: Wire) -> tuple[str, ...]:
+    """Return a note for each claim of the pod that is for a PodGroup."""
+    found = []
+    for each in world.claims_of(pod):
+        groups = users.groups(each.claim) if each.claim is not None else ()
+        if groups and each.claim is not None:
+            pods_of = ", ".join(users.pods(world.snapshot, each.claim))
+            found.append(f"the claim {each.claim['metadata']['name']} is for PodGroup {groups[0]} (pods {pods_of})")
+    return tuple(found)
 
 
 def _not_modelled(pod: Wire) -> tuple[str, ...]:
