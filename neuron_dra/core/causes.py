@@ -15,7 +15,7 @@ PODS: Final = {
     "ClaimOfAnother": "a claim belongs to a former pod of the same name",
     "DevicesInUse": "too few devices are free on nodes that would serve the pod",
     "Fragmented": "enough devices are free on a node, and too few of them are together",
-    "RolloutWaits": "a Deployment's new pod waits for devices of its old one, which ends only after the new one is ready",
+    "RolloutWaits": "a new pod of a Deployment waits for devices of an old one, which ends only after it is ready",
     "GangSharesClaim": "a known fault of the scheduler with PodGroups whose pods share a claim",
     "SchedulerBypassed": "spec.nodeName keeps the pod from the scheduler, which alone allocates claims",
     "SchedulerSays": "the scheduler has a reason that is not about devices",

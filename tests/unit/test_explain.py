@@ -170,7 +170,7 @@ NO_CODES = {
         "Allocated",
         "Checker",
         "Problem",
-        "Fatal",
+        "Neuron",
         "Allocating",
         "Degraded",
         "Ready",
