@@ -1,14 +1,16 @@
-"""Special cases of devices that are in use: leftovers, rollouts that wait for themselves, and fragmentation. Pure."""
+"""Devices that are in use: by whom, and whether as a leftover, in a rollout, or scattered. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import trials
+from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.why import budgets, trials
 from neuron_dra.ask.why.blockers import Blocked
 from neuron_dra.ask.world import fleet, selection, users
 from neuron_dra.ask.world.selection import Published
@@ -20,24 +22,47 @@ from neuron_dra.simulate.model import Constraint, Device
 from neuron_dra.simulate.scheduler import Placement
 
 _HASH: Final = "pod-template-hash"
-Holders = Callable[[Blocked], Mapping[str, tuple[Holder, Sequence[str]]]]
+HOLDERS_TRIED: Final = 12
 
 
-def finding(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holders) -> Finding | None:
-    """Return the finding for a special case of devices in use on these nodes; None if it is an ordinary one.
+def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
+    """Return the finding for nodes on which devices in use are all that is in the pod's way."""
+    facts = Facts()
+    facts.some("held", (detail(world, each) for each in nodes), most=3, of=len(nodes))
+    facts.some("protected", protection(world, nodes[:3]), most=2)
+    facts.add("priority", _priority_does_not_help(world, pod, nodes))
+    special = _leftovers(world, pod, nodes) or _rollout(world, pod, nodes)
+    if special is not None:
+        return replace(special, facts=(*special.facts, *facts.done()))
+    torn = _fragmented(world, pod, nodes)
+    changes = working(_changes(world, pod, nodes))
+    if torn is not None:
+        return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
+    where = f"node {nodes[0].name} has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
+    return Finding("DevicesInUse", f"{where} too few free devices: {_who(world, nodes)}", facts.done(), changes)
 
-    `holders` returns who holds devices of a node, and which.
-    """
-    return (
-        _leftovers(world, pod, nodes, holders) or _rollout(world, pod, nodes, holders) or _fragmented(world, pod, nodes)
-    )
+
+def detail(world: World, blocked: Blocked) -> str:
+    """Return who holds which devices of a node."""
+    held = sorted(holders(world, blocked).values(), key=lambda each: -len(each[1]))
+    return f"node {blocked.name}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
 
 
-def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holders) -> Finding | None:
+def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
+    """Return who holds devices of a node, and which, by the holder's claim."""
+    found: dict[str, tuple[Holder, list[str]]] = {}
+    for device in world.likeness.devices(world.decoded(blocked.node)):
+        holder = world.holders.get(device.id)
+        if holder is not None:
+            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
+    return found
+
+
+def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for claims that should have been released, if the pod would fit without them."""
     found: list[tuple[Blocked, Holder, int, str]] = []
     for node in nodes:
-        for holder, devices in holders(node).values():
+        for holder, devices in holders(world, node).values():
             if why := users.leftover(world.snapshot, holder.claim):
                 found.append((node, holder, len(devices), why))
     released = [{**holder.claim, "status": {}} for _, holder, _, _ in found]
@@ -52,13 +77,13 @@ def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holde
     return Finding("ClaimNotReleased", text, facts.done())
 
 
-def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holders) -> Finding | None:
+def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for a new pod of a Deployment that waits for the devices of an old one."""
     deployment = deployment_of(pod)
     if not deployment:
         return None
     for node in nodes:
-        for holder, _ in holders(node).values():
+        for holder, _ in holders(world, node).values():
             old = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
             same = old is not None and (old["metadata"].get("namespace") == pod["metadata"].get("namespace"))
             if old is None or not same or deployment_of(old) != deployment or _hash(old) == _hash(pod):
@@ -193,25 +218,35 @@ def _by_size(world: World, node: Blocked, published: Published, claim: model.Cla
     return None
 
 
-def described(world: World, holder: Holder, number: int) -> str:
+def _who(world: World, nodes: Sequence[Blocked]) -> str:
+    found: Counter[str] = Counter()
+    by_name: dict[str, Holder] = {}
+    for each in nodes:
+        for holder, devices in holders(world, each).values():
+            found[str(holder)] += len(devices)
+            by_name[str(holder)] = holder
+    return words.listed((_described(world, by_name[who], number) for who, number in found.most_common()), 2)
+
+
+def _described(world: World, holder: Holder, number: int) -> str:
     """Return who holds how many devices, and whether that is about to end."""
     text = f"{holder} holds {number}"
-    since = ending(world, holder)
+    since = _ending(world, holder)
     return f"{text}, and is being deleted since {since}" if since else text
 
 
-def ending(world: World, holder: Holder) -> str:
+def _ending(world: World, holder: Holder) -> str:
     """Return since when the only pod of a claim, or else the claim, is being deleted; empty if it is not."""
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
     meta = pod["metadata"] if pod is not None else {}
     return str(meta.get("deletionTimestamp") or holder.claim["metadata"].get("deletionTimestamp") or "")
 
 
-def priority(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holders) -> str:
+def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
     """Return that a higher priority than that of a holder does not help; empty if it is not higher."""
     own = _priority(pod)
     for node in nodes:
-        for holder, _ in holders(node).values():
+        for holder, _ in holders(world, node).values():
             for name in holder.pods:
                 other = world.snapshot.get("Pod", name, holder.namespace)
                 if other is not None and _priority(other) < own:
@@ -224,7 +259,7 @@ def _priority(pod: Wire) -> int:
     return value if isinstance(value, int) else 0
 
 
-def groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked], holders: Holders) -> Iterator[list[Holder]]:
+def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
     """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
     names = [
         rule.attribute
@@ -235,7 +270,7 @@ def groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked], holders: 
     ]
     for name in dict.fromkeys(names):
         for node in nodes:
-            of_device = {device: holder for holder, devices in holders(node).values() for device in devices}
+            of_device = {device: holder for holder, devices in holders(world, node).values() for device in devices}
             found: dict[object, dict[str, Holder]] = {}
             for device in world.likeness.devices(world.decoded(node.node)):
                 holder = of_device.get(device.id.device)
@@ -245,7 +280,7 @@ def groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked], holders: 
             yield from sorted((list(each.values()) for each in found.values()), key=len)
 
 
-def attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
+def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
     """Try to delete the pods of these claims, each with one pod; the outcome says where they could run again."""
     left: list[Wire] = []
     removed: list[tuple[str, str, str]] = []
@@ -264,3 +299,41 @@ def attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
     if not node or node == gone[0]["spec"].get("nodeName"):
         return change
     return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
+
+
+def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
+    found: list[tuple[int, Holder]] = []
+    for each in nodes:
+        found += [(len(devices), holder) for holder, devices in holders(world, each).values() if holder.pods]
+    unique = {holder.key: (number, holder) for number, holder in found}
+    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
+    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
+    for ended in alone[:HOLDERS_TRIED]:
+        yield _attempt(world, pod, ended)
+    together = _groups_to_empty(world, pod, nodes)
+    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
+    for ended in itertools.islice(several, HOLDERS_TRIED):
+        yield _attempt(world, pod, ended)
+    yield from trials.fewer(world, pod)
+
+
+def _may_end(world: World, holder: Holder) -> bool:
+    """Return True if deleting the one pod of a claim frees its devices, and nothing protects the pod."""
+    if len(holder.pods) != 1 or holder.groups or _ending(world, holder):
+        return False
+    return not users.leftover(world.snapshot, holder.claim) and not _protected(world, holder)
+
+
+def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
+    """Yield which pods on the nodes may not be evicted."""
+    for each in nodes:
+        for holder, _ in holders(world, each).values():
+            if text := _protected(world, holder):
+                yield f"pod {holder}: {text}"
+
+
+def _protected(world: World, holder: Holder) -> str:
+    """Return why the one pod of a claim may not be evicted; empty if it may."""
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    return budgets.objection(world.snapshot, pod) if pod is not None else ""

@@ -13,11 +13,9 @@ _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 """Conditions of Kueue's Workload that are False for a reason while it waits, the first one first."""
 
 
-def finding(world: World, pod: Wire) -> Finding | None:
-    """Return the finding for a pod with scheduling gates; None if it has none."""
-    gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
-    if not gates:
-        return None
+def finding(world: World, pod: Wire) -> Finding:
+    """Return the finding for a pod with scheduling gates."""
+    gates = [gate["name"] for gate in pod["spec"]["schedulingGates"]]
     text = f"scheduling gates keep it from the scheduler: {', '.join(gates)}"
     if not set(gates) & set(KUEUE):
         return Finding("SchedulingGate", text)

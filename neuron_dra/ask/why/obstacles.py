@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import budgets, contention, trials
+from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.why import contention, trials
 from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
-from neuron_dra.ask.world import resources, users
-from neuron_dra.ask.world.world import Holder, World, covers
+from neuron_dra.ask.world import resources
+from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 
 NODES_TRIED: Final = 3
-HOLDERS_TRIED: Final = 12
 CODES: Final = {
     NODE: "NodeExcluded",
     TAINT: "DeviceTainted",
     RESERVED: "NodeReserved",
     ROOM: "ResourcesLacking",
-    HELD: "DevicesInUse",
 }
 CORDON: Final = "node.kubernetes.io/unschedulable"
 SYSTEM_TAINTS: Final = "node.kubernetes.io/"
@@ -42,26 +37,15 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Findin
 
 
 def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
+    if tuple(names) == (HELD,):
+        return contention.finding(world, pod, nodes)
     facts = Facts()
-    holders = partial(_holders, world)
-    special = contention.finding(world, pod, nodes, holders) if tuple(names) == (HELD,) else None
     for name in names:
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
-        facts.some("protected", _protection(world, nodes[:3]), most=2)
-        facts.add("priority", contention.priority(world, pod, nodes, holders))
-    changes: list[Change] = []
-    if special is not None and special.code != "Fragmented":
-        return replace(special, facts=(*special.facts, *facts.done()))
-    if len(names) == 1:
-        for change in _changes(world, pod, names[0], nodes):
-            if change is not None and change.text not in [each.text for each in changes]:
-                changes.append(change)
-            if len(changes) == 3:
-                break
-    if special is not None:
-        return Finding(special.code, special.text, (*special.facts, *facts.done()), tuple(changes))
-    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), tuple(changes))
+        facts.some("protected", contention.protection(world, nodes[:3]), most=2)
+    changes = working(_changes(world, pod, names[0], nodes)) if len(names) == 1 else ()
+    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
 
 
 _LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "left", HELD: "held"}
@@ -78,10 +62,8 @@ def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked
         text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
     elif names[0] == RESERVED:
         text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
-    elif names[0] == ROOM:
-        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
     else:
-        text = f"{where} {has} too few free devices: {_who(world, nodes)}"
+        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
     return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
 
 
@@ -120,32 +102,11 @@ def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
     return words.listed((name for name, _ in found.most_common()), 2)
 
 
-def _holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
-    """Return who holds devices of a node, and which, by the holder's claim."""
-    found: dict[str, tuple[Holder, list[str]]] = {}
-    for device in _devices(world, blocked):
-        holder = world.holders.get(device.id)
-        if holder is not None:
-            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
-    return found
-
-
-def _who(world: World, nodes: Sequence[Blocked]) -> str:
-    found: Counter[str] = Counter()
-    by_name: dict[str, Holder] = {}
-    for each in nodes:
-        for holder, devices in _holders(world, each).values():
-            found[str(holder)] += len(devices)
-            by_name[str(holder)] = holder
-    return words.listed((contention.described(world, by_name[who], number) for who, number in found.most_common()), 2)
-
-
 def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
     """Return what is in the way on one node."""
     node = blocked.name
     if name == HELD:
-        held = sorted(_holders(world, blocked).values(), key=lambda each: -len(each[1]))
-        return f"node {node}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
+        return contention.detail(world, blocked)
     if name == TAINT:
         marked = [device.id.device for device in _devices(world, blocked) if device.taints]
         return f"node {node}: {words.devices(marked)}"
@@ -174,9 +135,6 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
         yield from trials.fewer(world, pod)
     if name == RESERVED:
         yield from _workload_templates(world, pod, nodes)
-    if name == HELD:
-        yield from _without_holder(world, pod, nodes)
-        yield from trials.fewer(world, pod)
 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
@@ -234,40 +192,3 @@ def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> It
             yield trials.attempt(
                 world, pod, f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}", [changed]
             )
-
-
-def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
-    """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
-    found: list[tuple[int, Holder]] = []
-    for each in nodes:
-        found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
-    unique = {holder.key: (number, holder) for number, holder in found}
-    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
-    for ended in alone[:HOLDERS_TRIED]:
-        yield contention.attempt(world, pod, ended)
-    together = contention.groups_to_empty(world, pod, nodes, partial(_holders, world))
-    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
-    for ended in itertools.islice(several, HOLDERS_TRIED):
-        yield contention.attempt(world, pod, ended)
-
-
-def _may_end(world: World, holder: Holder) -> bool:
-    """Return True if deleting the one pod of a claim frees its devices, and nothing protects the pod."""
-    if len(holder.pods) != 1 or holder.groups or contention.ending(world, holder):
-        return False
-    return not users.leftover(world.snapshot, holder.claim) and not _protected(world, holder)
-
-
-def _protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
-    """Yield which pods on the nodes may not be evicted."""
-    for each in nodes:
-        for holder, _ in _holders(world, each).values():
-            if text := _protected(world, holder):
-                yield f"pod {holder}: {text}"
-
-
-def _protected(world: World, holder: Holder) -> str:
-    """Return why the one pod of a claim may not be evicted; empty if it may."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-    return budgets.objection(world.snapshot, pod) if pod is not None else ""

@@ -66,8 +66,8 @@ def _unknown_start(world: World, pod: Wire) -> Finding:
 
 def waiting(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod has no node."""
-    if (gated := gates.finding(world, pod)) is not None:
-        return [gated]
+    if pod["spec"].get("schedulingGates"):
+        return [gates.finding(world, pod)]
     if (problem := creating.problem(world, pod)) is not None:
         return [_claims(world, pod, problem)]
     if limits := _plugin_limits(world, pod):
