@@ -35,7 +35,7 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
     if special is not None:
         return replace(special, facts=(*special.facts, *facts.done()))
     torn = _fragmented(world, pod, nodes)
-    changes = working(_changes(world, pod, nodes))
+    changes = working(_changes(world, pod, nodes)) if world.proposes else ()
     if torn is not None:
         return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
     where = f"node {nodes[0].name} has" if len(nodes) == 1 else f"{len(nodes)} nodes have"

@@ -44,7 +44,7 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
         facts.some("protected", contention.protection(world, nodes[:3]), most=2)
-    changes = working(_changes(world, pod, names[0], nodes)) if len(names) == 1 else ()
+    changes = working(_changes(world, pod, names[0], nodes)) if world.proposes and len(names) == 1 else ()
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
 
 
