@@ -9,6 +9,8 @@ from typing import Final
 OLDEST: Final = (1, 34)
 NEWEST: Final = (1, 37)
 OLDEST_KUBELET: Final = (1, 33)
+FIRST_WITH_CLASS_RESOURCES: Final = (1, 36)
+"""The first kubelet that admits resources that DeviceClasses serve; older ones reject the pod."""
 BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 """Their connection to a plugin hangs after 30 idle minutes (kubernetes/kubernetes issue 133920)."""
 

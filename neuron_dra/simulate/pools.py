@@ -104,6 +104,28 @@ class Inventory:
         return Pool(*key, devices=devices, incomplete=incomplete, counters=known)
 
 
+def disagreeing(slices: Iterable[Wire]) -> list[str]:
+    """Return a text for each pool whose newest slices disagree on their number, which names two of them."""
+    newest: dict[tuple[str, str], list[Wire]] = {}
+    for wire in slices:
+        spec = wire["spec"]
+        key = (spec["driver"], spec["pool"]["name"])
+        known = newest.setdefault(key, [])
+        generation = spec["pool"].get("generation") or 0
+        last = (known[0]["spec"]["pool"].get("generation") or 0) if known else -1
+        if generation > last:
+            newest[key] = [wire]
+        elif generation == last:
+            known.append(wire)
+    found = []
+    for (driver, pool), listed in newest.items():
+        counts = {wire["spec"]["pool"]["resourceSliceCount"]: wire["metadata"]["name"] for wire in listed}
+        if len(counts) > 1:
+            texts = [f"ResourceSlice {name} says {number}" for number, name in counts.items()]
+            found.append(f"the slices of pool {driver}/{pool} disagree on their number: {', '.join(texts)}")
+    return found
+
+
 def _before(decoded: Slice, semantics: Semantics) -> Slice:
     """Return a slice without what an earlier version does not have."""
     devices, counters = decoded.devices, decoded.counters

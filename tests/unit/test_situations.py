@@ -218,7 +218,7 @@ SITUATIONS: list[tuple[str, str, str, Situation]] = [
     (
         "runtime without CDI",
         "Pod/p",
-        "the node's runtime does not read /var/run/cdi, on node a",
+        "the runtime of node a finds no CDI devices of its claim",
         with_event("Failed", "Error: CDI device injection failed: unresolvable CDI devices k8s.neuron/claim=x"),
     ),
     ("image", "Pod/p", "container main: ImagePullBackOff", container("ImagePullBackOff", "not found")),

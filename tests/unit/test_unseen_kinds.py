@@ -143,10 +143,10 @@ def in_the_way(*budgets: Obj, ready: str = "True") -> list[Obj]:
 
 
 def changes(found: Report) -> list[str]:
-    return [change.text for change in found.findings[0].changes if "pod default/small" in change.text]
+    return [change.text for change in found.findings[0].changes if "pod small" in change.text]
 
 
-MOVE = ["move pod default/small to node b, where it fits"]
+MOVE = ["kubectl delete pod small -n default"]
 
 
 @pytest.mark.parametrize(

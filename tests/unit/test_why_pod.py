@@ -105,8 +105,8 @@ def test_pod_that_can_move_is_named_with_its_new_node() -> None:
     items += [made, *small.created(small.pod("p", "whole"), made)]
     first = report(items).findings[0].changes[0]
     assert (first.text, first.outcome) == (
-        "move pod default/small to node b, where it fits",
-        "then p gets devices 0-15 of node a",
+        "kubectl delete pod small -n default",
+        "then p gets devices 0-15 of node a; created again, default/small fits on node b",
     )
 
 
@@ -126,7 +126,7 @@ def test_pod_that_can_move_is_named_with_its_new_node() -> None:
         (
             [event("Failed", "Error: CDI device injection failed: unresolvable CDI devices k8s.neuron/claim=x")],
             "RuntimeRejects",
-            "the node's runtime does not read /var/run/cdi, on node a",
+            "the runtime of node a finds no CDI devices of its claim",
         ),
         (
             [event("Failed", 'Error: failed to stat CDI host device "/dev/neuron5": no such file or directory')],
@@ -261,7 +261,7 @@ def test_other_nodes_take_no_part_in_a_pod_with_an_allocated_claim() -> None:
     shared["spec"]["resourceClaims"] = [{"name": "neurons", "resourceClaimName": "other-neurons-x"}]
     found = report([*items, shared], name="p2").findings
     assert [each.code for each in found] == ["ResourcesLacking"]
-    assert found[0].text == "node a has the devices, and too little cpu"
+    assert found[0].text == "its claim other-neurons-x has devices of node a alone, which has too little cpu"
 
 
 def test_pod_affinity_is_said_not_to_be_simulated() -> None:
@@ -310,8 +310,8 @@ def test_one_pod_moved_frees_an_ultraserver() -> None:
     assert ("UltraServer", "us-0: trn2u-0: default/small; trn2u-1: free; trn2u-2: free; trn2u-3: free") in first.facts
     assert [(each.text, each.outcome) for each in first.changes] == [
         (
-            "move pod default/small to node trn2u-5, where it fits",
-            "then no claim holds a device of UltraServer us-0",
+            "kubectl delete pod small -n default",
+            "then no claim holds a device of UltraServer us-0; created again, default/small fits on node trn2u-5",
         )
     ]
 

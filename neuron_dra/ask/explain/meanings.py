@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.api import config
-from neuron_dra.core import devices, health, names, vocabulary
+from neuron_dra.core import causes, devices, health, names, vocabulary
 from neuron_dra.core.devices import Described
 
 ATTRIBUTES: Final = "attributes"
@@ -19,7 +19,8 @@ CONDITIONS: Final = "conditions"
 REASONS: Final = "reasons"
 EVENTS: Final = "events"
 UNHEALTHY: Final = "unhealthy"
-TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY)
+CAUSES: Final = "causes"
+TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,14 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Return everything that can be explained, by topic."""
-    return [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy()]
+    return [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy(), *_causes()]
 
 
 def find(name: str) -> list[Entry]:
     """Return the entries of a name, in any case, or those of a topic. `NeuronConfig` has all fields of that kind."""
     wanted = name.lower()
-    return [each for each in entries() if wanted == each.topic or wanted in _spellings(each.name)]
+    plain = wanted.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
+    return [each for each in entries() if wanted == each.topic or plain in _spellings(each.name)]
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -108,3 +110,9 @@ def _unhealthy() -> Iterator[Entry]:
         yield Entry(
             UNHEALTHY, name, f"value of the attribute unhealthy, and of the taint {health.TAINT_KEY}", text, facts
         )
+
+
+def _causes() -> Iterator[Entry]:
+    for what, meanings in causes.OF.items():
+        for name, text in meanings.items():
+            yield Entry(CAUSES, name, f"{what}, in why, simulate and validate", text)

@@ -105,6 +105,7 @@ SHAPES: Final[Mapping[str, Any]] = {
             "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
         },
     },
+    "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
     "ResourceQuota": {"spec": {"hard": {}}, "status": {"hard": {}, "used": {}}},
     "PodDisruptionBudget": {
         "spec": {"selector": {"matchLabels": {}, "matchExpressions": [_EXPRESSION]}, "unhealthyPodEvictionPolicy": str},
@@ -211,7 +212,7 @@ def build(
     lists: dict[str, list[Wire]] = {}
     unread = list(damaged or ())
     for given in items:
-        if str(given.get("kind")) not in SHAPES:
+        if str(given.get("kind")) not in SHAPES or _another_kind(given):
             continue
         try:
             item = _checked(given)
@@ -226,6 +227,11 @@ def build(
             lists.setdefault(key[0], []).append(item)
             objects[key] = item
     return Snapshot(objects, dict(left_out or {}), lists, sorted(unread, key=lambda each: (each.kind, each.key)))
+
+
+def _another_kind(given: Wire) -> bool:
+    """Return True for a kind of another group that has the name of one that is read: Workloads are Kueue's."""
+    return given["kind"] == "Workload" and not str(given.get("apiVersion", "")).startswith("kueue.x-k8s.io/")
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:

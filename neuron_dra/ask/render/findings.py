@@ -87,3 +87,14 @@ class Facts:
     def done(self) -> tuple[tuple[str, str], ...]:
         """Return the facts."""
         return tuple(self.items)
+
+
+def working(changes: Iterable[Change | None], most: int = 3) -> tuple[Change, ...]:
+    """Return the first changes that work, each once."""
+    found: dict[str, Change] = {}
+    for change in changes:
+        if change is not None:
+            found.setdefault(change.text, change)
+        if len(found) == most:
+            break
+    return tuple(found.values())

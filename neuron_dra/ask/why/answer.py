@@ -12,7 +12,7 @@ from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.why import workload as why_workload
-from neuron_dra.ask.world import unseen
+from neuron_dra.ask.world import unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -22,20 +22,13 @@ def of_claim(world: World, claim: Wire) -> Report:
     meta, status = claim["metadata"], claim.get("status") or {}
     namespace = meta.get("namespace") or ""
     subject = f"claim {namespace or 'default'}/{meta['name']}"
-    users = [user["name"] for user in status.get("reservedFor") or () if user.get("resource") == "pods"]
+    used_by = users.pods(world.snapshot, claim)
     allocation = status.get("allocation")
     if meta.get("deletionTimestamp"):
-        who = f": it is gone when these pods have ended: {', '.join(users)}" if users else ""
+        who = f": it is gone when these pods have ended: {', '.join(used_by)}" if used_by else ""
         return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
     if allocation is not None:
-        results = (allocation.get("devices") or {}).get("results") or ()
-        where = ", ".join(dict.fromkeys(result["pool"] for result in results))
-        state = f"has {words.devices([result['device'] for result in results])} of {where}"
-        if users:
-            return Report(subject, f"{state}, for {', '.join(users)}", fine=True)
-        return Report(
-            subject, f"{state}, and no pod uses it", notes=("it keeps its devices until it is deleted",), fine=True
-        )
+        return _allocated(world, claim, allocation, subject)
     for pod in world.snapshot.all("Pod"):
         if (pod["metadata"].get("namespace") or "") == namespace and any(
             each.exists and each.claim is claim for each in world.claims_of(pod)
@@ -49,6 +42,29 @@ def of_claim(world: World, claim: Wire) -> Report:
             )
     text = "no pod uses it: a claim is allocated when a pod that uses it is scheduled"
     return Report(subject, "is not allocated", (Finding("NoPod", text),))
+
+
+def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Report:
+    """Return the report about a claim that has devices: what it has, and for whom, as far as pods were seen."""
+    results = (allocation.get("devices") or {}).get("results") or ()
+    where = ", ".join(dict.fromkeys(result["pool"] for result in results))
+    state = f"has {words.devices([result['device'] for result in results])} of {where}"
+    if left := users.leftover(world.snapshot, claim):
+        text = f"it has its devices {left}: kube-controller-manager has not released it"
+        return Report(subject, state, (Finding("ClaimNotReleased", text),))
+    used_by, groups = users.pods(world.snapshot, claim), users.groups(claim)
+    if groups:
+        pods = f" (pods {', '.join(used_by)})" if used_by else ""
+        return Report(subject, f"{state}, for PodGroup {', '.join(groups)}{pods}", fine=True)
+    if used_by:
+        return Report(subject, f"{state}, for {', '.join(used_by)}", fine=True)
+    if "Pod" in world.snapshot.left_out:
+        return Report(subject, f"{state}; whether a pod uses it is unknown", fine=True)
+    named_by = [pod["metadata"]["name"] for pod in users.naming(world.snapshot, claim)]
+    if named_by:
+        return Report(subject, f"{state}, and is not reserved for {', '.join(named_by)}, which names it", fine=True)
+    notes = ("it keeps its devices until it is deleted",)
+    return Report(subject, f"{state}, and no pod uses it", notes=notes, fine=True)
 
 
 REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {

@@ -39,14 +39,15 @@ def problem(world: World, pod: Wire) -> Problem | None:
             return Problem("TemplateMissing", each)
         elif each.claim is None or (each.claim_name and each.template_name):
             return Problem("ClaimMissing", each)
-        elif each.template is not None and (over := _quota(world, each, pod)):
+        elif (over := _quota(world, each, pod)) is not None:
             return over
     return None
 
 
 def _owned(claim: Wire, pod: Wire) -> bool:
+    """Return False if the claim is seen to belong to another pod: one of this name, but another UID."""
     uid = pod["metadata"].get("uid")
-    owners = claim["metadata"].get("ownerReferences") or ()
+    owners = [each for each in claim["metadata"].get("ownerReferences") or () if each.get("kind") == "Pod"]
     return not uid or not owners or any(owner.get("uid") == uid for owner in owners)
 
 

@@ -175,7 +175,10 @@ def _nothing_published(world: World, published: Published) -> Finding:
     silent = silent_nodes(world)
     facts.some("node", (f"{name} ({kind}) publishes no devices" for name, kind in silent))
     if silent:
-        text = f"no node publishes devices of {names.DRIVER}: the driver does not run, or is not Ready, on its nodes"
+        others = f", nor do {len(silent) - 1} more" if len(silent) > 1 else ""
+        first = f"node {silent[0][0]} ({silent[0][1]}) publishes no devices"
+        text = f"no node publishes devices of {names.DRIVER}: {first}{others}"
+        facts.add("see", f"neuron-dra why node/{silent[0][0]}")
     else:
         text = f"no node publishes devices of {names.DRIVER}, and no Node has a Neuron instance type"
     return Finding("NoDevicesPublished", text, facts.done())
@@ -186,13 +189,14 @@ def silent_nodes(world: World) -> list[tuple[str, str]]:
     found = []
     for name, node in world.nodes.items():
         kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
-        if (
-            kind
-            and catalogue.lookup(kind)
-            and not any(s["spec"]["driver"] == names.DRIVER for s in world.slices_of(name))
-        ):
+        if kind and catalogue.lookup(kind) and not any(_has_devices(item["spec"]) for item in world.slices_of(name)):
             found.append((name, kind))
     return found
+
+
+def _has_devices(spec: Wire) -> bool:
+    """Return True if a slice, by its spec, has devices of this driver, or the counters of some."""
+    return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
 
 
 def _unusable(published: Published) -> Finding:

@@ -10,9 +10,10 @@ from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import events, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, names, versions, vocabulary
+from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
+from neuron_dra.simulate import pools as slice_pools
 
 
 def report(world: World, node: Wire) -> Report:
@@ -58,7 +59,13 @@ def _plugin_alive(world: World, node: Wire) -> Finding | None:
 
 def _silent(world: World, node: Wire) -> Finding | None:
     name = node["metadata"]["name"]
-    if any(item["spec"]["driver"] == names.DRIVER for item in world.slices_of(name)):
+    ours = [item["spec"] for item in world.slices_of(name) if item["spec"]["driver"] == names.DRIVER]
+    if ours and not any(spec.get("devices") or spec.get("sharedCounters") for spec in ours):
+        slices = "its slice has" if len(ours) == 1 else "its slices have"
+        return Finding("NoDevicesPublished", f"{slices} no devices: the driver found none, or is being replaced")
+    if wrong := slice_pools.disagreeing(world.slices_of(name)):
+        return Finding("PoolContradictory", wrong[0])
+    if ours:
         unusable = [
             pool for pool in world.inventory.pools(model.node(node)) if pool.driver == names.DRIVER and not pool.usable
         ]
@@ -163,9 +170,18 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
 _SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
 """Reasons for which the driver publishes nothing."""
+
+
+def _runtime(world: World, node: Wire) -> Finding | None:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    why = runtimes.why_no_cdi(str(info.get("containerRuntimeVersion") or ""))
+    return Finding("RuntimeWithoutCdi", f"its runtime {why}") if why else None
+
+
 _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
     _not_ready,
     _kubelet,
+    _runtime,
     _plugin_alive,
     _silent,
     _unhealthy,

@@ -6,24 +6,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from neuron_dra.ask.read.snapshot import Key, key_of
+from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import budgets, trials
+from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.why import contention, trials
 from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
 from neuron_dra.ask.world import resources
-from neuron_dra.ask.world.world import Holder, World, covers
+from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 
 NODES_TRIED: Final = 3
-HOLDERS_TRIED: Final = 12
 CODES: Final = {
     NODE: "NodeExcluded",
     TAINT: "DeviceTainted",
     RESERVED: "NodeReserved",
     ROOM: "ResourcesLacking",
-    HELD: "DevicesInUse",
 }
 CORDON: Final = "node.kubernetes.io/unschedulable"
 SYSTEM_TAINTS: Final = "node.kubernetes.io/"
@@ -39,19 +37,15 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Findin
 
 
 def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
+    if tuple(names) == (HELD,):
+        return contention.finding(world, pod, nodes)
     facts = Facts()
     for name in names:
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
-        facts.some("protected", _protection(world, nodes[:3]), most=2)
-    changes: list[Change] = []
-    if len(names) == 1:
-        for change in _changes(world, pod, names[0], nodes):
-            if change is not None and change.text not in [each.text for each in changes]:
-                changes.append(change)
-            if len(changes) == 3:
-                break
-    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), tuple(changes))
+        facts.some("protected", contention.protection(world, nodes[:3]), most=2)
+    changes = working(_changes(world, pod, names[0], nodes)) if world.proposes and len(names) == 1 else ()
+    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
 
 
 _LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "left", HELD: "held"}
@@ -68,10 +62,8 @@ def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked
         text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
     elif names[0] == RESERVED:
         text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
-    elif names[0] == ROOM:
-        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
     else:
-        text = f"{where} {has} too few free devices: {_who(world, nodes)}"
+        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
     return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
 
 
@@ -110,30 +102,11 @@ def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
     return words.listed((name for name, _ in found.most_common()), 2)
 
 
-def _holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
-    """Return who holds devices of a node, and which, by the holder's claim."""
-    found: dict[str, tuple[Holder, list[str]]] = {}
-    for device in _devices(world, blocked):
-        holder = world.holders.get(device.id)
-        if holder is not None:
-            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
-    return found
-
-
-def _who(world: World, nodes: Sequence[Blocked]) -> str:
-    found: Counter[str] = Counter()
-    for each in nodes:
-        for holder, devices in _holders(world, each).values():
-            found[str(holder)] += len(devices)
-    return words.listed((f"{who} holds {number}" for who, number in found.most_common()), 2)
-
-
 def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
     """Return what is in the way on one node."""
     node = blocked.name
     if name == HELD:
-        held = sorted(_holders(world, blocked).values(), key=lambda each: -len(each[1]))
-        return f"node {node}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
+        return contention.detail(world, blocked)
     if name == TAINT:
         marked = [device.id.device for device in _devices(world, blocked) if device.taints]
         return f"node {node}: {words.devices(marked)}"
@@ -162,9 +135,6 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
         yield from trials.fewer(world, pod)
     if name == RESERVED:
         yield from _workload_templates(world, pod, nodes)
-    if name == HELD:
-        yield from _without_holder(world, pod, nodes)
-        yield from trials.fewer(world, pod)
 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
@@ -222,60 +192,3 @@ def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> It
             yield trials.attempt(
                 world, pod, f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}", [changed]
             )
-
-
-def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
-    """Try to end one of the pods that hold devices, those with the fewest devices first."""
-    found: list[tuple[int, Holder]] = []
-    for each in nodes:
-        found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
-    unique = {holder.key: (number, holder) for number, holder in found}
-    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    may = [holder for _, holder in ranked if len(holder.pods) == 1 and not _protected(world, holder)]
-    for holder in may[:HOLDERS_TRIED]:
-        yield end(world, pod, holder)
-
-
-def _protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
-    """Yield which pods on the nodes may not be evicted."""
-    for each in nodes:
-        for holder, _ in _holders(world, each).values():
-            if text := _protected(world, holder):
-                yield f"pod {holder}: {text}"
-
-
-def _protected(world: World, holder: Holder) -> str:
-    """Return why the one pod of a claim may not be evicted; empty if it may."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-    return budgets.objection(world.snapshot, pod) if pod is not None else ""
-
-
-def end(world: World, pod: Wire, holder: Holder) -> Change | None:
-    """Try to end the one pod of a claim; the change names the node that it could move to, if there is one."""
-    gone = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
-    left: list[Wire] = []
-    removed: list[Key] = [("ResourceClaim", holder.namespace, holder.claim["metadata"]["name"])]
-    if gone is not None:
-        left, removed = released(world, gone)
-    change = trials.attempt(world, pod, f"end pod {holder}", left, removed)
-    if change is None or gone is None:
-        return change
-    node = trials.moves_to(world, pod, gone, change)
-    return change if not node else trials.named(change, f"move pod {holder} to node {node}, where it fits")
-
-
-def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
-    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
-    left: list[Wire] = []
-    removed: list[Key] = [key_of(pod)]
-    for each in world.claims_of(pod):
-        if (
-            each.exists
-            and each.claim is not None
-            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
-        ):
-            if each.template_name:
-                removed.append(key_of(each.claim))
-            else:
-                left.append({**each.claim, "status": {}})
-    return left, removed

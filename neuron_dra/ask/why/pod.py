@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
-from neuron_dra.ask.why import blockers, creating, impossible, obstacles, starting, trials
-from neuron_dra.ask.world import demand, events
+from neuron_dra.ask.why import blockers, bound, creating, gates, impossible, obstacles, starting, trials
+from neuron_dra.ask.why.blockers import Blocked
+from neuron_dra.ask.world import demand, events, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import nodes
+from neuron_dra.simulate import nodes, pools
 from neuron_dra.simulate.scheduler import Placement
 
 _TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceeded", re.IGNORECASE)
@@ -28,14 +32,19 @@ def report(world: World, pod: Wire) -> Report:
     if (failure := starting.failed(pod)) is not None:
         return Report(subject, "has failed", (failure,))
     if meta.get("deletionTimestamp"):
-        return Report(subject, "is being deleted", (_deleted(pod),))
+        return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(pod),))
     if pod["spec"].get("nodeName"):
+        if (without := bound.no_injection(world, pod)) is not None and phase == "Running":
+            return Report(subject, f"runs on node {pod['spec']['nodeName']} without its devices", (without,))
         found = starting.findings(world, pod)
+        unusable = None if phase == "Running" else bound.unusable_claim(world, pod)
+        if unusable is not None:
+            found = [unusable, *(each for each in found if each.code != "KubeletRejects")]
         if not found and (is_ready(pod) or phase == "Running"):
             return Report(subject, f"runs on node {pod['spec']['nodeName']}", fine=True)
         found = found or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {pod['spec']['nodeName']}", tuple(found))
-    return Report(subject, "waits for a node", tuple(waiting(world, pod)), _not_modelled(pod))
+    return Report(subject, "waits for a node", tuple(waiting(world, pod)), (*_groups(world, pod), *_not_modelled(pod)))
 
 
 def _deleted(pod: Wire) -> Finding:
@@ -57,9 +66,8 @@ def _unknown_start(world: World, pod: Wire) -> Finding:
 
 def waiting(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod has no node."""
-    gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
-    if gates:
-        return [Finding("SchedulingGate", f"scheduling gates keep it from the scheduler: {', '.join(gates)}")]
+    if pod["spec"].get("schedulingGates"):
+        return [gates.finding(world, pod)]
     if (problem := creating.problem(world, pod)) is not None:
         return [_claims(world, pod, problem)]
     if limits := _plugin_limits(world, pod):
@@ -94,7 +102,23 @@ def _nowhere(world: World, pod: Wire) -> list[Finding]:
             at = sorted({each["pool"] for each in results})
             text = f"its claim {name} is allocated on {', '.join(at)}, where the pod cannot run"
             return [Finding("AllocatedElsewhere", text)]
-    return obstacles.findings(world, pod, blocked) if blocked else impossible.findings(world, pod)
+    if not blocked:
+        return impossible.findings(world, pod)
+    found = obstacles.findings(world, pod, blocked)
+    return [_on_one_node(allocated, blocked, found[0]), *found[1:]] if found else []
+
+
+def _on_one_node(
+    allocated: Sequence[tuple[Wire, Wire | None]], blocked: Sequence[Blocked], finding: Finding
+) -> Finding:
+    """Return the finding in words that name the claim that keeps the pod on one node, if one does."""
+    tied = [claim["metadata"]["name"] for claim, found in allocated if (found or {}).get("nodeSelector")]
+    if not tied or len(blocked) != 1:
+        return finding
+    text = finding.text.replace(f"node {blocked[0].name} has the devices, and too little", "which has too little", 1)
+    joint = ", " if text != finding.text else ": "
+    whole = f"its claim {tied[0]} has devices of node {blocked[0].name} alone{joint}{text}"
+    return replace(finding, text=whole)
 
 
 def _claims(world: World, pod: Wire, problem: creating.Problem) -> Finding:
@@ -178,6 +202,12 @@ def _plugin_limits(world: World, pod: Wire) -> Finding | None:
     for name in demand.limits(pod):
         if name in demand.PLUGIN_LIMITS and not demand.class_of(world.snapshot, name):
             offered = [n for n in world.nodes.values() if _offers(n, name)]
+            down = [n["metadata"]["name"] for n in world.nodes.values() if _had(n, name)]
+            if not offered and down:
+                text = f"it requests {name}, and the Neuron device plugin of node {down[0]} does not run"
+                others = f"; nor on {words.count(len(down) - 1, 'more node')}" if len(down) > 1 else ""
+                facts = (("to check", "its DaemonSet; or rewrite the manifest: neuron-dra migrate FILE"),)
+                return Finding("DevicePluginDown", text + others, facts)
             if not offered:
                 return Finding(
                     "DevicePluginLimits",
@@ -185,6 +215,11 @@ def _plugin_limits(world: World, pod: Wire) -> Finding | None:
                     (("rewrite", "neuron-dra migrate FILE"),),
                 )
     return None
+
+
+def _had(node: Wire, resource: str) -> bool:
+    """Return True if a device plugin offered a resource: when it ends, the kubelet leaves 0 of it behind."""
+    return resource in ((node.get("status") or {}).get("allocatable") or {}) and not _offers(node, resource)
 
 
 def _offers(node: Wire, resource: str) -> bool:
@@ -222,11 +257,35 @@ def _fits(world: World, pod: Wire, outcome: Placement) -> Finding:
             "Unknown", "unknown: the scheduler has not handled it yet, and in a simulation it fits", simulated
         )
     facts = (("scheduler", said), *simulated)
+    if known := _known_fault(world, pod, said):
+        return Finding(known[0], known[1], facts)
     if _OF_DEVICES.search(said):
         return Finding(
             "Unknown", "unknown: the scheduler could not allocate its claims, and in a simulation it fits", facts
         )
     return Finding("SchedulerSays", f"not because of its devices; the scheduler's reason: {said}", facts)
+
+
+def _known_fault(world: World, pod: Wire, said: str) -> tuple[str, str] | None:
+    """Return code and text of a cause that the scheduler's words show, though the pod fits in a simulation."""
+    if "is in the process of being allocated" in said and users.group_of(pod):
+        text = "a known fault of the scheduler: pods of a PodGroup that share a new claim keep it from each other"
+        return "GangSharesClaim", f"{text} (kubernetes/kubernetes#137617)"
+    disagreeing = pools.disagreeing(world.snapshot.all("ResourceSlice"))
+    if disagreeing and ("resourceSliceCount" in said or "invalid resource pools" in said or _OF_DEVICES.search(said)):
+        return "PoolContradictory", disagreeing[0]
+    return None
+
+
+def _groups(world: World, pod: Wire) -> tuple[str, ...]:
+    """Return a note for each claim of the pod that is for a PodGroup."""
+    found = []
+    for each in world.claims_of(pod):
+        groups = users.groups(each.claim) if each.claim is not None else ()
+        if groups and each.claim is not None:
+            pods_of = ", ".join(users.pods(world.snapshot, each.claim))
+            found.append(f"the claim {each.claim['metadata']['name']} is for PodGroup {groups[0]} (pods {pods_of})")
+    return tuple(found)
 
 
 def _not_modelled(pod: Wire) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from neuron_dra.ask.read.snapshot import is_ready
 from neuron_dra.ask.render.findings import Facts, Finding
 from neuron_dra.ask.why import refusals
 from neuron_dra.ask.world import events
@@ -16,11 +17,12 @@ PREPARE: Final = "FailedPrepareDynamicResources"
 _UNREGISTERED: Final = re.compile(
     r"DRA driver (\S+) is not registered|driver name (\S+) not found|plugin name (\S+) not found"
 )
-_NO_FILE: Final = re.compile(r'stat CDI host device \\?"(/dev/neuron\d+)\\?": no such file')
-_RUNTIME: Final = (
-    ("unresolvable CDI devices", "the node's runtime does not read /var/run/cdi", "let the runtime read /var/run/cdi"),
-    ("/dev/neuron", "CDI is off in the node's runtime", "turn on CDI: containerd 1.7 needs enable_cdi = true"),
+_NO_FILE: Final = re.compile(r'(/dev/neuron\d+)\\?"?: no such file')
+_NO_CDI_DEVICE: Final = "unresolvable CDI devices"
+_OF_THE_KUBELET: Final = re.compile(
+    r"is not allowed to use ResourceClaim|ResourceClaim not created yet|fetch ResourceClaim|ResourceClaim \S+: "
 )
+"""The kubelet's own words in a message about preparing: the driver has not seen the claim."""
 _FINE: Final = ("ContainerCreating", "PodInitializing")
 
 
@@ -28,11 +30,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
     newest = events.about(world, "Pod", pod)[:20]
-    found = [each for event in newest if (each := _from_event(event, node))]
+    found = [each for event in newest if (each := _from_event(world, event, node))]
     configured = _configuration(world, pod)
     if configured and not any(each.code == "DriverRejects" for each in found):
         found.insert(0, configured)
-    found += _containers(pod)
+    found += _containers(world, pod)
     if not found and node not in world.nodes and world.nodes:
         found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
     unready = next(
@@ -50,7 +52,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     return list({each.code: each for each in reversed(found)}.values())[::-1]
 
 
-def _from_event(event: Wire, node: str) -> Finding | None:
+def _from_event(world: World, event: Wire, node: str) -> Finding | None:
     message = str(event.get("message") or "")
     if event.get("reason") == PREPARE:
         unregistered = _UNREGISTERED.search(message)
@@ -62,15 +64,18 @@ def _from_event(event: Wire, node: str) -> Finding | None:
                 "its pod there does not run, or is not Ready",
                 (("event", message),),
             )
+        if _OF_THE_KUBELET.search(message):
+            text = message.removeprefix("Failed to prepare dynamic resources:").strip()
+            return Finding("KubeletRejects", f"the kubelet of node {node} rejects it: {text}", (("event", message),))
         return Finding("DriverRejects", _driver_words(message), (("event", message),))
     if event.get("type") == "Normal":
         return None
     if event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
-        return _runtime(message, node, "event")
+        return _runtime(world, message, node, "event")
     return None
 
 
-def _runtime(message: str, node: str, source: str) -> Finding | None:
+def _runtime(world: World, message: str, node: str, source: str) -> Finding | None:
     """Return why the container runtime rejects a container, if its message shows it."""
     facts = ((source, message),)
     if missing := _NO_FILE.search(message):
@@ -78,10 +83,27 @@ def _runtime(message: str, node: str, source: str) -> Finding | None:
             f"{missing[1]} is missing on node {node}: check udev and the kernel log there; or delete the pod so that "
         )
         return Finding("DeviceFileMissing", f"{text}it gets another device", facts)
-    for sign, cause, remedy in _RUNTIME:
-        if sign in message:
-            return Finding("RuntimeRejects", f"{cause}, on node {node}: {remedy}", facts)
-    return None
+    if _NO_CDI_DEVICE not in message:
+        return None
+    if _injects(world, node):
+        text = f"the CDI file of its claim is missing on node {node}: the driver there writes it again while it runs"
+        return Finding("CdiFileMissing", text, facts)
+    text = (
+        f"the runtime of node {node} finds no CDI devices of its claim: their file in /var/run/cdi is missing, or the "
+        "runtime does not read this folder (containerd 1.7 needs enable_cdi = true)"
+    )
+    return Finding("RuntimeRejects", text, facts)
+
+
+def _injects(world: World, node: str) -> bool:
+    """Return True if a pod that runs on the node has devices of this driver: its runtime reads the CDI files."""
+    here = {each.key: each for device, each in world.holders.items() if device.pool == node}
+    for holder in here.values():
+        for name in holder.pods:
+            pod = world.snapshot.get("Pod", name, holder.namespace)
+            if pod is not None and is_ready(pod):
+                return True
+    return False
 
 
 def _driver_words(message: str) -> str:
@@ -101,14 +123,14 @@ def _configuration(world: World, pod: Wire) -> Finding | None:
     return None
 
 
-def _containers(pod: Wire) -> Sequence[Finding]:
+def _containers(world: World, pod: Wire) -> Sequence[Finding]:
     status = pod.get("status") or {}
     found = []
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _FINE:
             message = str(waiting.get("message") or "")
-            runtime = _runtime(message, pod["spec"]["nodeName"], "container")
+            runtime = _runtime(world, message, pod["spec"]["nodeName"], "container")
             if runtime is not None:
                 found.append(runtime)
             else:

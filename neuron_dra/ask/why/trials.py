@@ -129,6 +129,23 @@ def moves_to(world: World, pod: Wire, gone: Wire, change: Change) -> str:
     return second.node if isinstance(second, Placement) else ""
 
 
+def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
+    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
+    left: list[Wire] = []
+    removed: list[Key] = [key_of(pod)]
+    for each in world.claims_of(pod):
+        if (
+            each.exists
+            and each.claim is not None
+            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
+        ):
+            if each.template_name:
+                removed.append(key_of(each.claim))
+            else:
+                left.append({**each.claim, "status": {}})
+    return left, removed
+
+
 def unplaced(pod: Wire) -> Wire:
     """Return a pod as it would be created again."""
     return {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}, "status": {}}

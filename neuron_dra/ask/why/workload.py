@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
-from neuron_dra.ask.why import budgets, obstacles, trials
+from neuron_dra.ask.why import budgets, trials
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import Holder, World
@@ -77,12 +77,12 @@ def _emptied(world: World, workload: Wire, item: Wire) -> Change | None:
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
     if pod is None or budgets.objection(world.snapshot, pod):
         return None
-    released, removed = obstacles.released(world, pod)
+    released, removed = trials.released(world, pod)
     elsewhere = world.after(released, [*removed, *(("Node", "", name) for name in names)])
     outcome = elsewhere.after([again := trials.unplaced(pod)]).place(again)
     if not isinstance(outcome, Placement):
         return None
-    text = f"move pod {holder} to node {outcome.node}, where it fits"
-    return Change(
-        text, f"then no claim holds a device of UltraServer {item['metadata']['name']}", tuple(released), tuple(removed)
-    )
+    text = f"kubectl delete pod {holder.pods[0]} -n {holder.namespace}"
+    after = f"then no claim holds a device of UltraServer {item['metadata']['name']}"
+    fits = f"; created again, {holder} fits on node {outcome.node}"
+    return Change(text, after + fits, tuple(released), tuple(removed))

@@ -86,6 +86,12 @@ def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
     return sorted((each for each in found if each is not None), key=lambda each: natural(each.name))
 
 
+def view(world: World, name: str) -> NodeView | None:
+    """Return a node by its name; None if it has no Neuron devices."""
+    node = world.nodes.get(name)
+    return None if node is None else _node(world, name, node)
+
+
 def natural(text: str) -> list[tuple[int, int | str]]:
     """Return a key that sorts numbers in names by value."""
     parts: list[str] = []

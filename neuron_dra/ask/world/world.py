@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
-from neuron_dra.ask.world import demand
+from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.core import ultraserver, versions
@@ -25,10 +25,11 @@ from neuron_dra.simulate.semantics import Semantics
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device: a claim, and the pods that use it (empty: none does)."""
+    """Who holds a device: a claim, the pods that use it (empty: none does), and the PodGroups that it is for."""
 
     claim: Wire
     pods: tuple[str, ...]
+    groups: tuple[str, ...] = ()
 
     @property
     def namespace(self) -> str:
@@ -41,6 +42,8 @@ class Holder:
         return f"{self.namespace}/{self.claim['metadata']['name']}"
 
     def __str__(self) -> str:
+        if self.groups:
+            return f"PodGroup {self.namespace}/{self.groups[0]}"
         if not self.pods:
             return f"claim {self.key}"
         more = f" and {len(self.pods) - 1} more pods" if len(self.pods) > 1 else ""
@@ -141,8 +144,7 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                users = (claim.get("status") or {}).get("reservedFor") or ()
-                holder = Holder(claim, tuple(user["name"] for user in users if user.get("resource") == "pods"))
+                holder = Holder(claim, users.pods(self.snapshot, claim), users.groups(claim))
                 found.update(dict.fromkeys(devices, holder))
         return found
 
@@ -317,8 +319,12 @@ def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
 
 
 def covers(rule: Wire, spec: Wire, device: str) -> bool:
-    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec."""
-    wanted = rule.get("deviceSelector") or {}
+    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec.
+
+    An empty selector selects all devices; without one, a rule selects none.
+    """
+    wanted = rule.get("deviceSelector")
+    if wanted is None:
+        return False
     have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
-    named = {key: value for key, value in wanted.items() if value and key in have}
-    return bool(named) and all(have[key] == value for key, value in named.items())
+    return all(have[key] == value for key, value in wanted.items() if value and key in have)
