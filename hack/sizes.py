@@ -12,7 +12,13 @@ from hack import density
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("neuron_dra", "controller")
-PACKED = ("controller/plan", "neuron_dra/ask/why", "neuron_dra/ask/status", "neuron_dra/ask/world", "neuron_dra/ask/read")
+PACKED = (
+    "controller/plan",
+    "neuron_dra/ask/why",
+    "neuron_dra/ask/status",
+    "neuron_dra/ask/world",
+    "neuron_dra/ask/read",
+)
 """Rooms whose dense statements are not unpacked yet."""
 OTHERS = ("hack", "tests/support")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
