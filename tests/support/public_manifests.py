@@ -174,7 +174,7 @@ def _nodes(manifest: Manifest, folder: Path) -> list[str]:
 
 def _simulated(manifest: Manifest, file: Path, nodes: list[str], version: str) -> tuple[bool, str]:
     """Return if every pod runs and gets what it requests, or else the first reason."""
-    code, out, err = _command("simulate", str(file), *nodes, "--kubernetes-version", version, "-o", "json")
+    code, out, err = _command("simulate", str(file), *nodes, "--kubernetes", version, "-o", "json")
     if code == 2:
         return False, err.strip().removeprefix("neuron-dra: ")
     pods = json.loads(out)

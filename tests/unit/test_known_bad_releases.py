@@ -122,7 +122,7 @@ def test_simulate_imagines_no_sets_on_a_release_without_them(
 ) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("aws.amazon.com/neuron: 4", f"{LIMIT}: 1").replace("trn1.32xlarge", "inf2.48xlarge"))
-    words = ["simulate", str(path), "--fleet", "1 x inf2.48xlarge", "--kubernetes-version", version]
+    words = ["simulate", str(path), "--fleet", "1 x inf2.48xlarge", "--kubernetes", version]
     assert cli.main(words) == (0 if runs else 1)
     assert ("nodes publish no connected sets" in capsys.readouterr().out) is not runs
 

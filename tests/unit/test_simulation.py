@@ -162,7 +162,7 @@ def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: p
     assert cli.main(["migrate", "--in-place", str(file)]) == 0
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
     assert (code, "neuron-set-4-0" in out) == (0, True), out
-    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes-version", "1.34")
+    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes", "1.34")
     assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
 
 

@@ -15,10 +15,6 @@ from tests.support.questions import ask, snapshot
 CONNECTED = "deviceclass.resource.kubernetes.io/connected-4.neuron.aws.com"
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def kubelets(items: list[Obj], version: str) -> list[Obj]:
     for node in all_of(items, "Node"):
         node["status"]["nodeInfo"] = {"kubeletVersion": version}
@@ -34,13 +30,11 @@ def unhealthy() -> list[Obj]:
     return reported.asks(items, 4)
 
 
-@mend("what slices prove of the API server counts")
 def test_taints_count_though_kubelets_are_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, unhealthy()))
     assert "2 nodes have too few untainted devices: neuron.aws.com/unhealthy=hbm" in found.first, found.out
 
 
-@mend("one flag for the version, for why too")
 def test_flag_chooses_the_allocator_of_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = snapshot(tmp_path, unhealthy())
     found = ask(capsys, "why", "pod/p", "--snapshot", file, "--kubernetes", "1.37")
@@ -49,18 +43,13 @@ def test_flag_chooses_the_allocator_of_why(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "validate",
-        "migrate",
-        *(pytest.param(each, marks=mend("one flag for the version")) for each in ("why", "simulate", "status")),
-    ],
+    ["validate", "migrate", "why", "simulate", "status"],
 )
 def test_version_has_one_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, command, "--help")
     assert ("--kubernetes VERSION" in found.text, "--kubernetes-version" in found.text) == (True, False)
 
 
-@mend("a file without a version says so")
 def test_file_without_a_version_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = kubelets(reported.full(), "v1.35.3")
     found = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, items))
@@ -74,7 +63,6 @@ def test_newest_kubelet_proves_the_api_server(tmp_path: Path, capsys: pytest.Cap
     assert "version of the API server is unknown" not in found.text
 
 
-@mend("a kubelet admits a resource's name, or does not")
 def test_old_kubelet_rejects_the_name_of_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The scheduler of 1.37 places the pod; the kubelet of 1.35 knows no such resource."""
     items = [*reported.sets("connected-4", kubelet="v1.35.3"), reported.limits(CONNECTED)]
@@ -83,7 +71,6 @@ def test_old_kubelet_rejects_the_name_of_a_size(tmp_path: Path, capsys: pytest.C
     assert "1.36" in found.first
 
 
-@mend("a kubelet admits a resource's name, or does not")
 def test_simulation_runs_no_pod_on_a_kubelet_that_rejects_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

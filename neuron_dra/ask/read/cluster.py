@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
@@ -29,9 +32,12 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "ResourceQuota": requests.RESOURCE_QUOTAS,
     "PodDisruptionBudget": requests.DISRUPTION_BUDGETS,
     "Event": requests.EVENTS,
+    "Workload": requests.KUEUE_WORKLOADS,
 }
-OLDER: Final = {"DeviceTaintRule": ("v1beta2", "v1alpha3")}
+OLDER: Final = {"DeviceTaintRule": ("v1beta2", "v1alpha3"), "Workload": ("v1beta1",)}
 """Versions of a kind that older API servers have in place of the one in RESOURCES."""
+OPTIONAL: Final = ("Workload",)
+"""Kinds of other projects: that they cannot be read is said only where an answer needs them."""
 
 
 def connection(kubeconfig: str, context: str) -> KubeConfig:
@@ -80,9 +86,22 @@ async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
         found = await asyncio.gather(*kinds)
-    if all(kind in left_out for kind in RESOURCES):
+        version = await _version(client)
+    for kind in OPTIONAL:
+        left_out.pop(kind, None)
+    if all(kind in left_out for kind in RESOURCES if kind not in OPTIONAL):
         raise SettingsError(f"nothing can be read from {kube.url}: {next(iter(left_out.values()))}")
-    return snapshot.build([item for items in found for item in items], left_out, damaged)
+    built = snapshot.build([item for items in found for item in items], left_out, damaged)
+    return dataclasses.replace(built, version=version)
+
+
+async def _version(client: KubeClient) -> str:
+    """Return the version of the API server; empty if it cannot be read, which answers then say."""
+    try:
+        found = msgspec.json.decode(await client.request("GET", "/version"), type=dict[str, Any])
+    except (NeuronDraError, msgspec.DecodeError):
+        return ""
+    return str(found.get("gitVersion") or "")
 
 
 async def _kind(

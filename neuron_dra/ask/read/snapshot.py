@@ -151,12 +151,14 @@ class Snapshot:
     """Objects by key, in the order in which they were read.
 
     `left_out` are kinds that could not be read, or not in every namespace, and why. `damaged` are single objects.
+    `version` is that of the API server, empty if it is unknown.
     """
 
     objects: Mapping[Key, Wire]
     left_out: Mapping[str, str] = field(default_factory=dict)
     by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
     damaged: Sequence[Damaged] = ()
+    version: str = ""
 
     def all(self, kind: str) -> Sequence[Wire]:
         """Return the objects of a kind."""

@@ -37,7 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
     group.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
+    add_version(group, "of the API server, for a file that does not have it (default: what the objects prove)")
     group.add_argument("-n", "--namespace", metavar="NAME", default="", help="namespace (default: the context's)")
+
+
+def add_version(parser: argparse._ActionsContainer, text: str) -> None:
+    """Add --kubernetes, the one flag for a version of Kubernetes."""
+    parser.add_argument("--kubernetes", type=_version, metavar="VERSION", help=text)
+    parser.add_argument("--kubernetes-version", type=_version, dest="kubernetes", help=argparse.SUPPRESS)
+
+
+def _version(text: str) -> str:
+    """Return the text of a version of which the driver supports the first two numbers."""
+    from neuron_dra.core import versions
+
+    found = versions.parse(text)
+    if found is None or not versions.OLDEST <= found <= versions.NEWEST:
+        known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+        raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
+    return text
 
 
 def add_selector(parser: argparse.ArgumentParser, of: str = "the nodes") -> None:
@@ -99,7 +117,7 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
         for flag in ("kubeconfig", "context"):
             if getattr(args, flag):
                 raise SettingsError(f"--{flag} and --snapshot: give one of them")
-        return lambda: (from_file(args.snapshot)[0], args.namespace or "default")
+        return lambda: (_given(from_file(args.snapshot)[0], args), args.namespace or "default")
     import asyncio
 
     from neuron_dra.ask.read import cluster
@@ -114,9 +132,14 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
         found = cluster.read(kube, namespace, runner.run)
         for kind, why in found.left_out.items():
             sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
-        return found, namespace
+        return _given(found, args), namespace
 
     return read
+
+
+def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
+    """Return the snapshot with the version of the flag, if there is one."""
+    return dataclasses.replace(found, version=args.kubernetes) if args.kubernetes else found
 
 
 def from_file(name: str) -> tuple[Snapshot, list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.simulate.simulation import Outcome
+    from neuron_dra.simulate.semantics import Semantics
 
 EXAMPLES = """\
 examples:
@@ -48,23 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fleet", default="", metavar="FILE", help="a fleet's file, or its text, in place of a cluster"
     )
-    text = "the scheduler's version, such as 1.34 (default: that of the newest kubelet, else the newest)"
-    parser.add_argument("--kubernetes-version", type=_version, default=None, metavar="VERSION", help=text)
     parser.add_argument(
         "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: a line for every pod"
     )
     source.add_arguments(parser)
-
-
-def _version(text: str) -> str:
-    """Return the text of a version of which the driver supports the first two numbers."""
-    from neuron_dra.core import versions
-
-    found = versions.parse(text)
-    if found is None or not versions.OLDEST <= found <= versions.NEWEST:
-        known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
-        raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
-    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.simulate import simulation
-    from neuron_dra.ask.world import unseen
-    from neuron_dra.ask.world.world import World, version
-    from neuron_dra.core import versions
-    from neuron_dra.simulate import semantics
+    from neuron_dra.ask.world import server, unseen
+    from neuron_dra.ask.world.world import World
 
     names = source.files(args)
     files = [item for name in names for item in object_files.read(name, "FILE")]
@@ -88,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
     pods = [made.objects[key_of(pod)] for pod in wanted.pods]
-    rules = semantics.of(versions.parse(args.kubernetes_version or "") or version(snapshot))
+    rules = _rules(args, snapshot)
     world = World(snapshot.changed([*made.objects.values()]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
@@ -102,11 +89,24 @@ def run(args: argparse.Namespace) -> int:
         notes = [
             *wanted.notes,
             *filter(None, [unseen.note(snapshot)]),
-            *([OLD_NOTE] if rules is semantics.OLD else _faults(args)),
+            *([OLD_NOTE] if rules.permutations else _faults(args)),
+            *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
             "among nodes that serve a pod equally well, the scheduler may choose another one",
         ]
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
     return 0 if all(each.runs for each in outcomes) else 1
+
+
+def _rules(args: argparse.Namespace, snapshot: Snapshot) -> Semantics:
+    """Return the semantics of the scheduler, with the cost of its search; a fleet has the newest one."""
+    from neuron_dra.ask.world import server
+    from neuron_dra.core import versions
+    from neuron_dra.simulate import semantics
+
+    if args.fleet:
+        return semantics.of(versions.parse(args.kubernetes or ""))
+    found = semantics.of(server.version(snapshot))
+    return dataclasses.replace(found, taints=server.rules(snapshot).taints)
 
 
 def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
@@ -136,7 +136,7 @@ def _faults(args: argparse.Namespace) -> list[str]:
     """Return why nodes publish no connected sets on the version that was given; nothing if they do, or if none was."""
     from neuron_dra.core import releases
 
-    why = releases.why_no_sets_on(args.kubernetes_version) if args.kubernetes_version else ""
+    why = releases.why_no_sets_on(args.kubernetes) if args.kubernetes else ""
     return [f"nodes publish no connected sets: {why}"] if why else []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.why import creating, trials
+from neuron_dra.ask.why import bound, creating, trials
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
@@ -125,6 +125,8 @@ class Simulation:
         return Outcome(pod, None, found[0])
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> Outcome:
+        if refused := bound.rejected_name(world, pod, placement.node):
+            return Outcome(pod, None, Finding("KubeletRejectsName", refused))
         placed = trials.placed_objects(world, pod, placement)
         self._waiting += placed
         claims = [item for item in placed if item["kind"] == "ResourceClaim"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from neuron_dra.ask.read import source
-from neuron_dra.errors import SettingsError
 
 EXAMPLES = """\
 examples:
@@ -28,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     source.add_files(parser)
-    parser.add_argument(
-        "--kubernetes", default="", metavar="VERSION", help="of the cluster (default: any from 1.34 on)"
-    )
+    source.add_version(parser, "of the cluster (default: any from 1.34 on)")
     parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
 
 
@@ -40,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests, snapshot
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.validate import rules
-    from neuron_dra.core import releases
+    from neuron_dra.core import releases, versions
 
-    version = _version(args.kubernetes)
+    version = versions.parse(args.kubernetes or "")
     why_no_sets = releases.why_no_sets_on(args.kubernetes) if version else ""
     problems = []
     read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
@@ -70,12 +66,3 @@ def run(args: argparse.Namespace) -> int:
             word = "warning: " if each.warning else ""
             terminal.write(terminal.wrapped(f"{name}: {each.where}: {word}{each.text}", rest="  "))
     return 1 if any(not each.warning for _, each in problems) else 0
-
-
-def _version(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    found = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
-    if found is None:
-        raise SettingsError(f"--kubernetes {text}: write major and minor, such as 1.36")
-    return int(found[1]), int(found[2])

@@ -12,7 +12,7 @@ from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.why import workload as why_workload
-from neuron_dra.ask.world import unseen, users
+from neuron_dra.ask.world import server, unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -88,4 +88,6 @@ def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
         text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
         findings = (Finding("Unknown", text),)
     notes = (text,) if (text := unseen.note(snapshot)) else ()
+    if kind in ("Pod", "ResourceClaim") and not found.fine and (text := server.unknown(snapshot)):
+        notes += (text,)
     return replace(found, findings=findings, notes=(*found.notes, *notes), fine=found.fine and not hidden)

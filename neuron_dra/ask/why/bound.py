@@ -6,7 +6,7 @@ from typing import Final
 
 from neuron_dra.ask.render.findings import Change, Finding
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import events, users
+from neuron_dra.ask.world import events, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, runtimes, versions
@@ -62,8 +62,7 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     if not absent or not pod["spec"].get("nodeName") or "ResourceClaim" in world.snapshot.left_out:
         return None
     node = pod["spec"]["nodeName"]
-    info = ((world.nodes.get(node) or {}).get("status") or {}).get("nodeInfo") or {}
-    kubelet = str(info.get("kubeletVersion") or "")
+    kubelet = server.kubelet(world.nodes.get(node) or {})
     posted = events.about(world, "Pod", pod)
     said = [event for event in posted if "ResourceClaim not created yet" in str(event.get("message"))]
     facts = tuple(("event", str(event.get("message"))) for event in said[:1])
@@ -95,8 +94,7 @@ def no_injection(world: World, pod: Wire) -> Finding | None:
 
 def rejected_name(world: World, pod: Wire, node: str) -> str:
     """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
-    info = ((world.nodes.get(node) or {}).get("status") or {}).get("nodeInfo") or {}
-    kubelet = str(info.get("kubeletVersion") or "")
+    kubelet = server.kubelet(world.nodes.get(node) or {})
     parsed = versions.parse(kubelet)
     if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
         return ""

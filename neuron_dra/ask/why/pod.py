@@ -30,7 +30,9 @@ def report(world: World, pod: Wire) -> Report:
     if phase == "Succeeded":
         return Report(subject, "has ended, with success", fine=True)
     if (failure := starting.failed(pod)) is not None:
-        return Report(subject, "has failed", (failure,))
+        refused = bound.rejected_name(world, pod, pod["spec"].get("nodeName") or "")
+        facts = (("status", failure.text),)
+        return Report(subject, "has failed", (Finding("KubeletRejectsName", refused, facts) if refused else failure,))
     if meta.get("deletionTimestamp"):
         return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(pod),))
     if pod["spec"].get("nodeName"):
@@ -78,6 +80,8 @@ def waiting(world: World, pod: Wire) -> list[Finding]:
     if isinstance(outcome, Placement):
         if rejected := trials.refused(world, outcome):
             return [Finding("DriverRejects", f"the driver would reject the claim: {rejected}")]
+        if refused := bound.rejected_name(world, pod, outcome.node):
+            return [Finding("KubeletRejectsName", refused)]
         return [_not_created(world, pod) or _fits(world, pod, outcome)]
     if outcome.error:
         return [impossible.selector_error(world, pod) or Finding("RequestError", outcome.message)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
-from neuron_dra.ask.world import demand, users
+from neuron_dra.ask.world import demand, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
-from neuron_dra.core import ultraserver, versions
+from neuron_dra.core import ultraserver
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import allocator, model, nodes, scheduler, semantics
+from neuron_dra.simulate import allocator, model, nodes, scheduler
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory, Pool
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
@@ -50,26 +49,17 @@ class Holder:
         return f"{self.namespace}/{self.pods[0]}{more}"
 
 
-def version(snapshot: Snapshot) -> tuple[int, int] | None:
-    """Return the version of the newest kubelet, which is at most that of the scheduler; None if none is known."""
-    found = {
-        str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
-        for node in snapshot.all("Node")
-    }
-    return max((parsed for text in found if (parsed := versions.parse(text)) is not None), default=None)
-
-
 class World:
     """Everything that is derived from a snapshot, computed once.
 
     With `proposes` False, causes are found and no changes are tried. `rules` are those of the scheduler; by default
-    those of the newest kubelet's version, without the cost of its search.
+    those of the API server's version, without the cost of its search.
     """
 
     def __init__(self, snapshot: Snapshot, *, proposes: bool = True, rules: Semantics | None = None) -> None:
         self.snapshot = snapshot
         self.proposes = proposes
-        self.rules = rules or dataclasses.replace(semantics.of(version(snapshot)), permutations=False)
+        self.rules = rules or server.rules(snapshot)
         self.memo = Selectors()
         self._inventory: Inventory | None = None
         self._likeness: Likeness | None = None
