@@ -73,6 +73,7 @@ NODES: Final = {
     "NotNeuron": "the node's instance type has no Neuron devices",
     "PoolContradictory": "slices of a pool disagree on their number, so the scheduler uses none of its devices",
     "PoolIncomplete": "slices of a pool are missing, or it is not valid",
+    "UltraServerFault": "an UltraServer lacks a node, or links of it are down, or its condition Degraded is True",
     "Tainted": "the node has taints that pods must tolerate",
 }
 """Why pods get no Neuron devices on a node."""

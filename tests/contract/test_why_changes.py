@@ -123,7 +123,7 @@ def create(api: EmbeddedApi, items: Sequence[Obj]) -> None:
         (faults.class_renamed, "ClassMissing"),
         (faults.cordoned, "NodeExcluded"),
         (faults.node_selector, "NodeExcluded"),
-        (full, "DevicesInUse"),
+        (full, "Fragmented"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

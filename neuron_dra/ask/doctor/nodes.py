@@ -12,12 +12,13 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world import faults, fleet, unseen
+from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, slices
 from neuron_dra.core.wire import Wire
 
-_NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron")
+_NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron", "UltraServerFault")
 """States of a node in which nothing is wrong with the installation."""
 _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
@@ -28,6 +29,8 @@ _TO_DO: Final[Mapping[str, str]] = {
     "NoDevicesPublished": "kubectl neuron doctor node/NODE",
     "DeviceTainted": "docs/health.md has the reasons and remedies",
     "DevicesMissing": "kubectl neuron doctor node/NODE",
+    "RuntimeWithoutCdi": "use a runtime that injects CDI devices, or leave the node out of the driver's DaemonSet",
+    "PoolContradictory": "kubectl delete resourceslice of the one that the driver did not write",
 }
 
 
@@ -45,6 +48,8 @@ def lines(world: World, only: str = "") -> Iterator[Line]:
         none = f"node {only} has no Neuron instance type, and publishes no devices"
         yield ok("nodes", none if only else "no node has a Neuron instance type, or publishes devices", "NoNodes")
         return
+    if not only:
+        yield from _ultraservers(world)
     by_code: dict[str, list[tuple[str, Finding]]] = defaultdict(list)
     for name in chosen:
         for finding in _findings(world, name, missing):
@@ -54,6 +59,19 @@ def lines(world: World, only: str = "") -> Iterator[Line]:
     bad = {name for group in by_code.values() for name, _ in group}
     if len(bad) < len(chosen):
         yield ok("nodes", f"{words.count(len(chosen) - len(bad), 'Neuron node')} as they should be")
+
+
+def _ultraservers(world: World) -> Iterator[Line]:
+    """Yield the faults of UltraServers, equal ones in one line."""
+    servers = faults.by_id(world)
+    same: dict[str, list[Fault]] = defaultdict(list)
+    for name in sorted(world.ultraservers, key=fleet.natural):
+        for fault in faults.of_ultraserver(name, faults.members(world, name), servers.get(name)):
+            same[fault.what].append(fault)
+    for what, group in same.items():
+        who = f"UltraServer {group[0].name}" if len(group) == 1 else f"{len(group)} UltraServers"
+        names = "" if len(group) == 1 else f": {words.listed((each.name for each in group), 8)}"
+        yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", f"kubectl neuron why nus/{group[0].name}")
 
 
 def neuron_nodes(world: World) -> Iterator[str]:

@@ -121,6 +121,10 @@ ABBREVIATIONS: Final = {
     "resourceclaim": "ResourceClaim",
     "node": "Node",
     "workload": "NeuronUltraServerWorkload",
+    "nus": "NeuronUltraServer",
+    "ultraserver": "NeuronUltraServer",
+    "neuronultraserver": "NeuronUltraServer",
+    "neuronultraserverworkload": "NeuronUltraServerWorkload",
     "nusw": "NeuronUltraServerWorkload",
 }
 """The words for kinds in TYPE/NAME; a plural form means the same."""

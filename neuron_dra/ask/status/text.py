@@ -6,9 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world import capacity, faults, fleet, unseen
+from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import labels
@@ -17,6 +20,8 @@ from neuron_dra.core.wire import Wire
 EXPLAINED: Final = 5
 """Waiting pods whose cause is shown; the others are counted."""
 ROWS: Final = 8
+NAMED: Final = 12
+"""UltraServers, nodes and pods that are named with what they share; the others are counted."""
 _UNKNOWN: Final = {
     "ResourceSlice": ("devices", "free", "held", "unhealthy", "largestFree", "silent"),
     "ResourceClaim": ("free", "held", "largestFree"),
@@ -30,6 +35,7 @@ def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> 
     found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
     return {
         "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
+        "wrong": [_fault(each) for each in faults.of_fleet(world, found)],
         "types": [_type(kind, nodes, missing) for kind, nodes in _by_type(found)],
         "ultraServers": [_group(name, nodes, missing) for name, nodes in fleet.ultraservers(found).items()],
         "waiting": [_waiting(pod) for pod in _pods(world, namespace)],
@@ -68,7 +74,13 @@ def _type(kind: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dic
         "unhealthy": sum(node.faulty for node in nodes),
         "largestFree": max((node.free for node in nodes), default=0),
     }
+    counts = capacity.groups(nodes)
+    row |= {f"freeGroupsOf{size}": counts[size] for size in capacity.SIZES}
     return _known(row, missing)
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "name": fault.name, "what": fault.what, "detail": fault.detail}
 
 
 def _group(name: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
@@ -106,7 +118,13 @@ def state(node: NodeView, missing: Collection[str]) -> str:
     if not node.schedulable:
         return "cordoned"
     users = sorted({str(holder) for device in node.devices for holder in device.holders})
-    return words.listed(users, 2) if users else "unknown" if "ResourceClaim" in missing else "free"
+    if users:
+        return words.listed(users, 2)
+    if node.faulty == len(node.devices):
+        return f"unhealthy: {node.devices[0].faults}"
+    if "ResourceClaim" in missing:
+        return "unknown"
+    return f"free, but for {node.faulty} unhealthy" if node.faulty else "free"
 
 
 def _waiting(pod: Wire) -> dict[str, Any]:
@@ -124,17 +142,69 @@ def lines(world: World, namespace: str, selected: labels.Test = labels.EVERY, *,
     out = terminal.wrapped(note, rest="  ") if note else []
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
-    out += _types(found, missing)
+    wrong = faults.of_fleet(world, found)
+    out += _wrong(wrong, wide=wide)
+    out += [*_capacity(found, missing), "", *_types(found, missing)]
     groups = fleet.ultraservers(found)
     if groups:
-        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(groups, missing, wide=wide)]
+        faulty = {each.name for each in wrong if each.kind == faults.ULTRASERVER}
+        first = dict(sorted(groups.items(), key=lambda each: each[0] not in faulty))
+        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(first, missing, wide=wide)]
     if wide:
         out += ["", *_nodes(found, missing)]
     return out + _causes(world, _pods(world, namespace), wide=wide)
 
 
+def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
+    """Return a line for each fault, with the UltraServers or nodes that have it."""
+    if not found:
+        return []
+    groups: dict[tuple[str, str], list[Fault]] = defaultdict(list)
+    for each in found:
+        groups[each.what, each.kind].append(each)
+    out = [terminal.colored("WRONG", "bold")]
+    for (what, kind), same in groups.items():
+        who = f"{kind}{'' if len(same) == 1 else 's'}"
+        names = words.listed((each.name for each in same), len(same) if wide else NAMED)
+        detail = f" ({same[0].detail})" if len(same) == 1 and same[0].detail else ""
+        out += terminal.wrapped(f"{what}: {who} {names}{detail}", first="  ", rest="    ")
+    return [*out, ""]
+
+
+def _capacity(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+    """Return the free devices of each type, and how many groups of them are free together."""
+    rows = [["TYPE", "MOST ON A NODE", "FREE", *(f"OF {size}" for size in capacity.SIZES)]]
+    lines: list[str] = []
+    for kind, nodes in _by_type(found):
+        row = _type(kind, nodes, missing)
+        known = row["free"] is not None
+        counts = [
+            "-" if row[f"freeGroupsOf{size}"] is None else str(row[f"freeGroupsOf{size}"]) for size in capacity.SIZES
+        ]
+        rows.append(
+            [
+                kind,
+                _number(row["largestFree"]),
+                _amount(row["free"], nodes),
+                *(counts if known else ["?"] * len(counts)),
+            ]
+        )
+        if known and any(node.ultraserver for node in nodes):
+            whole, pairs, single = capacity.servers(nodes)
+            parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
+            text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
+            lines += terminal.wrapped(f"{kind}: {text} {'is' if whole + pairs + single == 1 else 'are'} free")
+    return _headed(rows) + lines
+
+
+def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
+    """Return a number with its unit: nodes that are published as a whole are not counted as devices."""
+    whole = any(device.number is None for node in nodes for device in node.devices)
+    return "?" if number is None else words.count(number, "node" if whole else "device")
+
+
 def _types(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
-    rows = [["TYPE", "NODES", "DEVICES", "FREE", "HELD", "UNHEALTHY", "MOST FREE", "PROBLEMS"]]
+    rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
     for kind, nodes in _by_type(found):
         row = _type(kind, nodes, missing)
         problems = [
@@ -143,12 +213,12 @@ def _types(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
                 ("notReady", "not Ready"),
                 ("cordoned", "cordoned"),
                 ("silent", "silent"),
-                ("reserved", "reserved"),
             )
             if row[key]
         ]
-        numbers = [row[key] for key in ("nodes", "devices", "free", "held", "unhealthy", "largestFree")]
-        rows.append([kind, *map(_number, numbers), ", ".join(problems)])
+        numbers = [row[key] for key in ("held", "unhealthy", "reserved")]
+        published = _amount(row["devices"], nodes)
+        rows.append([kind, _number(row["nodes"]), published, *map(_number, numbers), ", ".join(problems)])
     return _headed(rows)
 
 
@@ -189,11 +259,32 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     if not pods:
         return ["", "no pod waits for Neuron devices"]
     out = ["", terminal.colored(f"WAITING ({words.count(len(pods), 'pod')})", "bold")]
-    shown = pods if wide else pods[:EXPLAINED]
-    for pod in shown:
-        meta = pod["metadata"]
-        found = unseen.doubted(why_pod.waiting(world, pod)[0], world.snapshot)
-        text = f"{meta.get('namespace') or 'default'}/{meta['name']}: {found.text}"
-        out += terminal.wrapped(text, rest="  ")
-    left = len(pods) - len(shown)
+    alike = _alike(pods)
+    shown = alike if wide else alike[:EXPLAINED]
+    causes: dict[str, list[str]] = defaultdict(list)
+    for same in shown:
+        found = unseen.doubted(why_pod.waiting(world, same[0])[0], world.snapshot)
+        causes[found.text] += map(_name, same)
+    for text, names in causes.items():
+        if len(names) == 1:
+            out += terminal.wrapped(f"{names[0]}: {text}", rest="  ")
+            continue
+        out += terminal.wrapped(f"{len(names)} pods wait: {text}", rest="  ")
+        out += terminal.wrapped(words.listed(names, len(names) if wide else NAMED), first="  ", rest="  ")
+    left = len(pods) - sum(map(len, shown))
     return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+
+
+def _alike(pods: Sequence[Wire]) -> list[list[Wire]]:
+    """Return pods with equal demands together, which wait for one reason."""
+    found: dict[bytes, list[Wire]] = defaultdict(list)
+    for pod in pods:
+        made = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
+        owner = [each.get("uid") for each in pod["metadata"].get("ownerReferences") or ()]
+        key = msgspec.json.encode((pod["metadata"].get("namespace"), made, owner, pod["spec"]))
+        found[key].append(pod)
+    return list(found.values())
+
+
+def _name(pod: Wire) -> str:
+    return f"{pod['metadata'].get('namespace') or 'default'}/{pod['metadata']['name']}"

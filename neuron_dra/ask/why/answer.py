@@ -12,7 +12,7 @@ from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.why import workload as why_workload
-from neuron_dra.ask.world import server, unseen, users
+from neuron_dra.ask.world import faults, server, unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -67,10 +67,27 @@ def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Rep
     return Report(subject, f"{state}, and no pod uses it", notes=notes, fine=True)
 
 
+def of_ultraserver(world: World, server: Wire) -> Report:
+    """Return the report about a NeuronUltraServer: its faults, from its nodes and its conditions."""
+    meta, name = server["metadata"], str((server.get("status") or {}).get("ultraserverId") or "")
+    subject = f"UltraServer {meta.get('namespace') or 'default'}/{meta['name']}"
+    group = faults.members(world, name or meta["name"])
+    found = [
+        Finding("UltraServerFault", f"{each.what}: {each.detail}" if each.detail else each.what)
+        for each in faults.of_ultraserver(meta["name"], group, server)
+    ]
+    state = f"has {words.count(len(group), 'node')}"
+    reserved = sorted({member.tag.workload for member in group if member.tag is not None})
+    if reserved:
+        state += f", reserved for {', '.join(reserved)}"
+    return Report(subject, state, tuple(found), fine=not found)
+
+
 REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {
     "Pod": why_pod.report,
     "ResourceClaim": of_claim,
     "Node": why_node.report,
+    "NeuronUltraServer": of_ultraserver,
     "NeuronUltraServerWorkload": why_workload.report,
 }
 
@@ -87,7 +104,7 @@ def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
     if hidden:
         text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
         findings = (Finding("Unknown", text),)
-    notes = (text,) if (text := unseen.note(snapshot)) else ()
+    notes: tuple[str, ...] = (text,) if (text := unseen.note(snapshot)) else ()
     if kind in ("Pod", "ResourceClaim") and not found.fine and (text := server.unknown(snapshot)):
         notes += (text,)
     return replace(found, findings=findings, notes=(*found.notes, *notes), fine=found.fine and not hidden)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    text = "pod/NAME, claim/NAME, node/NAME or workload/NAME; with -l only the type"
+    text = "pod/NAME, claim/NAME, node/NAME, workload/NAME or nus/NAME; with -l only the type"
     parser.add_argument("what", metavar="TYPE/NAME", help=text)
     parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
     source.add_selector(parser, of="the objects")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     kind = snapshots.ABBREVIATIONS.get(word.lower().removesuffix("s")) or snapshots.ABBREVIATIONS.get(word.lower())
     by_label = args.selector is not labels.EVERY
     if kind is None or bool(slash) == by_label or bool(name) == by_label:
-        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload"))
+        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus"))
         raise SettingsError(f"{args.what}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
     snapshot, namespace = source.load(args)
     from neuron_dra.ask.render import report_text, terminal

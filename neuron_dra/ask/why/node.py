@@ -8,7 +8,7 @@ from typing import Final
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, unseen
+from neuron_dra.ask.world import events, faults, fleet, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
@@ -134,6 +134,20 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     return None
 
 
+def _ultraserver(world: World, node: Wire) -> Finding | None:
+    """Return the finding for a fault of the node's UltraServer."""
+    own = fleet.view(world, node["metadata"]["name"])
+    if own is None or not own.ultraserver:
+        return None
+    server = faults.by_id(world).get(own.ultraserver)
+    group = faults.members(world, own.ultraserver)
+    found = list(faults.of_ultraserver(own.ultraserver, group, server))
+    if not found:
+        return None
+    text = f"its UltraServer {own.ultraserver}: {'; '.join(each.what for each in found)}"
+    return Finding("UltraServerFault", text, tuple((each.what, each.detail) for each in found if each.detail))
+
+
 def _reserved(world: World, node: Wire) -> Finding | None:
     tag = world.tags.get(node["metadata"]["name"])
     if tag is None:
@@ -186,5 +200,6 @@ _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
     _silent,
     _unhealthy,
     _cordoned,
+    _ultraserver,
     _reserved,
 )

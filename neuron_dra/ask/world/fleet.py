@@ -34,6 +34,12 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
         return {key: str(_value(self.attributes, key)) for key in self.attributes if "devicegroup" in key}
 
     @property
+    def modes(self) -> list[int]:
+        """The sizes of groups of nodes that its node supports; empty outside of UltraServers."""
+        text = str(_value(self.attributes, "ultraserverModes") or "")
+        return [int(each) for each in text.split("_") if each.isdigit()]
+
+    @property
     def free(self) -> bool:
         """True if a claim can get it."""
         return not self.holders and not self.faults

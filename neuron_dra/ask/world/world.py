@@ -156,6 +156,17 @@ class World:
         return found
 
     @cached_property
+    def ultraservers(self) -> Mapping[str, Sequence[str]]:
+        """The names of the nodes that publish each UltraServer's id."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for item in self.snapshot.all("ResourceSlice"):
+            for device in (item["spec"].get("devices") or ())[:1]:
+                name = ((device.get("attributes") or {}).get("ultraserverId") or {}).get("string")
+                if name and item["spec"].get("nodeName"):
+                    found[name].append(item["spec"]["nodeName"])
+        return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
+
+    @cached_property
     def untagged_likeness(self) -> Likeness:
         """Which nodes publish equal devices, reservations aside."""
         return Likeness(self.untagged)
