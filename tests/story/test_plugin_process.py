@@ -46,7 +46,6 @@ async def test_plugin_leaves_slices_and_no_sockets(
     await stream.aclose()
 
 
-@pytest.mark.xfail(strict=True, reason="the models are loaded after the first publish of an UltraServer node")
 async def test_ultraserver_node_loads_the_config_parser_before_a_claim(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
@@ -54,7 +53,7 @@ async def test_ultraserver_node_loads_the_config_parser_before_a_claim(
     simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     process = await started(host, kubelet, "pod-1")
     maps = Path(f"/proc/{process.pid}/maps")
-    await published(api)
+    await published(api, 1)
     if maps.exists():
         await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the parser is loaded")
 
