@@ -99,18 +99,8 @@ def status(built: Snapshot) -> None:
     assert status_text.lines(World(built, proposes=False), "", lambda _: True)
 
 
-later = pytest.mark.xfail(strict=True, reason="the situations of why become one table")
-
-
-@pytest.mark.parametrize(
-    ("question", "fault"),
-    [
-        pytest.param(why, faults.held_in_part, marks=later),
-        pytest.param(why, faults.wrong_type, marks=later),
-        (status, faults.held_in_part),
-        pytest.param(status, faults.wrong_type, marks=later),
-    ],
-)
+@pytest.mark.parametrize("fault", [faults.held_in_part, faults.wrong_type])
+@pytest.mark.parametrize("question", [why, status])
 def test_an_answer_is_read_in_few_modules(question: Callable[[Snapshot], None], fault: faults.Fault) -> None:
     """33, acceptance 2: from the snapshot to the answer, beside what is read and derived, and the words."""
     items = faults.healthy()

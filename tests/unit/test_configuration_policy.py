@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hack.generate import render
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.validate import rules, specs
-from neuron_dra.ask.why import refusals
+from neuron_dra.ask.world import refusals
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError

@@ -11,7 +11,7 @@ import pytest
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.render.findings import Change, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.why import refusals
+from neuron_dra.ask.world import refusals
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj

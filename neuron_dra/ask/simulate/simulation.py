@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.why import bound, creating, trials
-from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.why import bound, creating, situations, trials
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.ask.world.world import World
@@ -121,7 +120,7 @@ class Simulation:
             placement = world.place(pod)
             if isinstance(placement, Placement):
                 return self._keep(world, pod, placement)
-        found = why_pod.waiting(world.after([pod]), pod)
+        found = situations.waiting(world.after([pod]), pod)
         return Outcome(pod, None, found[0])
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> Outcome:

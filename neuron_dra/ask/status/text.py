@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.render import terminal, words
-from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, unseen
 from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.fleet import NodeView
@@ -263,7 +263,7 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     shown = alike if wide else alike[:EXPLAINED]
     causes: dict[str, list[str]] = defaultdict(list)
     for same in shown:
-        found = unseen.doubted(why_pod.waiting(world, same[0])[0], world.snapshot)
+        found = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
         causes[found.text] += map(_name, same)
     for text, names in causes.items():
         if len(names) == 1:

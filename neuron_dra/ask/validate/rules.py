@@ -13,9 +13,9 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.validate import attributes, sized, trap
 from neuron_dra.ask.validate.specs import Problem, Spec
-from neuron_dra.ask.why import impossible, refusals
+from neuron_dra.ask.why import impossible, situations
 from neuron_dra.ask.why.blockers import Blockers
-from neuron_dra.ask.world import demand, expressions, imagined, selection
+from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.selection import Published
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, config, health, names
@@ -227,8 +227,8 @@ def _of_a_site(spec: Spec) -> bool:
 
 
 def _why(world: World, pod: Wire) -> Finding:
-    found = impossible.missing_class(world, pod)
-    return found or impossible.findings(world, pod)[0]
+    found = situations.CLASS_MISSING.findings(situations.Case(world, pod))
+    return (found or impossible.findings(world, pod))[0]
 
 
 def _pod(claim: Wire) -> dict[str, object]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from neuron_dra.ask.render.findings import Facts
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import quantity
 
@@ -18,7 +18,7 @@ CLASS_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ClaimProblem:
     """What keeps one claim of a pod from being used. `code` is that of the finding."""
 
     code: str
@@ -27,18 +27,18 @@ class Problem:
     resource: str = ""
 
 
-def problem(world: World, pod: Wire) -> Problem | None:
+def problem(world: World, pod: Wire) -> ClaimProblem | None:
     """Return the first problem with the claims of a pod, or None. A claim that is yet to be created is none."""
     for each in world.claims_of(pod):
         if each.exists:
             if each.claim is not None and each.claim["metadata"].get("deletionTimestamp"):
-                return Problem("ClaimDeleted", each)
+                return ClaimProblem("ClaimDeleted", each)
             if each.claim is not None and each.template_name and not _owned(each.claim, pod):
-                return Problem("ClaimOfAnother", each)
+                return ClaimProblem("ClaimOfAnother", each)
         elif each.template_name and each.template is None:
-            return Problem("TemplateMissing", each)
+            return ClaimProblem("TemplateMissing", each)
         elif each.claim is None or (each.claim_name and each.template_name):
-            return Problem("ClaimMissing", each)
+            return ClaimProblem("ClaimMissing", each)
         elif (over := _quota(world, each, pod)) is not None:
             return over
     return None
@@ -51,7 +51,7 @@ def _owned(claim: Wire, pod: Wire) -> bool:
     return not uid or not owners or any(owner.get("uid") == uid for owner in owners)
 
 
-def _quota(world: World, claim: PodClaim, pod: Wire) -> Problem | None:
+def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
     namespace = pod["metadata"].get("namespace") or ""
     wanted = _counted(claim.claim or {})
     for quota in world.snapshot.all("ResourceQuota"):
@@ -61,7 +61,7 @@ def _quota(world: World, claim: PodClaim, pod: Wire) -> Problem | None:
         used = (quota.get("status") or {}).get("used") or {}
         for resource, amount in wanted.items():
             if resource in hard and _number(used.get(resource)) + amount > _number(hard[resource]):
-                return Problem("QuotaExceeded", claim, quota, resource)
+                return ClaimProblem("QuotaExceeded", claim, quota, resource)
     return None
 
 
@@ -85,12 +85,18 @@ def _number(text: object) -> int:
         return 0
 
 
-def quota_needed(found: Problem) -> tuple[int, int, int]:
-    """Return what the quota allows, what is used, and what the claim adds, for its resource."""
-    quota = found.quota or {}
-    hard = _number(((quota.get("spec") or {}).get("hard") or {}).get(found.resource))
-    used = _number(((quota.get("status") or {}).get("used") or {}).get(found.resource))
-    return hard, used, _counted(found.claim.claim or {})[found.resource]
+def quota_needed(found: ClaimProblem, quota: Wire) -> dict[str, Any]:
+    """Return the quota, what it allows of its resource, what is used, and what the claim adds."""
+    meta = quota["metadata"]
+    return {
+        "quota": quota,
+        "namespace": meta.get("namespace") or "",
+        "name": meta["name"],
+        "resource": found.resource,
+        "hard": _number(((quota.get("spec") or {}).get("hard") or {}).get(found.resource)),
+        "used": _number(((quota.get("status") or {}).get("used") or {}).get(found.resource)),
+        "more": _counted(found.claim.claim or {})[found.resource],
+    }
 
 
 def workload_of(world: World, pod: Wire, claim: PodClaim) -> Wire | None:
@@ -104,7 +110,12 @@ def workload_of(world: World, pod: Wire, claim: PodClaim) -> Wire | None:
     return None
 
 
-def uses_workload_class(claim: Wire) -> bool:
-    """Return True if a request of the claim uses the class of reserved devices."""
-    requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()
-    return any((r.get("exactly") or {}).get("deviceClassName") == names.WORKLOAD_CLASS for r in requests)
+def state_of(workload: Wire) -> dict[str, Any]:
+    """Return what a NeuronUltraServerWorkload that has no template or no nodes yet says of itself."""
+    meta, status = workload["metadata"], workload.get("status") or {}
+    ready: Wire = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    conditions = Facts()
+    conditions.add("reason", str(ready.get("reason") or ""))
+    conditions.add("message", str(ready.get("message") or ""))
+    state = status.get("state") or "not handled yet: does the UltraServer controller run?"
+    return {"workload": f"{meta.get('namespace')}/{meta['name']}", "state": state, "conditions": conditions.done()}

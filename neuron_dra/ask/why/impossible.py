@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
@@ -13,50 +12,16 @@ from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, Published
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
-from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints, model
 from neuron_dra.simulate.model import Constraint, Device
 from neuron_dra.simulate.selectors import CompileError, EvaluationError
-
-Request = tuple[PodClaim, Asked]
-
-
-def _requests(world: World, pod: Wire) -> list[Request]:
-    """Return the requests of the claims that are not allocated."""
-    found = []
-    for each in world.claims_of(pod):
-        if each.claim is not None and not (each.claim.get("status") or {}).get("allocation"):
-            found += [(each, ask) for ask in selection.asked([model.claim(each.claim)])]
-    return found
-
-
-def missing_class(world: World, pod: Wire) -> Finding | None:
-    """Return the finding for a DeviceClass that does not exist."""
-    for claim, ask in _requests(world, pod):
-        name = ask.alternative.class_name
-        if name in world.classes:
-            continue
-        near = world.snapshot.near("DeviceClass", name)
-        facts = Facts()
-        facts.add("was there", ", ".join(sorted(world.classes)[:8]) or "no DeviceClass at all")
-        change = None
-        if near:
-            edit = trials.in_request(ask.name, partial(_name_class, near))
-            text = f"{trials.place_of(claim)}, request {ask.name}: deviceClassName: {near}"
-            change = trials.attempt(world, pod, text, trials.with_spec(claim, edit))
-        text = f"request {ask.name} names the DeviceClass {name}, which does not exist"
-        return Finding("ClassMissing", text, facts.done(), (change,) if change else ())
-    return None
-
-
-def _name_class(name: str, alternative: Obj) -> None:
-    alternative["deviceClassName"] = name
 
 
 def selector_error(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a selector that cannot be evaluated: it blocks the pod on every node."""
     published = Published(world)
-    for claim, ask in _requests(world, pod):
+    for claim, ask in selection.requests(world, pod):
         found = published.error(ask)
         if found is None:
             continue
@@ -83,15 +48,8 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
 
 
 def _with_expression(world: World, pod: Wire, claim: PodClaim, ask: Asked, old: str, new: str) -> Change | None:
-    def edit(alternative: Obj) -> None:
-        for selector in alternative.get("selectors") or ():
-            if (selector.get("cel") or {}).get("expression") == old:
-                selector["cel"]["expression"] = new
-
-    replaced = trials.with_spec(claim, trials.in_request(ask.name, edit))
-    return trials.attempt(
-        world, pod, f"{trials.place_of(claim)}, request {ask.name}, write the selector: {new.strip()}", replaced
-    )
+    text = f"{trials.place_of(claim)}, request {ask.name}, write the selector: {new.strip()}"
+    return trials.attempt(world, pod, text, trials.with_expression(claim, ask.name, old, new))
 
 
 def findings(world: World, pod: Wire) -> list[Finding]:
@@ -101,7 +59,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     published = Published(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
         published = Published(world, world.untagged)  # the reservations are not why no node could serve the claims
-    for claim, ask in _requests(world, pod):
+    for claim, ask in selection.requests(world, pod):
         if one := _of_request(world, pod, published, claim, ask):
             return [one]
     if published.unusable:
@@ -109,7 +67,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     if shared := _shared_group(world, pod, published):
         return [shared]
     facts = Facts()
-    for claim, _ in _requests(world, pod):
+    for claim, _ in selection.requests(world, pod):
         for constraint in model.claim(claim.claim or {}).constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
     text = "each request could be satisfied alone, but no node can satisfy all of them together"
@@ -119,7 +77,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
 def _shared_group(world: World, pod: Wire, published: Published) -> Finding | None:
     """Return the finding for a constraint that several requests share, and that no node's devices can meet."""
     by_claim: dict[int, list[Asked]] = {}
-    for _, ask in _requests(world, pod):
+    for _, ask in selection.requests(world, pod):
         by_claim.setdefault(id(ask.claim), []).append(ask)
     for asks in by_claim.values():
         for constraint in asks[0].claim.constraints:
@@ -307,12 +265,7 @@ def _group_changes(
     at, near = published.nearest_attribute(domain, name, published.devices)
     for other in dict.fromkeys([*([f"{at}/{near}"] if near else []), *wanted]):
         if other != constraint.attribute:
-
-            def rename(spec: Obj, new: str = other) -> None:
-                for each in (spec.get("devices") or {}).get("constraints") or ():
-                    if each.get(constraint.kind) == constraint.attribute:
-                        each[constraint.kind] = new
-
             text = f"{trials.place_of(claim)}, write {constraint.kind}: {other}"
-            yield trials.attempt(world, pod, text, trials.with_spec(claim, rename))
+            replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, other)
+            yield trials.attempt(world, pod, text, replaced)
     yield from trials.fewer(world, pod)

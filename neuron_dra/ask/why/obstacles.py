@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import key_of
@@ -27,13 +28,26 @@ CORDON: Final = "node.kubernetes.io/unschedulable"
 SYSTEM_TAINTS: Final = "node.kubernetes.io/"
 
 
-def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Finding]:
-    """Return a finding for each combination of obstacles, those with the fewest obstacles first."""
+def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence[str] = ()) -> list[Finding]:
+    """Return a finding for each combination of obstacles, those with the fewest obstacles first.
+
+    `tied` are claims of the pod that are allocated for some nodes only.
+    """
     groups: dict[tuple[str, ...], list[Blocked]] = {}
     for each in blocked:
         groups.setdefault(each.obstacles, []).append(each)
     order = sorted(groups, key=lambda found: (len(found), [ORDER.index(each) for each in found]))
-    return [_finding(world, pod, names, groups[names]) for names in order if names]
+    found = [_finding(world, pod, names, groups[names]) for names in order if names]
+    if found and tied and len(blocked) == 1:
+        found[0] = _on_one_node(found[0], blocked[0].name, tied[0])
+    return found
+
+
+def _on_one_node(finding: Finding, node: str, claim: str) -> Finding:
+    """Return the finding in words that name the claim that keeps the pod on one node."""
+    text = finding.text.replace(f"node {node} has the devices, and too little", "which has too little", 1)
+    joint = ", " if text != finding.text else ": "
+    return replace(finding, text=f"its claim {claim} has devices of node {node} alone{joint}{text}")
 
 
 def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:

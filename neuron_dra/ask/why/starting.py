@@ -8,8 +8,7 @@ from typing import Final
 
 from neuron_dra.ask.read.snapshot import is_ready
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.why import refusals
-from neuron_dra.ask.world import events
+from neuron_dra.ask.world import events, refusals
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -141,11 +140,9 @@ def _containers(world: World, pod: Wire) -> Sequence[Finding]:
     return found
 
 
-def failed(pod: Wire) -> Finding | None:
-    """Return why a pod failed, if it did."""
+def failed(pod: Wire) -> Finding:
+    """Return why a pod failed."""
     status = pod.get("status") or {}
-    if status.get("phase") != "Failed":
-        return None
     reason, message = status.get("reason") or "", status.get("message") or ""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":

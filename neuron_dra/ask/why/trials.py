@@ -10,8 +10,8 @@ from typing import Any, Final
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change
-from neuron_dra.ask.why import creating, refusals
-from neuron_dra.ask.world import events
+from neuron_dra.ask.why import creating
+from neuron_dra.ask.world import events, refusals
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -102,6 +102,33 @@ def in_request(request: str, change: Callable[[Obj], Any]) -> Edit:
                 change(alternative)
 
     return edit
+
+
+def with_class(claim: PodClaim, request: str, name: str) -> list[Wire]:
+    """Return template and claim with another DeviceClass in a request."""
+    return with_spec(claim, in_request(request, lambda alternative: alternative.update(deviceClassName=name)))
+
+
+def with_expression(claim: PodClaim, request: str, old: str, new: str) -> list[Wire]:
+    """Return template and claim with another CEL expression in a request."""
+
+    def edit(alternative: Obj) -> None:
+        for selector in alternative.get("selectors") or ():
+            if (selector.get("cel") or {}).get("expression") == old:
+                selector["cel"]["expression"] = new
+
+    return with_spec(claim, in_request(request, edit))
+
+
+def with_constraint(claim: PodClaim, kind: str, old: str, new: str) -> list[Wire]:
+    """Return template and claim with another attribute in a constraint."""
+
+    def edit(spec: Obj) -> None:
+        for each in (spec.get("devices") or {}).get("constraints") or ():
+            if each.get(kind) == old:
+                each[kind] = new
+
+    return with_spec(claim, edit)
 
 
 def place_of(claim: PodClaim) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
-from neuron_dra.ask.why import budgets, trials
-from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import unseen
+from neuron_dra.ask.why import creating, situations, trials
+from neuron_dra.ask.world import budgets, unseen
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.scheduler import Placement
@@ -22,7 +21,9 @@ def report(world: World, workload: Wire) -> Report:
     if ready.get("status") == "True" and degraded.get("status") != "True":
         return Report(subject, f"is {status.get('state') or 'Allocated'}", fine=True)
     if not ready:
-        finding = why_pod.workload_waits(workload)
+        state = creating.state_of(workload)
+        waits = situations.WORKLOAD
+        finding = Finding(waits.code, waits.text.format(**state), state["conditions"])
         return Report(subject, "has no conditions", (finding,))
     found = [
         Finding(str(each.get("reason") or kind), str(each.get("message") or each.get("reason") or "no message"))

@@ -102,3 +102,26 @@ def _from_limits(snapshot: Snapshot, pod: Wire, namespace: str) -> PodClaim | No
         "spec": {"devices": {"requests": requests}},
     }
     return PodClaim("limits", existing or made, existing is not None, claim_name=name)
+
+
+def unserved(snapshot: Snapshot, pod: Wire) -> str:
+    """Return a resource of the Neuron device plugin that a pod requests, and no node and no DeviceClass serves."""
+    for name in limits(pod):
+        ours = name in PLUGIN_LIMITS and not class_of(snapshot, name)
+        if ours and not any(_offers(node, name) for node in snapshot.all("Node")):
+            return name
+    return ""
+
+
+def left_behind(snapshot: Snapshot, resource: str) -> list[str]:
+    """Return the nodes on which a device plugin that ended offered a resource: the kubelet leaves 0 of it behind."""
+    nodes = [node for node in snapshot.all("Node") if resource in _allocatable(node)]
+    return [node["metadata"]["name"] for node in nodes if not _offers(node, resource)]
+
+
+def _offers(node: Wire, resource: str) -> bool:
+    return str(_allocatable(node).get(resource) or "0") != "0"
+
+
+def _allocatable(node: Wire) -> Wire:
+    return (node.get("status") or {}).get("allocatable") or {}

@@ -11,8 +11,10 @@ from typing import Any
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import expressions
+from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.expressions import Comparison
 from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, selectors
 from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Request
 from neuron_dra.simulate.pools import Inventory
@@ -38,6 +40,15 @@ def asked(claims: Sequence[Claim]) -> list[Asked]:
     return [
         Asked(claim, request, each) for claim in claims for request in claim.requests for each in request.alternatives
     ]
+
+
+def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
+    """Return the requests of a pod's claims that are not allocated."""
+    found = []
+    for each in world.claims_of(pod):
+        if each.claim is not None and not (each.claim.get("status") or {}).get("allocation"):
+            found += [(each, ask) for ask in asked([model.claim(each.claim)])]
+    return found
 
 
 class Published:
