@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.world import demand, server, users
@@ -20,6 +20,9 @@ from neuron_dra.simulate.pools import Inventory, Pool
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 from neuron_dra.simulate.semantics import Semantics
+
+DecodedNodes = dict[int, tuple[Wire, model.Node]]
+"""Nodes by identity, each beside its object, which keeps that identity from being used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,22 @@ class Holder:
         return f"{self.namespace}/{self.pods[0]}{more}"
 
 
+T = TypeVar("T")
+
+
+class Derived(cached_property[T]):
+    """A value that is derived from the objects of some kinds, once; a change of other kinds leaves it as it is."""
+
+    def __init__(self, function: Callable[[Any], T], kinds: Set[str]) -> None:
+        super().__init__(function)
+        self.kinds = kinds
+
+
+def derived(*kinds: str) -> Callable[[Callable[[Any], T]], Derived[T]]:
+    """Declare the kinds that a value of a World is derived from."""
+    return lambda function: Derived(function, frozenset(kinds))
+
+
 class World:
     """Everything that is derived from a snapshot, computed once.
 
@@ -56,61 +75,67 @@ class World:
     those of the API server's version, without the cost of its search.
     """
 
-    def __init__(self, snapshot: Snapshot, *, proposes: bool = True, rules: Semantics | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        proposes: bool = True,
+        rules: Semantics | None = None,
+        memo: Selectors | None = None,
+        decoded: DecodedNodes | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.proposes = proposes
         self.rules = rules or server.rules(snapshot)
-        self.memo = Selectors()
-        self._inventory: Inventory | None = None
-        self._likeness: Likeness | None = None
-        self._in_use: frozenset[DeviceId] | None = None
-        self._room: Room | None = None
-        self._likes: dict[str, object] = {}
-        self._decoded: dict[int, tuple[Wire, model.Node]] = {}  # by identity, of this world and those before it
+        self.memo = memo or Selectors()
+        self._decoded: DecodedNodes = {} if decoded is None else decoded
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
         new, gone = tuple(replaced), tuple(removed)
-        other = World(self.snapshot.changed(new, gone), proposes=self.proposes, rules=self.rules)
-        other.memo, other._decoded = self.memo, self._decoded
-        kinds = {*(key[0] for key in gone), *(str(item["kind"]) for item in new)}
-        if not kinds & {"ResourceSlice", "DeviceTaintRule"}:
-            other._inventory = self.inventory
-            if "Node" not in kinds:
-                other._likeness = self.likeness
+        changed = self.snapshot.changed(new, gone)
+        other = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
+        keys = {*gone, *map(key_of, new)}
+        kinds = {key[0] for key in keys}
+        _ = self.likeness  # each world after this one needs it, and most changes leave it as it is
+        for name, value in vars(World).items():
+            if isinstance(value, Derived) and name in vars(self) and value.kinds.isdisjoint(kinds):
+                vars(other)[name] = vars(self)[name]
+        # Pods and claims are what changes most: these three are counted on from here.
         if "DeviceClass" not in kinds:
-            other._room = self.room.after(self.snapshot, other.snapshot, [*gone, *map(key_of, new)])
-        claims = [item for item in new if item["kind"] == "ResourceClaim"]
-        keys = {key for key in (*gone, *map(key_of, claims)) if key[0] == "ResourceClaim"}
-        before = [item for key in keys if (item := self.snapshot.objects.get(key)) is not None]
-        other._in_use = self.in_use - allocator.devices_in_use(before) | allocator.devices_in_use(claims)
-        if other._likeness is not None:
-            touched = other.likeness.users({each.pool for each in self.in_use ^ other._in_use})
-            other._likes = {name: key for name, key in self._likes.items() if name not in touched}
+            other.room = self.room.after(self.snapshot, other.snapshot, keys)
+        claims = [key for key in keys if key[0] == "ResourceClaim"]
+        other.in_use = self.in_use - self._held(claims) | other._held(claims)
+        if vars(other).get("likeness") is self.likeness:
+            other.alike = self.alike.after(other.in_use)
         return other
 
-    @property
+    def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
+        """Return the devices that these claims hold, as far as they exist."""
+        found = [item for key in claims if (item := self.snapshot.objects.get(key)) is not None]
+        return allocator.devices_in_use(found)
+
+    @derived("ResourceSlice", "DeviceTaintRule")
     def inventory(self) -> Inventory:
         """The published devices, with the taints of DeviceTaintRules."""
-        if self._inventory is None:
-            self._inventory = Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
-        return self._inventory
+        return Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
 
-    @property
+    @derived("ResourceSlice", "DeviceTaintRule", "Node")
     def likeness(self) -> Likeness:
         """Which nodes publish equal devices."""
-        if self._likeness is None:
-            self._likeness = Likeness(self.inventory)
-        return self._likeness
-
-    @property
-    def in_use(self) -> frozenset[DeviceId]:
-        """The devices that claims hold."""
-        if self._in_use is None:
-            self._in_use = frozenset(self.holders)
-        return self._in_use
+        return Likeness(self.inventory)
 
     @cached_property
+    def in_use(self) -> frozenset[DeviceId]:
+        """The devices that claims hold."""
+        return frozenset(self.holders)
+
+    @cached_property
+    def alike(self) -> Alike:
+        """Which nodes have equal devices in equal use."""
+        return Alike(self.likeness, self.in_use)
+
+    @derived("Node")
     def nodes(self) -> Mapping[str, Wire]:
         """The Nodes by name."""
         return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
@@ -122,12 +147,12 @@ class World:
             found = self._decoded[id(node)] = node, model.node(node)
         return found[1]
 
-    @cached_property
+    @derived("DeviceClass")
     def classes(self) -> Mapping[str, model.DeviceClass]:
         """The DeviceClasses by name."""
         return {item["metadata"]["name"]: model.device_class(item) for item in self.snapshot.all("DeviceClass")}
 
-    @cached_property
+    @derived("ResourceClaim", "Pod")
     def holders(self) -> Mapping[DeviceId, Holder]:
         """Who holds each device that is in use."""
         found = {}
@@ -138,14 +163,12 @@ class World:
                 found.update(dict.fromkeys(devices, holder))
         return found
 
-    @property
+    @cached_property
     def room(self) -> Room:
         """What the nodes have left of CPU, memory and other resources."""
-        if self._room is None:
-            self._room = Room(self.snapshot)
-        return self._room
+        return Room(self.snapshot)
 
-    @cached_property
+    @derived("ResourceSlice")
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
         found = {}
@@ -155,7 +178,7 @@ class World:
                 found[item["spec"]["nodeName"]] = tag
         return found
 
-    @cached_property
+    @derived("ResourceSlice")
     def ultraservers(self) -> Mapping[str, Sequence[str]]:
         """The names of the nodes that publish each UltraServer's id."""
         found: dict[str, list[str]] = defaultdict(list)
@@ -166,12 +189,12 @@ class World:
                     found[name].append(item["spec"]["nodeName"])
         return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
 
-    @cached_property
+    @derived("ResourceSlice", "DeviceTaintRule", "Node")
     def untagged_likeness(self) -> Likeness:
         """Which nodes publish equal devices, reservations aside."""
         return Likeness(self.untagged)
 
-    @cached_property
+    @derived("ResourceSlice", "DeviceTaintRule")
     def untagged(self) -> Inventory:
         """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
         slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
@@ -181,14 +204,14 @@ class World:
         """Return the slices that name this node."""
         return self._slices.get(node, ())
 
-    @cached_property
+    @derived("ResourceSlice")
     def _slices(self) -> Mapping[str, list[Wire]]:
         found: dict[str, list[Wire]] = defaultdict(list)
         for item in self.snapshot.all("ResourceSlice"):
             found[item["spec"].get("nodeName") or ""].append(item)
         return found
 
-    @cached_property
+    @derived("Pod")
     def driver_pods(self) -> Mapping[str, list[Wire]]:
         """The pods of the driver's DaemonSet, by the node that they are on."""
         found: dict[str, list[Wire]] = defaultdict(list)
@@ -197,7 +220,7 @@ class World:
                 found[pod["spec"]["nodeName"]].append(pod)
         return found
 
-    @cached_property
+    @derived("Event")
     def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
         """The Events by kind, namespace and name of the object that they are about."""
         found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
@@ -231,17 +254,11 @@ class World:
         allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
-            key = None if allocated else self._like(node)
+            key = None if allocated else self.alike.key(node)
             key = name if key is None else (key, nodes.objection(pod, node))
             if key not in found and not self.room.lacking(pod, wire):
                 found[key] = wire
         return list(found.values())
-
-    def _like(self, node: model.Node) -> object:
-        """Return the likeness key of a node with the devices in use."""
-        if node.name not in self._likes:
-            self._likes[node.name] = self.likeness.key(node, self.in_use)
-        return self._likes[node.name]
 
 
 class Likeness:
@@ -281,6 +298,27 @@ class Likeness:
                 number = self._numbers.setdefault(value, len(self._numbers))
             known = self._of_node[node.name] = number, devices, pools
         return known
+
+
+class Alike:
+    """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
+
+    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
+        self._likeness = likeness
+        self._in_use = in_use
+        self._keys: dict[str, object] = dict(known or {})
+
+    def key(self, node: model.Node) -> object:
+        """Return a value that is equal for such nodes; None if the node has to be looked at itself."""
+        if node.name not in self._keys:
+            self._keys[node.name] = self._likeness.key(node, self._in_use)
+        return self._keys[node.name]
+
+    def after(self, in_use: Set[DeviceId]) -> Alike:
+        """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
+        touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
+        left = {name: key for name, key in self._keys.items() if name not in touched}
+        return Alike(self._likeness, in_use, left)
 
 
 def _is_driver(pod: Wire) -> bool:
