@@ -18,9 +18,7 @@ from typing import Any
 
 from neuron_dra.errors import SettingsError
 
-OLDEST = (1, 34)
 MARK = "\ufeff"
-NEWEST = "1.37"
 STDIN = "-"
 NEEDED = (
     "the new names need the chart's scheduler.enabled=true and Kubernetes 1.36.3 or later; without them the pods wait"
@@ -29,6 +27,9 @@ NEEDED = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra migrate`."""
+    from neuron_dra.core import versions
+
+    newest = versions.text(versions.NEWEST)
     parser.description = (
         "Rewrite manifests that request aws.amazon.com/neuron, neuroncore or neurondevice, and manifests of "
         "resource.k8s.io/v1beta1 and v1beta2. For Kubernetes 1.36.3 and later the limits get names of DeviceClasses; "
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
     parser.add_argument(
-        "--kubernetes", default=NEWEST, metavar="VERSION", help=f"version of the cluster (default {NEWEST})"
+        "--kubernetes", default=newest, metavar="VERSION", help=f"version of the cluster (default {newest})"
     )
     parser.add_argument(
         "--instance-type", default="", metavar="TYPE", help="for pods that name none in a node selector or affinity"
@@ -106,12 +107,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _why_no_sets(text: str) -> str:
     """Return why nodes publish no connected sets on this version; empty if they do. Raises SettingsError."""
-    from neuron_dra.core import releases
+    from neuron_dra.core import releases, versions
 
     found = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
     if found is None:
         raise SettingsError(f"--kubernetes {text}: write major and minor, such as 1.36")
-    if (int(found[1]), int(found[2])) < OLDEST:
+    if (int(found[1]), int(found[2])) < versions.OLDEST:
         raise SettingsError(f"--kubernetes {text}: the driver needs Kubernetes 1.34 or later")
     return releases.why_no_sets_on(text)
 

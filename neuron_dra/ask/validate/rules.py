@@ -18,7 +18,7 @@ from neuron_dra.ask.why.blockers import Blockers
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.selection import Published
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, config, health, names
+from neuron_dra.core import catalogue, config, devices, health, names, versions
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
@@ -29,14 +29,8 @@ from neuron_dra.simulate.selectors import CompileError, EvaluationError, Selecto
 
 __all__ = ["RULES", "Checker", "Problem"]
 
-OLD_ALLOCATOR: Final = (1, 36)
-"""Kubernetes versions before this one try permutations."""
 SITE: Final = frozenset(
-    {
-        *("neuronDriverVersion", "draDriverVersion", "networkNodeLayer1", "networkNodeLayer2", "networkNodeLayer3"),
-        *("capacityBlockId", "ultraserverId", "serverId2", "serverId4", "reservationId", health.ATTRIBUTE),
-        *TAG_ATTRIBUTES,
-    }
+    {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
 )
 """Attributes whose values are not the type's."""
 _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
@@ -107,7 +101,7 @@ class Checker:
     @property
     def old_allocator(self) -> bool:
         """True if the cluster may have the allocator of 1.34 and 1.35."""
-        return self._version is None or self._version < OLD_ALLOCATOR
+        return self._version is None or self._version < versions.FIRST_NEW_ALLOCATOR
 
 
 def configuration(checker: Checker, spec: Spec) -> Iterator[Problem]:
