@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from neuron_dra.api import resource_api
 from neuron_dra.api.problems import BadInput, CannotMigrate
+from neuron_dra.ask.read import views
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import SettingsError
@@ -78,14 +79,8 @@ SHAPES: Final[Mapping[str, Any]] = {
         "spec": {"taints": _TAINTS, "unschedulable": bool},
         "status": {"allocatable": {}, "conditions": _CONDITIONS, "nodeInfo": {"kubeletVersion": str}},
     },
-    "NeuronUltraServer": {
-        "spec": {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int}]},
-        "status": {"state": str, "conditions": _CONDITIONS, "allocations": [{}]},
-    },
-    "NeuronUltraServerWorkload": {
-        "spec": {"instanceType": str, "topologySize": int, "serverCount": int, "resourceClaimTemplate": {"name": str}},
-        "status": {"state": str, "conditions": _CONDITIONS},
-    },
+    "NeuronUltraServer": views.shape(views.UltraServerView),
+    "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
     "Pod": {
         "spec": {
             "nodeName": str,
@@ -106,12 +101,9 @@ SHAPES: Final[Mapping[str, Any]] = {
         },
     },
     "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
-    "ResourceQuota": {"spec": {"hard": {}}, "status": {"hard": {}, "used": {}}},
-    "PodDisruptionBudget": {
-        "spec": {"selector": {"matchLabels": {}, "matchExpressions": [_EXPRESSION]}, "unhealthyPodEvictionPolicy": str},
-        "status": dict.fromkeys(("disruptionsAllowed", "currentHealthy", "desiredHealthy", "observedGeneration"), int),
-    },
-    "Event": {"involvedObject": {"kind": str, "namespace": str, "name": str}, "reason": str, "message": str},
+    "ResourceQuota": views.shape(views.QuotaView),
+    "PodDisruptionBudget": views.shape(views.BudgetView),
+    "Event": views.shape(views.EventView),
 }
 """The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
 
@@ -251,7 +243,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
         except (BadInput, CannotMigrate) as err:
             raise SettingsError(str(err)) from err
     known = _compiled(kind).has(item)
-    text = "" if known else shapes.wrong(item, {"metadata": _META, **SHAPES[kind]})
+    text = "" if known else shapes.wrong(item, {**SHAPES[kind], "metadata": _META})
     if text := text or _missing(item, valid=known):
         raise SettingsError(f"{named(item)}: {text}")
     return item
@@ -260,7 +252,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _compiled(kind: str) -> shapes.Known:
     """Return the shape of a kind, compiled; of slices also the types of all attributes and capacities."""
-    shape = {"metadata": _META, **SHAPES[kind]}
+    shape = {**SHAPES[kind], "metadata": _META}
     if kind == "ResourceSlice":
         device = {"name": str, "attributes": _VALUES, "capacity": _VALUES, "taints": _TAINTS}
         shape["spec"] = {**shape["spec"], "devices": [device]}

@@ -64,8 +64,8 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     node = pod["spec"]["nodeName"]
     kubelet = server.kubelet(world.nodes.get(node) or {})
     posted = events.about(world, "Pod", pod)
-    said = [event for event in posted if "ResourceClaim not created yet" in str(event.get("message"))]
-    facts = tuple(("event", str(event.get("message"))) for event in said[:1])
+    said = [event for event in posted if "ResourceClaim not created yet" in event.message]
+    facts = tuple(("event", event.message) for event in said[:1])
     who = f"kubelet {kubelet}" if kubelet else "the kubelet"
     text = f"its claim {absent[0].entry} was never created"
     if kubelet.partition("-")[0] in WAITS_FOR_EVER:

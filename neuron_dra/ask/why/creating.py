@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.views import ConditionView, QuotaView, WorkloadView
 from neuron_dra.ask.render.findings import Facts
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
@@ -54,14 +56,14 @@ def _owned(claim: Wire, pod: Wire) -> bool:
 def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
     namespace = pod["metadata"].get("namespace") or ""
     wanted = _counted(claim.claim or {})
-    for quota in world.snapshot.all("ResourceQuota"):
-        if (quota["metadata"].get("namespace") or "") != namespace:
+    for item in world.snapshot.all("ResourceQuota"):
+        quota = views.of(QuotaView, item)
+        if quota.metadata.namespace != namespace:
             continue
-        hard = (quota.get("spec") or {}).get("hard") or {}
-        used = (quota.get("status") or {}).get("used") or {}
+        hard, used = quota.spec.hard, quota.status.used
         for resource, amount in wanted.items():
             if resource in hard and _number(used.get(resource)) + amount > _number(hard[resource]):
-                return ClaimProblem("QuotaExceeded", claim, quota, resource)
+                return ClaimProblem("QuotaExceeded", claim, item, resource)
     return None
 
 
@@ -87,35 +89,35 @@ def _number(text: object) -> int:
 
 def quota_needed(found: ClaimProblem, quota: Wire) -> dict[str, Any]:
     """Return the quota, what it allows of its resource, what is used, and what the claim adds."""
-    meta = quota["metadata"]
+    seen = views.of(QuotaView, quota)
     return {
         "quota": quota,
-        "namespace": meta.get("namespace") or "",
-        "name": meta["name"],
+        "namespace": seen.metadata.namespace,
+        "name": seen.metadata.name,
         "resource": found.resource,
-        "hard": _number(((quota.get("spec") or {}).get("hard") or {}).get(found.resource)),
-        "used": _number(((quota.get("status") or {}).get("used") or {}).get(found.resource)),
+        "hard": _number(seen.spec.hard.get(found.resource)),
+        "used": _number(seen.status.used.get(found.resource)),
         "more": _counted(found.claim.claim or {})[found.resource],
     }
 
 
-def workload_of(world: World, pod: Wire, claim: PodClaim) -> Wire | None:
+def workload_of(world: World, pod: Wire, claim: PodClaim) -> WorkloadView | None:
     """Return the NeuronUltraServerWorkload that makes the claim's template, or None."""
     namespace = pod["metadata"].get("namespace") or ""
-    for workload in world.snapshot.all("NeuronUltraServerWorkload"):
-        if (workload["metadata"].get("namespace") or "") == namespace:
-            template = ((workload.get("spec") or {}).get("resourceClaimTemplate") or {}).get("name")
-            if claim.template_name and template == claim.template_name:
-                return workload
+    for item in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = views.of(WorkloadView, item)
+        template = workload.spec.resource_claim_template.name
+        if workload.metadata.namespace == namespace and template and template == claim.template_name:
+            return workload
     return None
 
 
-def state_of(workload: Wire) -> dict[str, Any]:
+def state_of(workload: WorkloadView) -> dict[str, Any]:
     """Return what a NeuronUltraServerWorkload that has no template or no nodes yet says of itself."""
-    meta, status = workload["metadata"], workload.get("status") or {}
-    ready: Wire = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready = workload.status.condition("Ready") or ConditionView()
     conditions = Facts()
-    conditions.add("reason", str(ready.get("reason") or ""))
-    conditions.add("message", str(ready.get("message") or ""))
-    state = status.get("state") or "not handled yet: does the UltraServer controller run?"
-    return {"workload": f"{meta.get('namespace')}/{meta['name']}", "state": state, "conditions": conditions.done()}
+    conditions.add("reason", ready.reason)
+    conditions.add("message", ready.message)
+    state = workload.status.state or "not handled yet: does the UltraServer controller run?"
+    name = f"{workload.metadata.namespace}/{workload.metadata.name}"
+    return {"workload": name, "state": state, "conditions": conditions.done()}

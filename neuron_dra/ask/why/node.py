@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
@@ -82,8 +83,8 @@ def _silent(world: World, node: Wire) -> Finding | None:
         return Finding("NotNeuron", f"its instance type {kind} has no Neuron devices")
     text, facts = _driver(world, name)
     for event in _own_events(world, node):
-        if event["reason"] in _SILENCING:
-            text, facts = str(event.get("message")), (("event", events.time_of(event)),)
+        if event.reason in _SILENCING:
+            text, facts = event.message, (("event", event.seen_at),)
             break
     return Finding("NoDevicesPublished", f"the driver publishes no devices of this {kind}: {text}", facts)
 
@@ -122,12 +123,12 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
         number = words.count(len(facts.items), "device")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
     about = events.about(world, "Node", node)
-    unhealthy = [each for each in about if str(each.get("reason")).startswith("NeuronDeviceU")]
+    unhealthy = [each for each in about if each.reason.startswith("NeuronDeviceU")]
     kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
     spec = catalogue.lookup(kind)
     there = [d for pool in pools for d in pool.devices if d.id.device.startswith(names.DEVICE_PREFIX)]
     if spec is not None and there and len(there) < spec.device_count:
-        facts.some("event", (str(event.get("message")) for event in unhealthy), most=2)
+        facts.some("event", (event.message for event in unhealthy), most=2)
         number = f"{len(there)} of the {spec.device_count} devices of a {kind}"
         text = f"{number} are published: the others are missing or unhealthy"
         return Finding("DevicesMissing", text, facts.done())
@@ -162,22 +163,22 @@ def _kubelet(world: World, node: Wire) -> Finding | None:
     return Finding(found[0].reason, found[0].text) if found else None
 
 
-def _own_events(world: World, node: Wire) -> list[Wire]:
+def _own_events(world: World, node: Wire) -> list[EventView]:
     """Return the newest Event of the driver about the node for each reason; the slices show its unhealthy devices."""
-    found: dict[str, Wire] = {}
+    found: dict[str, EventView] = {}
     for event in events.about(world, "Node", node):
-        if event.get("reason") in _EVENTS and event.get("type") != "Normal":
-            found.setdefault(str(event["reason"]), event)
+        if event.reason in _EVENTS and event.type != "Normal":
+            found.setdefault(event.reason, event)
     return list(found.values())
 
 
 def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
     """Yield what the driver reported of the node in the last hour, unless a finding has it: it may have ended."""
     for event in _own_events(world, node):
-        reason = str(event["reason"])
+        reason = event.reason
         known = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
         if not known and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
-            text = f"the driver reported at {events.time_of(event)}: {event.get('message')}"
+            text = f"the driver reported at {event.seen_at}: {event.message}"
             yield Finding(reason, text, (("event", reason),))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from neuron_dra.ask.read import views
 from neuron_dra.ask.read.snapshot import key_of
+from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import contention, trials
@@ -193,7 +195,7 @@ def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> It
         workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
         if tag.workload_namespace != namespace or workload is None:
             continue
-        name = ((workload.get("spec") or {}).get("resourceClaimTemplate") or {}).get("name") or ""
+        name = views.of(WorkloadView, workload).spec.resource_claim_template.name
         for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
             claims = list(pod["spec"]["resourceClaims"])
             claims[index] = {"name": entry["name"], "resourceClaimTemplateName": name}

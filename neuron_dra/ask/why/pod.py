@@ -51,7 +51,7 @@ def _deleted(pod: Wire) -> Finding:
 
 def _unknown_start(world: World, pod: Wire) -> Finding:
     facts = Facts()
-    facts.some("event", (f"{e.get('reason')}: {e.get('message')}" for e in events.about(world, "Pod", pod)[:3]))
+    facts.some("event", (f"{e.reason}: {e.message}" for e in events.about(world, "Pod", pod)[:3]))
     if world.snapshot.all("Event"):
         return Finding("Unknown", "unknown: neither the pod's status nor its events show a reason", facts.done())
     return Finding("Unknown", "unknown: the snapshot has no events, which would show it")

@@ -101,7 +101,7 @@ def _nothing(case: Case, found: Found) -> tuple[()]:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PodSituation:
     """One row of the table.
 
     - `condition`: returns what it found, or None if the pod is in another situation.
@@ -310,8 +310,8 @@ def _creation_failed(case: Case) -> Found | None:
     if not _uncreated(case):
         return None
     for event in events.about(case.world, "Pod", case.pod):
-        if event.get("reason") == "FailedResourceClaimCreation":
-            return {"message": str(event.get("message"))}
+        if event.reason == "FailedResourceClaimCreation":
+            return {"message": event.message}
     return None
 
 
@@ -395,109 +395,109 @@ def _no_node_could(case: Case) -> list[Finding]:
     return [] if case.reachable else impossible.findings(case.world, case.pod)
 
 
-WORKLOAD: Final = Situation(
+WORKLOAD: Final = PodSituation(
     "WorkloadNotAllocated",
     _workload,
     "its workload {workload} has no reserved nodes yet: it is {state}",
     lambda case, found: found["conditions"],
 )
-CLASS_MISSING: Final = Situation(
+CLASS_MISSING: Final = PodSituation(
     "ClassMissing",
     _class_missing,
     "request {request} names the DeviceClass {name}, which does not exist",
     _classes,
     _nearest_class,
 )
-WAITING: Final[tuple[Situation | Several, ...]] = (
+WAITING: Final[tuple[PodSituation | Several, ...]] = (
     Several(_gates),
     WORKLOAD,
-    Situation("TemplateMissing", _template_missing, "there is no {kind} {namespace}/{name}", _there, _named_again),
-    Situation(
+    PodSituation("TemplateMissing", _template_missing, "there is no {kind} {namespace}/{name}", _there, _named_again),
+    PodSituation(
         "QuotaExceeded",
         _quota,
         "ResourceQuota {namespace}/{name} allows {hard} of {resource}: {used} used, {more} more needed",
         changes=_raised,
     ),
-    Situation("ClaimDeleted", _claim_deleted, "its claim {name} is being deleted{until}"),
-    Situation(
+    PodSituation("ClaimDeleted", _claim_deleted, "its claim {name} is being deleted{until}"),
+    PodSituation(
         "ClaimOfAnother",
         _claim_of_another,
         "the claim {name} belongs to a former pod of this name: it is deleted soon",
     ),
-    Situation(
+    PodSituation(
         "ClaimMissing",
         _claim_gone,
         "its claim {namespace}/{name} was deleted: delete the pod, so that it gets a new one",
     ),
-    Situation("ClaimMissing", _claim_missing, "there is no {kind} {namespace}/{name}", _there, _named_again),
-    Situation(
+    PodSituation("ClaimMissing", _claim_missing, "there is no {kind} {namespace}/{name}", _there, _named_again),
+    PodSituation(
         "DevicePluginDown",
         _plugin_down,
         "it requests {resource}, and the Neuron device plugin of node {node} does not run{others}",
         lambda case, found: (("to check", "its DaemonSet; or rewrite the manifest: neuron-dra migrate FILE"),),
     ),
-    Situation(
+    PodSituation(
         "DevicePluginLimits",
         _unserved,
         "it requests {resource}, which no node offers: the manifest is for the Neuron device plugin",
         lambda case, found: (("rewrite", "neuron-dra migrate FILE"),),
     ),
     CLASS_MISSING,
-    Situation("DriverRejects", _rejected, "the driver would reject the claim: {why}"),
-    Situation("KubeletRejectsName", _rejected_name, "{why}"),
-    Situation(
+    PodSituation("DriverRejects", _rejected, "the driver would reject the claim: {why}"),
+    PodSituation("KubeletRejectsName", _rejected_name, "{why}"),
+    PodSituation(
         "ClaimNotCreated",
         _creation_failed,
         "its claim could not be created: {message}",
         lambda case, found: (("event", found["message"]),),
     ),
-    Situation("ClaimNotCreated", _not_created, "its claim {claim} is not created yet, by kube-controller-manager"),
-    Situation(
+    PodSituation("ClaimNotCreated", _not_created, "its claim {claim} is not created yet, by kube-controller-manager"),
+    PodSituation(
         "SchedulerTimeout",
         partial(_says, pattern=_TIMEOUT),
         "the scheduler gave up: it searches a node for at most 10 s",
         _simulated,
     ),
-    Situation(
+    PodSituation(
         "NoScheduler",
         _other_scheduler,
         "its scheduler {scheduler!r} has not handled it: does it run?",
         _simulated,
         _default_scheduler,
     ),
-    Situation(
+    PodSituation(
         "Unknown", _silent, "unknown: the scheduler has not handled it yet, and in a simulation it fits", _simulated
     ),
-    Situation(
+    PodSituation(
         "GangSharesClaim",
         _gang,
         "a known fault of the scheduler: pods of a PodGroup that share a new claim keep it from each other "
         "(kubernetes/kubernetes#137617)",
         _simulated,
     ),
-    Situation("PoolContradictory", _contradictory, "{disagreement}", _simulated),
-    Situation(
+    PodSituation("PoolContradictory", _contradictory, "{disagreement}", _simulated),
+    PodSituation(
         "Unknown",
         partial(_says, pattern=_OF_DEVICES),
         "unknown: the scheduler could not allocate its claims, and in a simulation it fits",
         _simulated,
     ),
-    Situation(
+    PodSituation(
         "SchedulerSays",
         partial(_says, pattern=_ANYTHING),
         "not because of its devices; the scheduler's reason: {said}",
         _simulated,
     ),
     Several(_selector_error),
-    Situation("RequestError", _request_error, "{message}"),
-    Situation("Unknown", lambda case: None if case.world.nodes else {}, "unknown: the snapshot has no nodes"),
-    Situation(
+    PodSituation("RequestError", _request_error, "{message}"),
+    PodSituation("Unknown", lambda case: None if case.world.nodes else {}, "unknown: the snapshot has no nodes"),
+    PodSituation(
         "AllocatedElsewhere",
         _allocated_elsewhere,
         "its claim {claim} is allocated on {pools}, where the pod cannot run",
     ),
     Several(_in_the_way),
     Several(_no_node_could),
-    Situation("Unknown", lambda case: {"message": case.message}, "unknown: {message}"),
+    PodSituation("Unknown", lambda case: {"message": case.message}, "unknown: {message}"),
 )
 """The situations of a pod without a node, in the order in which they are tried."""

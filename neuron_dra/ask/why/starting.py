@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Facts, Finding
 from neuron_dra.ask.world import events, refusals
 from neuron_dra.ask.world.world import World
@@ -51,9 +52,9 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     return list({each.code: each for each in reversed(found)}.values())[::-1]
 
 
-def _from_event(world: World, event: Wire, node: str) -> Finding | None:
-    message = str(event.get("message") or "")
-    if event.get("reason") == PREPARE:
+def _from_event(world: World, event: EventView, node: str) -> Finding | None:
+    message = event.message
+    if event.reason == PREPARE:
         unregistered = _UNREGISTERED.search(message)
         if unregistered:
             driver = next(group for group in unregistered.groups() if group).strip("\"'")
@@ -67,9 +68,9 @@ def _from_event(world: World, event: Wire, node: str) -> Finding | None:
             text = message.removeprefix("Failed to prepare dynamic resources:").strip()
             return Finding("KubeletRejects", f"the kubelet of node {node} rejects it: {text}", (("event", message),))
         return Finding("DriverRejects", _driver_words(message), (("event", message),))
-    if event.get("type") == "Normal":
+    if event.type == "Normal":
         return None
-    if event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
+    if event.reason in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
         return _runtime(world, message, node, "event")
     return None
 

@@ -6,7 +6,11 @@ budgets for a pod the API server rejects its eviction. A budget that its control
 
 from __future__ import annotations
 
+import msgspec
+
+from neuron_dra.ask.read import views
 from neuron_dra.ask.read.snapshot import Snapshot, is_ready
+from neuron_dra.ask.read.views import BudgetView
 from neuron_dra.ask.world import unseen
 from neuron_dra.core import labels
 from neuron_dra.core.wire import Wire
@@ -19,32 +23,30 @@ def objection(snapshot: Snapshot, pod: Wire) -> str:
         return ""
     if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
         return f"its PodDisruptionBudgets are unknown ({why})"
-    found = [
-        budget
-        for budget in snapshot.all("PodDisruptionBudget")
-        if (budget["metadata"].get("namespace") or "") == (meta.get("namespace") or "") and _selects(budget, pod)
-    ]
+    budgets = [views.of(BudgetView, item) for item in snapshot.all("PodDisruptionBudget")]
+    mine = [budget for budget in budgets if budget.metadata.namespace == (meta.get("namespace") or "")]
+    found = [budget for budget in mine if _selects(budget, pod)]
     if len(found) > 1:
-        return f"PodDisruptionBudgets {' and '.join(each['metadata']['name'] for each in found[:2])} both select it"
+        return f"PodDisruptionBudgets {' and '.join(each.metadata.name for each in found[:2])} both select it"
     if not found or not _blocks(found[0], pod):
         return ""
-    return f"PodDisruptionBudget {found[0]['metadata']['name']} allows no disruption now"
+    return f"PodDisruptionBudget {found[0].metadata.name} allows no disruption now"
 
 
-def _selects(budget: Wire, pod: Wire) -> bool:
+def _selects(budget: BudgetView, pod: Wire) -> bool:
     """Return True if the budget is about the pod: an empty selector selects all of the namespace."""
     try:
-        return labels.of_object((budget.get("spec") or {}).get("selector"))(pod["metadata"].get("labels") or {})
+        return labels.of_object(msgspec.to_builtins(budget.spec.selector))(pod["metadata"].get("labels") or {})
     except ValueError:
         return True  # an operator of a later Kubernetes
 
 
-def _blocks(budget: Wire, pod: Wire) -> bool:
-    spec, status = budget.get("spec") or {}, budget.get("status") or {}
+def _blocks(budget: BudgetView, pod: Wire) -> bool:
+    spec, status = budget.spec, budget.status
     if not is_ready(pod):
-        if spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        if spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
             return False
-        if int(status.get("currentHealthy") or 0) >= int(status.get("desiredHealthy") or 0) > 0:
+        if status.current_healthy >= status.desired_healthy > 0:
             return False
-    late = int(status.get("observedGeneration") or 0) < int(budget["metadata"].get("generation") or 0)
-    return late or int(status.get("disruptionsAllowed") or 0) < 1
+    late = status.observed_generation < budget.metadata.generation
+    return late or status.disruptions_allowed < 1

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
 
-def about(world: World, kind: str, item: Wire) -> list[Wire]:
+def about(world: World, kind: str, item: Wire) -> list[EventView]:
     """Return the events about an object, the newest first."""
     meta = item["metadata"]
-    found = [
-        event
-        for event in world.events.get((kind, meta.get("namespace") or "", meta["name"]), ())
-        if event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
-    ]
-    return sorted(found, key=time_of, reverse=True)
+    items = world.events.get((kind, meta.get("namespace") or "", meta["name"]), ())
+    posted = [views.of(EventView, item) for item in items]
+    mine = ("", meta.get("uid"), meta["name"])
+    return sorted((each for each in posted if each.involved_object.uid in mine), key=_time, reverse=True)
 
 
-def time_of(event: Wire) -> str:
-    """Return when an Event was last seen; empty if it has no time."""
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((str(each) for each in times if each), default="")
+def _time(event: EventView) -> str:
+    return event.seen_at
 
 
 def scheduler_words(world: World, pod: Wire) -> str:
@@ -30,6 +27,6 @@ def scheduler_words(world: World, pod: Wire) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "")
     for event in about(world, "Pod", pod):
-        if event.get("reason") == "FailedScheduling":
-            return str(event.get("message") or "")
+        if event.reason == "FailedScheduling":
+            return event.message
     return ""
