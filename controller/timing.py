@@ -111,6 +111,16 @@ class RendezvousTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTiming:
+    """Of the reservations for jobs."""
+
+    absent_s: float = seconds(60.0, "before a kind of job that the API server does not have is looked for again")
+    guard_s: float = seconds(60.0, "between checks that the policy for the namespaces' label is in force")
+    first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")
+    longest_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceTiming:
     """Of the gRPC service."""
 
@@ -129,6 +139,7 @@ class Timing:
     writes: WriteTiming = WriteTiming()
     pods: PodTiming = PodTiming()
     rendezvous: RendezvousTiming = RendezvousTiming()
+    jobs: JobTiming = JobTiming()
     service: ServiceTiming = ServiceTiming()
     client: ClientTiming = DEFAULT_CLIENT_TIMING
 

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from controller.apply import batches, budget
 from controller.apply.fence import EndedTerm
@@ -39,6 +39,16 @@ def wall_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+class Look(Protocol):
+    """What else is done in each pass, after the writes of the plan."""
+
+    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Do it; return when to do it again at the latest, even if nothing changes. Raises ApiError."""
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+
+
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
@@ -51,7 +61,9 @@ class Reconciler:
         limits: Limits,
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
+        also: Look | None = None,
     ) -> None:
+        self._also = also
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
@@ -140,6 +152,8 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
+            if self._also is not None:
+                self._also.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
@@ -161,6 +175,8 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
             await self._applier.claim_pods.look(plan.shared, now),
         ]
+        if self._also is not None:
+            moments.append(await self._also.look(self._caches.index(self._applier.blocked_evictions), now))
         return due, min((each for each in moments if each is not None), default=None)
 
     def _was_set_back(self, now: datetime.datetime) -> bool:

@@ -21,6 +21,13 @@ RESERVED = f"{GROUP}/ultraserver-reserved"
 LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
 """Annotation of a Namespace: how many nodes it may reserve. An admission policy restricts who may write it."""
 
+JOBS_LABEL = f"{GROUP}/reserve-for-jobs"
+"""Label of a Namespace whose jobs may reserve UltraServers. An admission policy restricts who may write it."""
+JOBS_ALLOWED = "true"
+
+MADE_FOR = f"{GROUP}/made-for"
+"""Annotation of a workload that the controller has made for a job: the job's kind, name and UID."""
+
 SLOT_SIZES = (1, 2, 4)
 """The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
 
@@ -239,6 +246,7 @@ class Workload:
     moves_on_cordon: bool = False
     rendezvous: str = ""  # the annotation, valid or not
     problem: str = ""  # why the object cannot be read
+    made_for: str = ""  # the annotation MADE_FOR, empty if a person made it
 
     @property
     def restarting(self) -> Wire | None:
@@ -298,10 +306,11 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A Namespace and its LIMIT_ANNOTATION, empty without one."""
+    """A Namespace, its LIMIT_ANNOTATION and its JOBS_LABEL; empty without one."""
 
     name: str
     limit: str
+    jobs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
