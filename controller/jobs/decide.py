@@ -262,7 +262,8 @@ class _Step:
             return
         changes: dict[str, Any] = {}
         strategy = (spec.get("allocationPolicy") or {}).get("failureStrategy", "")
-        if strategy and strategy.replace("Replace", "Migrate") != workload.strategy:
+        same = {"ReplaceAffected": "MigrateAffected"}.get(strategy, strategy) == workload.strategy
+        if strategy and not same:
             changes["allocationPolicy"] = {"failureStrategy": strategy}
         refusal = None
         if spec["serverCount"] != workload.count:

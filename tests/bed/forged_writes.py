@@ -20,6 +20,8 @@ RBAC = "rbac"
 PLAIN, RESERVED = "neuron.aws.com", "workload.neuron.aws.com"
 IMPLICIT = f"deviceclass.resource.kubernetes.io/{RESERVED}"
 LIMIT = "neuron.aws.com/max-reserved-nodes"
+JOBS_LABEL = "neuron.aws.com/reserve-for-jobs"
+MADE_FOR = "neuron.aws.com/made-for"
 LABEL = "neuron.amazonaws.com/ultraserver-server-id-4"
 BLOCK = "topology.k8s.aws/capacity-block-id"
 
@@ -33,6 +35,7 @@ STATUS = "neuron-dra-driver-ultraserver-status"
 WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
+JOBS = "neuron-dra-driver-jobs-reserve"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 
@@ -134,6 +137,10 @@ def slice_(name: str, node: str = NODE, *, driver: str = PLAIN, pool: str = "") 
 
 def annotated(value: str | None, name: str = LIMIT) -> Obj:
     return {"metadata": {"annotations": {name: value}}}
+
+
+def labelled(value: str) -> Obj:
+    return {"metadata": {"labels": {JOBS_LABEL: value}}}
 
 
 def service(name: str = "forged-rank0", **more: Any) -> Obj:
@@ -295,6 +302,17 @@ ROWS: Sequence[Row] = (
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, LIMITS, PATCHER),
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, "", LIMITER),
     *creates("/api/v1/namespaces", meta("f"), "", PATCHER),
+    # The label of a namespace whose jobs may reserve nodes.
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), JOBS, TENANT, PATCHER),
+    *patches(f"/api/v1/namespaces/{OURS}/status", labelled("true"), JOBS, TENANT),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), RBAC, EDITOR, ADMIN, RESERVER, CONTROLLER, PLUGIN),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), "", MASTER, LIMITER, RESCUE),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("yes"), JOBS, MASTER, LIMITER),
+    *creates("/api/v1/namespaces", meta("f", labels={JOBS_LABEL: "true"}), JOBS, PATCHER),
+    *creates("/api/v1/namespaces", meta("f", labels={JOBS_LABEL: "true"}), "", LIMITER),
+    # What marks the workload of a job: only who may write workloads, and it gives nothing.
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), RBAC, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), "", RESERVER, TENANT, MASTER),
     # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),

@@ -40,6 +40,7 @@ POLICIES = (
     "controller-nodes",
     "controller-services",
     "namespace-limits",
+    "jobs-reserve",
 )
 
 Objects = dict[tuple[str, str], dict[str, Any]]
