@@ -10,6 +10,7 @@ from typing import Final
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
 from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide
+from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
 from controller.jobs.kinds import KINDS, read
 from controller.jobs.watches import JobWatches
@@ -17,6 +18,7 @@ from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import JobTiming
+from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -50,6 +52,7 @@ class JobReservations:
         self._timing = timing
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
+        self._early_pods = EarlyPods(client, timing, applier.fence)
         self._term = 0
         self._tries: dict[str, Tries] = {}  # by namespace/name of the workload
         self._rejected: dict[str, Note] = {}  # by UID of the job
@@ -59,6 +62,7 @@ class JobReservations:
         """Do at once what waits for a time."""
         self._tries = {}
         self._guard.end_waits()
+        self._early_pods.end_waits()
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
@@ -80,7 +84,8 @@ class JobReservations:
         keys = {_target(each) for each in found.writes}
         self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
         moments += [max(self._due(each, now), now) for each in found.writes]
-        return min(moments, default=None)
+        early = await self._early_pods.look(view.workloads, view.templates, now)
+        return min((*moments, *([early] if early is not None else [])), default=None)
 
     def _view(self, index: FleetIndex) -> View:
         readable = None if index.namespaces is None else self._caches.namespaces.items
@@ -185,9 +190,5 @@ def _in_use(index: FleetIndex, workload: Workload) -> bool:
     nodes = {name for one in index.held(workload.uid) for name in one.allocation.nodes}
     for group in workload.groups:
         nodes |= set(group["nodes"])
-    for name in nodes:
-        for use in index.uses(name):
-            named = (use.namespace, use.workload_id) == (workload.namespace, workload.name)
-            if use.workload_uid == workload.uid or (use.workload_uid is None and named):
-                return True
-    return False
+    tag = Tag(workload.namespace, workload.name, workload.uid, "", Phase.BOUND)
+    return any(use.is_of(tag) for name in nodes for use in index.uses(name))

@@ -36,6 +36,7 @@ WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
 JOBS = "neuron-dra-driver-jobs-reserve"
+WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 
@@ -137,6 +138,13 @@ def slice_(name: str, node: str = NODE, *, driver: str = PLAIN, pool: str = "") 
 
 def annotated(value: str | None, name: str = LIMIT) -> Obj:
     return {"metadata": {"annotations": {name: value}}}
+
+
+TEMPLATE_EXISTS = "neuron.aws.com/TemplateExists"
+
+
+def conditions(kind: str) -> Obj:
+    return {"status": {"conditions": [{"type": kind, "status": "True"}]}}
 
 
 def labelled(value: str) -> Obj:
@@ -253,6 +261,13 @@ ROWS: Sequence[Row] = (
     *creates(POD_PLACE, pod(amount("deviceclass.resource.kubernetes.io/neuron.aws.com")), "", EDITOR, since=36),
     *creates(POD_PLACE, pod({"limits": {"cpu": "1"}}), "", EDITOR, REPLICAS),
     *creates(POD_PLACE, pod(template_name="job"), "", EDITOR, REPLICAS),
+    # The controller's condition of a pod that was there before its template, and nothing else of it.
+    *patches(f"{POD_PLACE}/older/status", conditions(TEMPLATE_EXISTS), "", CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", conditions("Ready"), WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"status": {"phase": "Failed"}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"status": {"reason": "forged"}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"metadata": {"labels": {"app": "forged"}}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older", {"metadata": {"labels": {"app": "forged"}}}, RBAC, CONTROLLER),
     # Reservations in NeuronUltraServers.
     *patches(f"{ULTRASERVER}/status", ALLOCATED, STATUS, MASTER, LANDLORD),
     *patches(f"{ULTRASERVER.replace('/v1/', '/v1beta1/')}/status", ALLOCATED, STATUS, MASTER),
@@ -332,8 +347,8 @@ ROWS: Sequence[Row] = (
     Row(NEIGHBOUR, "DELETE", f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", None, SLICES),
     Row(NEIGHBOUR, "DELETE", SLICE_PLACE, None, RBAC, query={"fieldSelector": f"spec.nodeName={NODE}"}),
     # Workloads: users who were granted the right.
-    *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN, CONTROLLER),
-    *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER),
+    *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN),
+    *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER, CONTROLLER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER, RESCUE, RESCUERS),
     # Reservations in workloads, from which lost ones are restored.

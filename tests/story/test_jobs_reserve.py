@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller import settings as controller_settings
+from controller.jobs.early_pods import CONDITION
 from controller.jobs.guard import POLICY
 from controller.program import Controller
 from neuron_dra.arguments import Parser
@@ -24,13 +25,20 @@ SOON = quicker(QUICK, jobs={"first_s": 0.05, "longest_s": 0.2, "absent_s": 0.2, 
 POLICIES = "admissionregistration.k8s.io"
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with answering(Cluster) as made:
+@contextlib.asynccontextmanager
+async def allowed(*, controllers: bool = True) -> AsyncIterator[Cluster]:
+    """A cluster in which jobs of the namespace ml may reserve."""
+    async with answering(Cluster, controllers=controllers) as made:
         for kind, plural in (("", "validatingadmissionpolicies"), ("Binding", "validatingadmissionpolicybindings")):
             made.api.register(POLICIES, ("v1",), f"ValidatingAdmissionPolicy{kind}", plural, namespaced=False)
         guard(made)
         allow(made)
+        yield made
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with allowed() as made:
         yield made
 
 
@@ -181,3 +189,21 @@ async def test_without_the_policy_nothing_is_reserved(cluster: Cluster) -> None:
         kind = "ValidatingAdmissionPolicyBinding"
         cluster.api.create({"apiVersion": f"{POLICIES}/v1", "kind": kind, "metadata": {"name": POLICY}, "spec": spec})
         await allocated(cluster)
+
+
+async def test_pods_that_were_there_before_the_template_are_woken_once() -> None:
+    """On a server whose claim controller has not noticed the template."""
+    early = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "early", "namespace": "ml"}, **pods()}
+    async with allowed(controllers=False) as there:
+
+        def woken() -> bool:
+            status = there.api.get("pods", "early", "ml").get("status") or {}
+            return CONDITION in [each["type"] for each in status.get("conditions") or []]
+
+        there.api.create(early)
+        async with controlling(there):
+            submit(there)
+            await eventually(woken, 30, "the pod is woken")
+            await eventually(lambda: events(there, "Allocated"), 30, "the controller works on")
+        patches = [each for each in there.api.log if (each.verb, each.resource) == ("patch", "pods/status")]
+        assert len(patches) == 1

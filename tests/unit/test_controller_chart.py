@@ -199,6 +199,7 @@ def test_policies_name_the_controllers_account() -> None:
         "ultraserver-status",
         "workload-status",
         "controller-nodes",
+        "controller-pods",
         "controller-services",
         "controller-endpointslices",
     }
@@ -221,6 +222,7 @@ def test_reservations_for_jobs_are_off_by_default() -> None:
     assert {(resource, *each["verbs"]) for each in added for resource in each["resources"]} == {
         *((kind, "get", "list", "watch") for kind in ("jobs", "statefulsets", "jobsets", "leaderworkersets")),
         ("neuronultraserverworkloads", "create", "delete"),
+        ("pods/status", "patch"),
         ("validatingadmissionpolicies", "get"),
         ("validatingadmissionpolicybindings", "get"),
     }

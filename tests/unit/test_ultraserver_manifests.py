@@ -38,6 +38,7 @@ POLICIES = (
     "workload-status",
     "controller-endpointslices",
     "controller-nodes",
+    "controller-pods",
     "controller-services",
     "namespace-limits",
     "jobs-reserve",
