@@ -41,6 +41,7 @@ OTHERS = {
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
     *("Job", "JobSet", "LeaderWorkerSet", "StatefulSet", "PodGroup", "Complete", "Completed"),
     *("Deny", "Fail"),  # of an admission policy
+    *("TemplateCreated",),  # of the condition that wakes a pod
     *("Limits", "Trial", "IndexT", "Attributes"),  # names of types
 }
 """Words of the controller that are no condition, reason or Event."""
