@@ -74,6 +74,7 @@ class WriteTiming:
     # Of thousands of workloads that wait, each change of the free nodes changes every message.
     numbers_s: float = seconds(60.0, "the same, for a workload that waits, if only numbers of the message change")
     spread_s: int = seconds(15, "by up to so much longer, which differs by workload")
+    class_s: float = seconds(60.0, "between reads of a PriorityClass that a workload names")
     crd_s: float = seconds(60.0, "between checks that a CRD of another release was replaced")
 
 

@@ -157,6 +157,7 @@ class Reconciler:
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
+        classes = await self._read_priorities(now)
         plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
@@ -169,6 +170,7 @@ class Reconciler:
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
+            classes,
             self._writes.next_due(plan.actions),
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
@@ -178,6 +180,11 @@ class Reconciler:
         if self._also is not None:
             moments.append(await self._also.look(self._caches.index(self._applier.blocked_evictions), now))
         return due, min((each for each in moments if each is not None), default=None)
+
+    async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
+        """Read the PriorityClasses before the plan, which orders by them; return when to read them again."""
+        items = self._caches.workloads.items.values()
+        return await self._applier.priorities.look((item["value"].priority_class for item in items), now)
 
     def _was_set_back(self, now: datetime.datetime) -> bool:
         """Return True if the clock shows much less than in the last pass."""
@@ -223,6 +230,7 @@ class Reconciler:
         index.outdated = self._applier.schemas.outdated
         index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
+        index.priorities = self._applier.priorities.found
         index.shared_by = self._applier.claim_pods.found
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits))

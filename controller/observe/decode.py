@@ -190,6 +190,7 @@ def workload(item: Wire) -> Workload:
         count=int(spec.get("serverCount") or 0),
         strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
         rendezvous=str((meta.get("annotations") or {}).get(ANNOTATION) or ""),
+        priority_class=str(spec.get("priorityClassName") or ""),
         made_for=str((meta.get("annotations") or {}).get(MADE_FOR) or ""),
         moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),

@@ -246,6 +246,7 @@ class Workload:
     moves_on_cordon: bool = False
     rendezvous: str = ""  # the annotation, valid or not
     problem: str = ""  # why the object cannot be read
+    priority_class: str = ""  # spec.priorityClassName
     made_for: str = ""  # the annotation MADE_FOR, empty if a person made it
 
     @property
@@ -338,6 +339,7 @@ class Snapshot:
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
+    priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
     shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
 
 

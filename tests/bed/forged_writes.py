@@ -36,6 +36,7 @@ WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
 JOBS = "neuron-dra-driver-jobs-reserve"
+PRIORITY = "neuron-dra-driver-workload-priority"
 WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
@@ -162,8 +163,8 @@ def endpoints(name: str, of: str) -> Obj:
     return {**meta(name, labels={"kubernetes.io/service-name": of}), **addresses}
 
 
-def workload() -> Obj:
-    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1}
+def workload(**more: Any) -> Obj:
+    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1, **more}
     return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload", **meta("forged"), "spec": spec}
 
 
@@ -351,6 +352,12 @@ ROWS: Sequence[Row] = (
     *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER, CONTROLLER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER, RESCUE, RESCUERS),
+    # The PriorityClass of a workload: users who may use it.
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), PRIORITY, RESERVER, TENANT, CONTROLLER),
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), RBAC, EDITOR, PLUGIN),
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), "", MASTER, RESCUE, RESCUERS),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": "forged-high"}}, PRIORITY, RESERVER, TENANT),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": None}}, "", RESERVER, TENANT),
     # Reservations in workloads, from which lost ones are restored.
     *patches(f"{WORKLOAD_PLACE}/older/status", COPIED, WORKLOAD_STATUS, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE.replace('/v1/', '/v1beta1/')}/older/status", COPIED, WORKLOAD_STATUS, TENANT),

@@ -182,6 +182,7 @@ def test_break_glass_users_are_in_the_policies() -> None:
         "workload-status",
         "namespace-limits",
         "jobs-reserve",
+        "workload-priority",
     }
 
 

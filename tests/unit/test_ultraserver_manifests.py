@@ -42,6 +42,7 @@ POLICIES = (
     "controller-services",
     "namespace-limits",
     "jobs-reserve",
+    "workload-priority",
 )
 
 Objects = dict[tuple[str, str], dict[str, Any]]
