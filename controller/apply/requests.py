@@ -10,6 +10,7 @@ from typing import Any, Literal
 from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_checks import PodLooks
+from controller.apply.priorities import Priorities
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
@@ -67,6 +68,7 @@ class Applier:
         self._events = events
         self.refusals = Refusals(client, events, timing.pods, fence)
         self.claim_pods = ClaimPods(client, timing.pods)
+        self.priorities = Priorities(client, timing.writes)
         self.pod_looks = PodLooks(client, events, timing.pods)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
@@ -74,7 +76,7 @@ class Applier:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
-        for each in (self.schemas, self.refusals, self.pod_looks, self.claim_pods, self.rendezvous):
+        for each in (self.schemas, self.refusals, self.pod_looks, self.claim_pods, self.priorities, self.rendezvous):
             each.end_waits()
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:

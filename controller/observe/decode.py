@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from controller.observe import fields, slices
 from controller.observe.model import (
     GROUP,
+    JOBS_LABEL,
     LIMIT_ANNOTATION,
+    MADE_FOR,
     ClaimUse,
     ClusterNode,
     Consumer,
@@ -188,6 +190,8 @@ def workload(item: Wire) -> Workload:
         count=int(spec.get("serverCount") or 0),
         strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
         rendezvous=str((meta.get("annotations") or {}).get(ANNOTATION) or ""),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        made_for=str((meta.get("annotations") or {}).get(MADE_FOR) or ""),
         moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
@@ -241,9 +245,10 @@ def template(item: Wire) -> Template:
 
 
 def namespace(item: Wire) -> Namespace:
-    """Return a Namespace with its limit."""
+    """Return a Namespace with its limit, and whether its jobs may reserve."""
     meta = item["metadata"]
-    return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
+    limit = str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip()
+    return Namespace(meta["name"], limit, str((meta.get("labels") or {}).get(JOBS_LABEL) or ""))
 
 
 def _mode(template: Wire) -> int | None:

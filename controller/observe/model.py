@@ -21,6 +21,13 @@ RESERVED = f"{GROUP}/ultraserver-reserved"
 LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
 """Annotation of a Namespace: how many nodes it may reserve. An admission policy restricts who may write it."""
 
+JOBS_LABEL = f"{GROUP}/reserve-for-jobs"
+"""Label of a Namespace whose jobs may reserve UltraServers. An admission policy restricts who may write it."""
+JOBS_ALLOWED = "true"
+
+MADE_FOR = f"{GROUP}/made-for"
+"""Annotation of a workload that the controller has made for a job: the job's kind, name and UID."""
+
 SLOT_SIZES = (1, 2, 4)
 """The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
 
@@ -239,6 +246,8 @@ class Workload:
     moves_on_cordon: bool = False
     rendezvous: str = ""  # the annotation, valid or not
     problem: str = ""  # why the object cannot be read
+    priority_class: str = ""  # spec.priorityClassName
+    made_for: str = ""  # the annotation MADE_FOR, empty if a person made it
 
     @property
     def restarting(self) -> Wire | None:
@@ -298,10 +307,11 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A Namespace and its LIMIT_ANNOTATION, empty without one."""
+    """A Namespace, its LIMIT_ANNOTATION and its JOBS_LABEL; empty without one."""
 
     name: str
     limit: str
+    jobs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +339,7 @@ class Snapshot:
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
+    priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
     shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
 
 

@@ -39,7 +39,16 @@ from controller.plan.reserved import (
 from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
-_KNOWN = ("workload_class", "blocked_evictions", "unwritable", "unschedulable", "outdated", "turns", "shared_by")
+_KNOWN = (
+    "workload_class",
+    "blocked_evictions",
+    "unwritable",
+    "unschedulable",
+    "outdated",
+    "turns",
+    "shared_by",
+    "priorities",
+)
 """What a plan depends on besides the objects; a Snapshot has it, too."""
 
 
@@ -62,6 +71,7 @@ class FleetIndex:
         self.unwritable: Mapping[str, str] = {}
         self.unschedulable: Mapping[str, str] = {}
         self.shared_by: Mapping[str, Pods] = {}
+        self.priorities: Mapping[str, int] = {}
         self.without_services = False
         self.outdated = ""
         self.turns: Mapping[tuple[str, str], Turn] = {}

@@ -34,6 +34,7 @@ NEURON_WORKLOADS = Resource("neuron.aws.com", "v1beta1", "neuronultraserverworkl
 CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", namespaced=True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 PODS = Resource("", "v1", "pods", namespaced=True)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", namespaced=False)
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", namespaced=True)

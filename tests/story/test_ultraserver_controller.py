@@ -321,3 +321,20 @@ async def test_health_and_metrics_are_served(cluster: Cluster) -> None:
         page = await asyncio.to_thread(fetch, "/metrics")
         assert 'neuron_ultraserver_writes_total{action="CreateTemplate",result="ok"} 1.0' in page
         assert "neuron_ultraserver_time_to_allocated_seconds_count 1.0" in page
+
+
+async def test_priority_class_lets_a_workload_pass_others_that_wait(cluster: Cluster) -> None:
+    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    cluster.api.create({**classes, "metadata": {"name": "high"}, "value": 1000})
+    async with controlling(cluster):
+        cluster.submit("holder")
+        await eventually(lambda: cluster.state("holder") == "Allocated", what="all nodes are reserved")
+        cluster.submit("early")
+        await eventually(lambda: cluster.state("early") == "Pending", what="the first one waits")
+        late = cluster.submit("late")
+        spec = {**late["spec"], "priorityClassName": "high"}
+        cluster.api.patch("neuronultraserverworkloads", "late", {"spec": spec}, "ml")
+        await eventually(lambda: cluster.state("late") == "Pending", what="the second one waits")
+        cluster.api.delete("neuronultraserverworkloads", "holder", "ml")
+        await eventually(lambda: cluster.state("late") == "Allocated", what="the second one is served first")
+        assert cluster.state("early") == "Pending"

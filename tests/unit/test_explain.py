@@ -16,7 +16,7 @@ from neuron_dra.core import causes, health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "observe", "apply", "limits")
+CONTROLLER = ("plan", "observe", "apply", "limits", "jobs")
 OTHERS = {
     *(
         "All",
@@ -39,6 +39,9 @@ OTHERS = {
     *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
     *("Service", "EndpointSlice", "None", "Failed", "Succeeded", "InternalIP"),
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
+    *("Job", "JobSet", "LeaderWorkerSet", "StatefulSet", "PodGroup", "Complete", "Completed"),
+    *("Deny", "Fail"),  # of an admission policy
+    *("TemplateCreated",),  # of the condition that wakes a pod
     *("Limits", "Trial", "IndexT", "Attributes"),  # names of types
 }
 """Words of the controller that are no condition, reason or Event."""
