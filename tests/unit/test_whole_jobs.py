@@ -89,7 +89,6 @@ SCALED = {"jobTargetRef": {"parallelism": 2, "template": TEMPLATE}, "maxReplicaC
 GROUP = {"name": "g", "cliqueNames": ["decode"], "replicas": 2}
 
 
-@mend("operators' kinds are simulated")
 @pytest.mark.parametrize(
     ("made", "pods"),
     [
@@ -114,7 +113,6 @@ def test_pods_of_operators_are_placed(made: Obj, pods: int, tmp_path: Path, caps
     assert (found.code, f"{pods} of {pods} pods run" in found.text) == (0, True), found.text
 
 
-@mend("what is not counted is named")
 def test_kind_that_is_not_known_is_named_in_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown kind with a pod template in it may be a workload: it is said, and the answer is not `all run`."""
     file = tmp_path / "workload.yaml"
@@ -140,7 +138,7 @@ def gang(least: int) -> list[Obj]:
     return made
 
 
-@pytest.mark.parametrize(("least", "runs"), [(2, 2), pytest.param(3, 0, marks=mend("PodGroups are gangs"))])
+@pytest.mark.parametrize(("least", "runs"), [(2, 2), (3, 0)])
 def test_gang_runs_whole_or_not_at_all(
     least: int, runs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

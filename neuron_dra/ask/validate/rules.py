@@ -11,7 +11,7 @@ from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, sized, trap
+from neuron_dra.ask.validate import attributes, pods, sized, trap
 from neuron_dra.ask.validate.specs import Problem, Spec
 from neuron_dra.ask.why import impossible, refusals
 from neuron_dra.ask.why.blockers import Blockers
@@ -79,13 +79,17 @@ class Checker:
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
                 inner = item.get("spec") or {}
                 spec = Spec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
-                for rule in RULES:
+                refused = list(pods.numbers(where, spec))
+                found += refused
+                found += pods.admin_access(self._objects, where, item["metadata"].get("namespace") or "", spec)
+                for rule in () if refused else RULES:
                     found += rule(self, spec)
             elif item["kind"] == "DeviceClass":
                 spec = Spec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
                 found += configuration(self, spec)
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
+                found += pods.of_pod(where, item)
                 found += core_sizes(self._objects, where, item)
                 found += self._limits(where, item)
         return list(dict.fromkeys(found))

@@ -13,6 +13,7 @@ from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import quantity
 
+ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 CLAIMS_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
 CLASS_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 
@@ -30,6 +31,10 @@ class Problem:
 def problem(world: World, pod: Wire) -> Problem | None:
     """Return the first problem with the claims of a pod, or None. A claim that is yet to be created is none."""
     for each in world.claims_of(pod):
+        if not (each.claim_name or each.template_name) and _has_source(pod, each.entry):
+            return Problem("ClaimSourceRemoved", each)
+        if not each.exists and _admin_refused(world, pod, each):
+            return Problem("AdminAccessRefused", each)
         if each.exists:
             if each.claim is not None and each.claim["metadata"].get("deletionTimestamp"):
                 return Problem("ClaimDeleted", each)
@@ -42,6 +47,20 @@ def problem(world: World, pod: Wire) -> Problem | None:
         elif (over := _quota(world, each, pod)) is not None:
             return over
     return None
+
+
+def _has_source(pod: Wire, entry: str) -> bool:
+    """Return True if a pod names its claim as before Kubernetes 1.31."""
+    return any("source" in each for each in pod["spec"].get("resourceClaims") or () if each["name"] == entry)
+
+
+def _admin_refused(world: World, pod: Wire, claim: PodClaim) -> bool:
+    """Return True if the namespace is known to lack the label that adminAccess needs."""
+    namespace = world.snapshot.get("Namespace", pod["metadata"].get("namespace") or "")
+    if namespace is None or (namespace["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
+        return False
+    requests = (((claim.claim or {}).get("spec") or {}).get("devices") or {}).get("requests") or ()
+    return any((each.get("exactly") or {}).get("adminAccess") for each in requests)
 
 
 def _owned(claim: Wire, pod: Wire) -> bool:

@@ -132,6 +132,14 @@ def _claims(world: World, pod: Wire, problem: creating.Problem) -> Finding:
         if (workload := creating.workload_of(world, pod, claim)) is not None:
             return workload_waits(workload)
         return _missing(world, pod, "ResourceClaimTemplate", claim.template_name, problem)
+    if problem.code == "ClaimSourceRemoved":
+        text = f"resourceClaims entry {claim.entry}: its field source was removed in Kubernetes 1.31"
+        rewrite = "resourceClaimName or resourceClaimTemplateName beside name; neuron-dra migrate FILE"
+        return Finding(problem.code, text, (("rewrite", rewrite),))
+    if problem.code == "AdminAccessRefused":
+        label = f"{creating.ADMIN_LABEL}=true"
+        text = f"the API server rejects adminAccess in namespace {namespace}, whose label {label} is missing"
+        return Finding(problem.code, text, (("to check", f"kubectl label namespace {namespace} {label}"),))
     if problem.code == "QuotaExceeded" and problem.quota is not None:
         return _quota(world, pod, problem)
     name = claim.claim_name
