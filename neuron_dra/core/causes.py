@@ -15,6 +15,7 @@ PODS: Final = {
     "ClaimOfAnother": "a claim belongs to a former pod of the same name",
     "DevicesInUse": "too few devices are free on nodes that would serve the pod",
     "Fragmented": "enough devices are free on a node, and too few of them are together",
+    "PodsNotCreated": "the pods of a workload cannot be created",
     "RolloutWaits": "a new pod of a Deployment waits for devices of an old one, which ends only after it is ready",
     "GangWaits": "fewer pods of a PodGroup fit than must run at once",
     "GangSharesClaim": "a known fault of the scheduler with PodGroups whose pods share a claim",

@@ -47,7 +47,6 @@ MIGRATED = [
         0,
         "- source: {resourceClaimTemplateName: one}",
         "+ resourceClaimTemplateName: one",
-        marks=mend("migrate flattens resourceClaims[].source"),
     ),
 ]  # fmt: skip
 SIMULATED = [

@@ -35,7 +35,6 @@ def job(kind: str, api: str, owner: str, *labels: tuple[str, str], pods: tuple[s
     return [*items, {"apiVersion": api, "kind": kind, "metadata": meta, "spec": {"replicas": len(pods)}}]
 
 
-@mend("why about workloads")
 @pytest.mark.parametrize(
     ("about", "kind", "api", "owner", "labels"),
     [
@@ -65,7 +64,6 @@ def test_workload_waits_for_what_its_pods_wait_for(
     assert found.text.count("too few free devices") == 1
 
 
-@mend("why about workloads")
 def test_deployment_is_known_by_its_pods_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A snapshot has no Deployments; the names of ReplicaSets show them."""
     found = ask(capsys, "why", "deploy/web", "--snapshot", snapshot(tmp_path, reported.rollout()))

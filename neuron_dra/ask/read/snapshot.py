@@ -119,6 +119,8 @@ SHAPES: Final[Mapping[str, Any]] = {
 
 ABBREVIATIONS: Final = {
     "pod": "Pod",
+    "po": "Pod",
+    "no": "Node",
     "claim": "ResourceClaim",
     "resourceclaim": "ResourceClaim",
     "node": "Node",
