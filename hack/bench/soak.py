@@ -24,7 +24,8 @@ import grpc
 from hack.bench.drivers import CLAIMS, DEVICE_CLASSES, Hurried
 from hack.bench.prepare import Kind, allocate, connected, prepare, unprepare
 from hack.bench.servers import api_server
-from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.api import objects
+from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.simulated_node import SimulatedNode
 
 CONFIGURATION = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCore": 2}

@@ -15,7 +15,9 @@ PODS: Final = {
     "ClaimOfAnother": "a claim belongs to a former pod of the same name",
     "DevicesInUse": "too few devices are free on nodes that would serve the pod",
     "Fragmented": "enough devices are free on a node, and too few of them are together",
+    "PodsNotCreated": "the pods of a workload cannot be created",
     "RolloutWaits": "a new pod of a Deployment waits for devices of an old one, which ends only after it is ready",
+    "GangWaits": "fewer pods of a PodGroup fit than must run at once",
     "GangSharesClaim": "a known fault of the scheduler with PodGroups whose pods share a claim",
     "SchedulerBypassed": "spec.nodeName keeps the pod from the scheduler, which alone allocates claims",
     "SchedulerSays": "the scheduler has a reason that is not about devices",
@@ -79,6 +81,12 @@ NODES: Final = {
 """Why pods get no Neuron devices on a node."""
 CLAIMS: Final = {"NoPod": "no pod uses the claim"}
 MANIFESTS: Final = {
+    "AdminAccessRefused": "the namespace lacks the label that adminAccess needs",
+    "ClaimSourceRemoved": "resourceClaims[].source was removed in Kubernetes 1.31",
+    "Malformed": "a field has a value of a wrong type",
+    "RequestRejected": "the API server rejects the mode or the number of a request",
+    "SharedClaimOneNode": "pods that must be on several nodes share a claim, whose devices are of one node",
+    "VersionUnknown": "no supported API server has this version of the object",
     "AttributeUnknown": "a selector or a constraint reads an attribute that no driver publishes",
     "ClassUnknown": "the name of a DeviceClass resembles one of this driver, and is none",
     "ConfigRejected": "the driver rejects the configuration",

@@ -47,38 +47,31 @@ MIGRATED = [
         0,
         "- source: {resourceClaimTemplateName: one}",
         "+ resourceClaimTemplateName: one",
-        marks=mend("migrate flattens resourceClaims[].source"),
     ),
 ]  # fmt: skip
 SIMULATED = [
-    case("trainjob-claims", "simulate", 0, "2 of 2 pods run", words=TRN1, marks=mend("TrainJobs are simulated")),
+    case("trainjob-claims", "simulate", 0, "2 of 2 pods run", words=TRN1),
     case(
         "trainjob-too-many",
         "simulate",
         1,
         "2 pods cannot run: request neurons wants 17 devices of one node",
         words=TRN1,
-        marks=mend("TrainJobs are simulated"),
     ),
-    case("trainjob-runtime", "simulate", 0, "3 of 3 pods run", words=("--fleet", "3 x trn1.32xlarge"),
-         marks=mend("TrainJobs are simulated, with their runtime")),
-    case("scaledjob", "simulate", 0, "1 of 1 pods run", "up to 4 jobs", words=("--fleet", "2 x inf2.xlarge"),
-         marks=mend("ScaledJobs are simulated")),
-    case("source-field", "simulate", 1, "source was removed in Kubernetes 1.31", words=TRN2,
-         marks=mend("the old source field is named")),
-    case("monitor", "simulate", 1, "2 pods cannot run", "resource.kubernetes.io/admin-access=true", words=TRN2,
-         marks=mend("DaemonSets are simulated, adminAccess needs its label")),
-    case("monitor-allowed", "simulate", 0, "2 of 2 pods run", words=TRN2, marks=mend("DaemonSets are simulated")),
-    case("efa-prefill", "simulate", 0, "2 of 2 pods run", words=EFA, marks=mend("EFA interfaces can be imagined")),
+    case("trainjob-runtime", "simulate", 0, "3 of 3 pods run", words=("--fleet", "3 x trn1.32xlarge")),
+    case("scaledjob", "simulate", 0, "1 of 1 pods run", "up to 4 jobs", words=("--fleet", "2 x inf2.xlarge")),
+    case("source-field", "simulate", 1, "source was removed in Kubernetes 1.31", words=TRN2),
+    case("monitor", "simulate", 1, "2 pods cannot run", "resource.kubernetes.io/admin-access=true", words=TRN2),
+    case("monitor-allowed", "simulate", 0, "2 of 2 pods run", words=TRN2),
+    case("efa-prefill", "simulate", 0, "2 of 2 pods run", words=EFA),
     case("five-connected", "simulate", 0, "neuron-set-5-", words=INF1),
     case("three-connected", "simulate", 0, "neuron-set-3-", words=INF2),
     case("init-shares-set", "simulate", 0, "1 of 1 pods run", words=INF2),
 ]  # fmt: skip
 VALIDATED = [
     case("source-field", "validate", 1, "resourceClaims[0].source", "removed in Kubernetes 1.31",
-         "resourceClaimName", "resourceClaimTemplateName", marks=mend("the old source field is named")),
-    case("monitor", "validate", 1, "the API server rejects adminAccess", "resource.kubernetes.io/admin-access=true",
-         marks=mend("adminAccess needs the namespace's label")),
+         "resourceClaimName", "resourceClaimTemplateName"),
+    case("monitor", "validate", 1, "the API server rejects adminAccess", "resource.kubernetes.io/admin-access=true"),
     case("monitor-allowed", "validate", 0),
     case("five-connected", "validate", 0),
     case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
@@ -122,7 +115,6 @@ def test_two_files_about_one_object_are_left_alone(capsys: pytest.CaptureFixture
     assert "aws.amazon.com/neuron: 8" in Path(names[0]).read_text()
 
 
-@mend("EFA interfaces can be imagined")
 def test_aligned_example_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "simulate", "deploy/examples/aligned-efa-neuron.yaml", *EFA)
     assert (found.code, "1 of 1 pods run" in found.text) == (0, True), found.text

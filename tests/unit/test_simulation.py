@@ -96,10 +96,10 @@ def test_malformed_manifests_are_named(item: Obj, words: str) -> None:
 
 def test_what_is_not_simulated_is_said() -> None:
     items = [
-        {"kind": kind, "metadata": {"name": "x"}} for kind in ("DaemonSet", "NeuronUltraServerWorkload", "Service")
+        {"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "NeuronUltraServerWorkload", "Service")
     ]
     assert manifests.expand(items, "default").notes == [
-        "DaemonSet x is not simulated",
+        "not counted: PodTemplate x, which has a pod template",
         "NeuronUltraServerWorkload x: see neuron-ultraserver-controller plan",
         "not relevant here: 1 Service",
     ]

@@ -35,7 +35,6 @@ def job(kind: str, api: str, owner: str, *labels: tuple[str, str], pods: tuple[s
     return [*items, {"apiVersion": api, "kind": kind, "metadata": meta, "spec": {"replicas": len(pods)}}]
 
 
-@mend("why about workloads")
 @pytest.mark.parametrize(
     ("about", "kind", "api", "owner", "labels"),
     [
@@ -65,7 +64,6 @@ def test_workload_waits_for_what_its_pods_wait_for(
     assert found.text.count("too few free devices") == 1
 
 
-@mend("why about workloads")
 def test_deployment_is_known_by_its_pods_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A snapshot has no Deployments; the names of ReplicaSets show them."""
     found = ask(capsys, "why", "deploy/web", "--snapshot", snapshot(tmp_path, reported.rollout()))
@@ -89,7 +87,6 @@ SCALED = {"jobTargetRef": {"parallelism": 2, "template": TEMPLATE}, "maxReplicaC
 GROUP = {"name": "g", "cliqueNames": ["decode"], "replicas": 2}
 
 
-@mend("operators' kinds are simulated")
 @pytest.mark.parametrize(
     ("made", "pods"),
     [
@@ -114,7 +111,6 @@ def test_pods_of_operators_are_placed(made: Obj, pods: int, tmp_path: Path, caps
     assert (found.code, f"{pods} of {pods} pods run" in found.text) == (0, True), found.text
 
 
-@mend("what is not counted is named")
 def test_kind_that_is_not_known_is_named_in_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown kind with a pod template in it may be a workload: it is said, and the answer is not `all run`."""
     file = tmp_path / "workload.yaml"
@@ -140,7 +136,7 @@ def gang(least: int) -> list[Obj]:
     return made
 
 
-@pytest.mark.parametrize(("least", "runs"), [(2, 2), pytest.param(3, 0, marks=mend("PodGroups are gangs"))])
+@pytest.mark.parametrize(("least", "runs"), [(2, 2), (3, 0)])
 def test_gang_runs_whole_or_not_at_all(
     least: int, runs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,8 @@ def rewrite(document: Any, options: Options) -> Outcome:
     outcome = Outcome()
     for where, owner, value in list(_mappings(document, "", {})):
         resource_api.to_v1(value, where)
+        if isinstance(value.get("resourceClaims"), list):
+            _flatten(value)
         if isinstance(value.get("containers"), list) or _is_predictor(value, owner):
             _pod(value, where, owner, options, outcome)
     for where, owner, value in list(_mappings(document, "", {})):
@@ -65,6 +67,15 @@ def _mappings(
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _mappings(item, f"{where}[{index}]", owner)
+
+
+def _flatten(pod: dict[str, Any]) -> None:
+    """Move what a pod's claims have in `source`, which Kubernetes 1.31 removed, to its place beside their names."""
+    for index, entry in enumerate(pod["resourceClaims"]):
+        source = entry.get("source") if isinstance(entry, dict) else None
+        if isinstance(source, dict):
+            kept = {key: value for key, value in entry.items() if key != "source"}
+            pod["resourceClaims"][index] = {**kept, **source}
 
 
 def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Options, outcome: Outcome) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from neuron_dra.ask.read import trainers
 from neuron_dra.core.wire import Wire
 
 _MODELS: Final = (
@@ -22,29 +23,39 @@ class Pods(NamedTuple):
     template: Any
 
 
-def pods(item: Wire) -> list[Pods] | None:
-    """Return the pods of an operator's object, or None if its kind is not one of those here."""
+def pods(item: Wire, runtimes: Sequence[Wire] = ()) -> list[Pods] | None:
+    """Return the pods of an operator's object, or None if its kind is not one of those here.
+
+    `runtimes` are the training runtimes that a TrainJob may name.
+    """
+    if _is_train_job(item):
+        return [Pods(*each) for each in trainers.train_job(item, runtimes)]
     found = _KINDS.get((str(item.get("apiVersion", "")).partition("/")[0], str(item["kind"])))
-    return None if found is None else list(found(item["metadata"]["name"], _mapping(item.get("spec"))))
+    return None if found is None else list(found(item["metadata"]["name"], trainers.mapping(item.get("spec"))))
 
 
-def notes(item: Wire) -> list[str]:
+def _is_train_job(item: Wire) -> bool:
+    return item["kind"] == "TrainJob" and str(item.get("apiVersion", "")).startswith("trainer.kubeflow.org/")
+
+
+def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
     """Return what a reader of the simulated pods should know.
 
     Source: volcano-sh/volcano, pkg/webhooks/admission/jobs/mutate: pods of a Job are for the scheduler `volcano`.
     """
+    kind, name, spec = item["kind"], item["metadata"]["name"], trainers.mapping(item.get("spec"))
+    if kind == "ScaledJob":
+        most = spec.get("maxReplicaCount", 100)
+        return [f"ScaledJob {name}: the pods of one job; KEDA creates up to {most} jobs"]
+    if _is_train_job(item) and trainers.runtime_of(item, runtimes) is None:
+        named = trainers.mapping(spec.get("runtimeRef")).get("name")
+        text = f"its runtime {named} is not among the manifests: its pods are taken to request what the job itself does"
+        return [f"TrainJob {name}: {text}"]
+    if str(item.get("apiVersion", "")).startswith("argoproj.io/"):
+        return [f"{kind} {name}: a pod for each of its templates; steps and graphs are not followed"]
     if not str(item.get("apiVersion", "")).startswith("batch.volcano.sh/"):
         return []
-    name = item["metadata"]["name"]
     return [f"Job {name}: Volcano's own scheduler places its pods; here they are placed as the default one would"]
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _or(value: Any, default: int) -> Any:
@@ -57,8 +68,8 @@ def _ray_cluster(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     Source: ray-project/kuberay, ray-operator/controllers/ray/utils/util.go, GetWorkerGroupDesiredReplicas.
     """
     if "headGroupSpec" in spec:
-        yield Pods(f"{name}-head", 1, _mapping(spec["headGroupSpec"]).get("template"))
-    for group in _mappings(spec.get("workerGroupSpecs")):
+        yield Pods(f"{name}-head", 1, trainers.mapping(spec["headGroupSpec"]).get("template"))
+    for group in trainers.mappings(spec.get("workerGroupSpecs")):
         number, hosts = _or(group.get("replicas"), 0), _or(group.get("numOfHosts"), 1)
         if isinstance(number, int) and isinstance(hosts, int):
             least, most = (group.get(bound) for bound in ("minReplicas", "maxReplicas"))
@@ -69,12 +80,12 @@ def _ray_cluster(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
 
 
 def _ray_service(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
-    return _ray_cluster(name, _mapping(spec.get("rayClusterConfig")))
+    return _ray_cluster(name, trainers.mapping(spec.get("rayClusterConfig")))
 
 
 def _ray_job(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     """Yield the pods of the job's own cluster; a job that selects an existing cluster has none."""
-    return _ray_cluster(name, _mapping(spec.get("rayClusterSpec")))
+    return _ray_cluster(name, trainers.mapping(spec.get("rayClusterSpec")))
 
 
 def _kubeflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
@@ -84,15 +95,15 @@ def _kubeflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     """
     for key, roles in spec.items():
         if str(key).endswith("ReplicaSpecs"):
-            for role, each in _mapping(roles).items():
-                replicas = _mapping(each)
+            for role, each in trainers.mapping(roles).items():
+                replicas = trainers.mapping(each)
                 default = 0 if (key, role) == ("mpiReplicaSpecs", "Worker") else 1
                 number = _or(replicas.get("replicas"), default)
                 yield Pods(f"{name}-{str(role).lower()}", number, replicas.get("template"))
 
 
 def _volcano(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
-    for task in _mappings(spec.get("tasks")):
+    for task in trainers.mappings(spec.get("tasks")):
         yield Pods(f"{name}-{task.get('name', 'task')}", _or(task.get("replicas"), 1), task.get("template"))
 
 
@@ -103,16 +114,37 @@ def _kserve(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     container of the serving runtime.
     """
     for component in ("predictor", "transformer", "explainer"):
-        found = _mapping(spec.get(component))
-        listed = _mappings(found.get("containers"))
+        found = trainers.mapping(spec.get(component))
+        listed = trainers.mappings(found.get("containers"))
         model = next((found[field] for field in _MODELS if isinstance(found.get(field), dict)), None)
         if model is not None:
-            own = {"name": "kserve-container", "resources": _mapping(model.get("resources"))}
+            own = {"name": "kserve-container", "resources": trainers.mapping(model.get("resources"))}
             listed = [own, *(each for each in listed if each.get("name") != own["name"])]
         if found:
             number = found.get("minReplicas")
             template = {"spec": {**found, "containers": listed}}
             yield Pods(f"{name}-{component}", max(1, number) if isinstance(number, int) else 1, template)
+
+
+def _knative(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
+    """Yield the pods of a Knative Service that always run, at least one."""
+    template = trainers.mapping(spec.get("template"))
+    annotations = trainers.mapping(trainers.mapping(template.get("metadata")).get("annotations"))
+    least = str(annotations.get("autoscaling.knative.dev/min-scale") or "1")
+    yield Pods(name, max(1, int(least)) if least.isdigit() else 1, template)
+
+
+def _node_set(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
+    """Yield the pods of a NodeSet of Slurm."""
+    yield Pods(name, _or(spec.get("replicas"), 1), spec.get("template"))
+
+
+def _cliques(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
+    return (Pods(*each) for each in trainers.cliques(name, spec))
+
+
+def _workflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
+    return (Pods(*each) for each in trainers.workflow(name, spec))
 
 
 _KINDS: Final[Mapping[tuple[str, str], Callable[[str, dict[str, Any]], Iterator[Pods]]]] = {
@@ -125,4 +157,8 @@ _KINDS: Final[Mapping[tuple[str, str], Callable[[str, dict[str, Any]], Iterator[
     },
     ("batch.volcano.sh", "Job"): _volcano,
     ("serving.kserve.io", "InferenceService"): _kserve,
+    ("serving.knative.dev", "Service"): _knative,
+    ("slinky.slurm.net", "NodeSet"): _node_set,
+    ("grove.io", "PodCliqueSet"): _cliques,
+    **{("argoproj.io", kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow")},
 }

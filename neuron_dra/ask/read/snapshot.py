@@ -100,6 +100,8 @@ SHAPES: Final[Mapping[str, Any]] = {
             "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
         },
     },
+    "Namespace": {},
+    "PodGroup": {"spec": {"schedulingPolicy": {"gang": {"minCount": int}}}},
     "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
     "ResourceQuota": views.shape(views.QuotaView),
     "PodDisruptionBudget": views.shape(views.BudgetView),
@@ -109,6 +111,8 @@ SHAPES: Final[Mapping[str, Any]] = {
 
 ABBREVIATIONS: Final = {
     "pod": "Pod",
+    "po": "Pod",
+    "no": "Node",
     "claim": "ResourceClaim",
     "resourceclaim": "ResourceClaim",
     "node": "Node",
@@ -227,9 +231,14 @@ def build(
     return Snapshot(objects, dict(left_out or {}), lists, sorted(unread, key=lambda each: (each.kind, each.key)))
 
 
+_GROUPS: Final = {"Workload": "kueue.x-k8s.io", "PodGroup": "scheduling.k8s.io"}
+"""The groups of kinds whose names other groups have too."""
+
+
 def _another_kind(given: Wire) -> bool:
-    """Return True for a kind of another group that has the name of one that is read: Workloads are Kueue's."""
-    return given["kind"] == "Workload" and not str(given.get("apiVersion", "")).startswith("kueue.x-k8s.io/")
+    """Return True for a kind of another group that has the name of one that is read."""
+    group = _GROUPS.get(str(given["kind"]))
+    return group is not None and not str(given.get("apiVersion", "")).startswith(f"{group}/")
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:

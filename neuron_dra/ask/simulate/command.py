@@ -70,13 +70,16 @@ def run(args: argparse.Namespace) -> int:
     files = [item for name in names for item in object_files.read(name, "FILE")]
     found, namespace = (None, args.namespace or "default") if args.fleet else source.load(args)
     wanted = manifests.expand(files, namespace)
-    made = build([*wanted.objects, *wanted.pods])  # checks the fields
-    if not wanted.pods:
+    made = build([*wanted.objects, *wanted.pods, *wanted.daemons])  # checks the fields
+    if not wanted.pods and not wanted.daemons:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
-    pods = [made.objects[key_of(pod)] for pod in wanted.pods]
+    daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
+    pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
-    world = World(snapshot.changed([*made.objects.values()]), proposes=False, rules=rules)
+    templates = {key_of(pod) for pod in wanted.daemons}
+    own = [item for key, item in made.objects.items() if key not in templates]
+    world = World(snapshot.changed([*own, *daemons]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     if args.output in ("json", "yaml"):

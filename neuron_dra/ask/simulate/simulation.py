@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
+from neuron_dra.ask.read.manifests import NODE_NAME
+from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import bound, creating, situations, trials
+from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.ask.world.world import World
@@ -53,8 +58,44 @@ class Simulation:
         self._failed: dict[bytes, Finding] = {}
 
     def run(self, pods: Iterable[Wire]) -> list[Outcome]:
-        """Return what happens to each pod, in order."""
-        return [self._one(pod) for pod in pods]
+        """Return what happens to each pod, in order; the pods of a gang are placed together, at the first of them."""
+        listed = list(pods)
+        mates: dict[tuple[str, str], list[Wire]] = defaultdict(list)
+        for pod in listed:
+            mates[_gang_of(pod)].append(pod)
+        done: dict[Key, Outcome] = {}
+        for pod in listed:
+            if key_of(pod) in done:
+                continue
+            namespace, group = _gang_of(pod)
+            least = _least(self._world, namespace, group)
+            outcomes = self._gang(mates[namespace, group], group, least) if least > 1 else [self._one(pod)]
+            done |= {key_of(each.pod): each for each in outcomes}
+        return [done[key_of(pod)] for pod in listed]
+
+    def _gang(self, pods: Sequence[Wire], group: str, least: int) -> list[Outcome]:
+        """Place the pods of a gang, if at least so many of them fit at once; else none of them."""
+        trial = self._copy()
+        outcomes = [trial._one(pod) for pod in pods]
+        fit = sum(each.runs for each in outcomes)
+        if fit >= least:
+            self.__dict__.update(trial.__dict__)
+            return outcomes
+        first = next((each.finding for each in outcomes if each.finding is not None), None)
+        why = f": {first.text}" if first is not None else ""
+        finding = Finding(
+            "GangWaits", f"PodGroup {group} needs {least} pods at once, and {fit} of {len(pods)} fit{why}"
+        )
+        return [Outcome(pod, None, finding) for pod in pods]
+
+    def _copy(self) -> Simulation:
+        """Return a simulation that goes on from here, and changes nothing here."""
+        other = Simulation(self._world)
+        other._waiting, other._used = list(self._waiting), set(self._used)
+        other._room = self._room.copy()
+        other._left = {key: list(nodes) for key, nodes in self._left.items()}
+        other._failed = dict(self._failed)
+        return other
 
     @property
     def world(self) -> World:
@@ -64,6 +105,10 @@ class Simulation:
         return self._world
 
     def _one(self, pod: Wire) -> Outcome:
+        past = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
+        if past and demand.wants_devices(pod):
+            text = f"its spec.nodeName {past} keeps it from the scheduler, so nothing allocates its claim"
+            return Outcome(pod, None, Finding("SchedulerBypassed", text))
         claims = self._world.claims_of(pod)
         key = msgspec.json.encode((pod["metadata"].get("namespace"), pod["spec"]))
         alike = self._simple(claims)
@@ -142,3 +187,36 @@ def held(world: World) -> tuple[int, int]:
         if item["spec"]["driver"] == names.DRIVER
     )
     return sum(device.driver == names.DRIVER for device in world.in_use), published
+
+
+def _gang_of(pod: Wire) -> tuple[str, str]:
+    return pod["metadata"].get("namespace") or "", users.group_of(pod)
+
+
+def _least(world: World, namespace: str, group: str) -> int:
+    """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
+    found = world.snapshot.get("PodGroup", group, namespace) if group else None
+    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
+    return int((policy.get("gang") or {}).get("minCount") or 0)
+
+
+TOLERATED: Final = ("unschedulable", "not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure")
+"""Taints node.kubernetes.io/... that all pods of DaemonSets tolerate."""
+
+
+def on_each_node(daemon: Wire, snapshot: Snapshot) -> Iterator[Wire]:
+    """Yield the pods of a DaemonSet: one for each node on which it may run, bound to it by its affinity."""
+    spec = daemon["spec"]
+    tolerated = [{"key": f"node.kubernetes.io/{each}", "operator": "Exists"} for each in TOLERATED]
+    every = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
+    for node in snapshot.all("Node"):
+        if nodes.objection(every, model.node(node)):
+            continue
+        name = node["metadata"]["name"]
+        fields = [{"key": "metadata.name", "operator": "In", "values": [name]}]
+        required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        meta = {**daemon["metadata"], "name": f"{daemon['metadata']['name']}-{name}"}
+        meta["uid"] = f"{daemon['metadata'].get('uid')}-{name}"
+        affinity = {**(spec.get("affinity") or {}), **own}
+        yield {**every, "metadata": meta, "spec": {**every["spec"], "affinity": affinity}}

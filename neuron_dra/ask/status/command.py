@@ -22,6 +22,8 @@ examples:
   neuron-dra status --snapshot cluster.json -o wide
 
 Exit code 0; 2: it cannot be looked at."""
+SORTED = ("free", "held", "unhealthy")
+"""Columns of nodes that --sort-by can name."""
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -34,7 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: every node and pod"
+        "-o",
+        "--output",
+        choices=("text", "wide", "name", "json", "yaml"),
+        default="text",
+        help="wide: every node and pod; name: the nodes as node/NAME",
+    )
+    parser.add_argument("--no-headers", action="store_true", help="without the titles of tables")
+    parser.add_argument(
+        "--sort-by",
+        choices=("name", *SORTED),
+        default="name",
+        help="order of the nodes of -o wide and -o name",
     )
     parser.add_argument("-w", "--watch", action="store_true", help="show it again every --interval, until interrupted")
     parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="of --watch (default 5)")
@@ -73,7 +86,11 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
     if args.output in ("json", "yaml"):
         terminal.write_data(status_text.data(world, args.namespace, args.selector), args.output)
         return
-    lines = status_text.lines(world, args.namespace, args.selector, wide=args.output == "wide")
+    if args.output == "name":
+        terminal.write([f"node/{node.name}" for node in status_text.sorted_nodes(world, args.selector, args.sort_by)])
+        return
+    screen = status_text.Screen(wide=args.output == "wide", headers=not args.no_headers, sort_by=args.sort_by)
+    lines = status_text.lines(world, args.namespace, args.selector, screen)
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     terminal.write(lines)

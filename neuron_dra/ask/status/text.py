@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -135,11 +136,35 @@ def _waiting(pod: Wire) -> dict[str, Any]:
     }
 
 
-def lines(world: World, namespace: str, selected: labels.Test = labels.EVERY, *, wide: bool = False) -> list[str]:
-    """Return the screen, with the nodes that are selected. `wide` has a line for every node, and all pods that wait."""
-    found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """How the status is printed: `wide` has a line for every node, and all pods that wait."""
+
+    wide: bool = False
+    headers: bool = True
+    sort_by: str = "name"
+
+
+PLAIN: Final = Screen()
+
+
+def sorted_nodes(world: World, selected: labels.Test, sort_by: str) -> list[NodeView]:
+    """Return the nodes that are selected, by name or by a number, the smallest first as in kubectl."""
+    found = fleet.nodes(world, selected)
+    numbers = {"free": lambda node: node.free, "held": lambda node: node.held, "unhealthy": lambda node: node.faulty}
+    return sorted(found, key=numbers[sort_by]) if sort_by in numbers else found
+
+
+def lines(
+    world: World, namespace: str, selected: labels.Test = labels.EVERY, screen: Screen = PLAIN, *, wide: bool = False
+) -> list[str]:
+    """Return the screen, with the nodes that are selected."""
+    wide = wide or screen.wide
+    found, missing = sorted_nodes(world, selected, screen.sort_by), unseen.kinds(world.snapshot)
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
+    if not screen.headers:
+        return [*out, *_types(found, missing)[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
     wrong = faults.of_fleet(world, found)

@@ -11,10 +11,11 @@ from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, sized, trap
+from neuron_dra.ask.validate import attributes, pods, sized, trap
 from neuron_dra.ask.validate.specs import Problem, Spec
 from neuron_dra.ask.why import impossible, situations
 from neuron_dra.ask.why.blockers import Blockers
+from neuron_dra.ask.why.case import Case
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.selection import Published
 from neuron_dra.ask.world.world import World
@@ -73,13 +74,17 @@ class Checker:
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
                 inner = item.get("spec") or {}
                 spec = Spec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
-                for rule in RULES:
+                refused = list(pods.numbers(where, spec))
+                found += refused
+                found += pods.admin_access(self._objects, where, item["metadata"].get("namespace") or "", spec)
+                for rule in () if refused else RULES:
                     found += rule(self, spec)
             elif item["kind"] == "DeviceClass":
                 spec = Spec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
                 found += configuration(self, spec)
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
+                found += pods.of_pod(where, item)
                 found += core_sizes(self._objects, where, item)
                 found += self._limits(where, item)
         return list(dict.fromkeys(found))
@@ -221,7 +226,7 @@ def _of_a_site(spec: Spec) -> bool:
 
 
 def _why(world: World, pod: Wire) -> Finding:
-    found = situations.CLASS_MISSING.findings(situations.Case(world, pod))
+    found = situations.CLASS_MISSING.findings(Case(world, pod))
     return (found or impossible.findings(world, pod))[0]
 
 

@@ -10,7 +10,10 @@ from neuron_dra.core import labels
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.render.findings import Report
     from neuron_dra.core.wire import Wire
 
 EXAMPLES = """\
@@ -31,9 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    text = "pod/NAME, claim/NAME, node/NAME, workload/NAME or nus/NAME; with -l only the type"
-    parser.add_argument("what", metavar="TYPE/NAME", help=text)
-    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
+    text = (
+        "pod/NAME, claim/NAME, node/NAME, workload/NAME, nus/NAME, or a job, as deploy/NAME, job/NAME or jobset/NAME; "
+        "or TYPE NAME; or the type alone, for all objects of it that something is wrong with"
+    )
+    parser.add_argument("what", nargs="+", metavar="TYPE/NAME", help=text)
+    forms = ("text", "wide", "name", "json", "yaml")
+    parser.add_argument(
+        "-o", "--output", choices=forms, default="text", help="form of the output; name: TYPE/NAME alone"
+    )
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="with a type alone: in all namespaces")
     source.add_selector(parser, of="the objects")
     source.add_arguments(parser)
 
@@ -41,34 +51,89 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report and return the exit code."""
     from neuron_dra.ask.read import snapshot as snapshots
+    from neuron_dra.ask.why import jobs
 
-    word, slash, name = args.what.partition("/")
-    kind = snapshots.ABBREVIATIONS.get(word.lower().removesuffix("s")) or snapshots.ABBREVIATIONS.get(word.lower())
+    wanted = _wanted(args.what, {**jobs.KINDS, **snapshots.ABBREVIATIONS})
     by_label = args.selector is not labels.EVERY
-    if kind is None or bool(slash) == by_label or bool(name) == by_label:
-        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus"))
-        raise SettingsError(f"{args.what}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
+    if by_label and any(name for _, name in wanted):
+        raise SettingsError(f"-l and {wanted[0][1]}: give a name or labels")
     snapshot, namespace = source.load(args)
-    from neuron_dra.ask.render import report_text, terminal
     from neuron_dra.ask.why import answer
+    from neuron_dra.ask.world.world import World
 
-    namespace = "" if kind == "Node" else namespace
-    found = _selected(snapshot, kind, namespace, args.selector) if by_label else [snapshot.get(kind, name, namespace)]
-    reports = [answer.report(snapshot, kind, each) for each in found if each is not None]
-    if not reports:
-        raise SettingsError(_absent(snapshot, kind, name, namespace))
-    if args.output == "text":
-        terminal.write("\n\n".join("\n".join(report_text.lines(each)) for each in reports).split("\n"))
-    else:
-        data = [each.to_wire() for each in reports]
-        terminal.write_data(data if by_label else data[0], args.output)
-    return 0 if all(each.fine for each in reports) else 1
+    reports: list[tuple[str, Report]] = []
+    for kind, name in wanted:
+        place = "" if kind == "Node" else namespace
+        if kind in jobs.KINDS.values():
+            found = jobs.report(World(snapshot), kind, name, namespace) if name else None
+            if found is None:
+                raise SettingsError(_no_pods(kind, name, namespace))
+            reports.append((f"{kind.lower()}/{name}", found))
+        elif name:
+            item = snapshot.get(kind, name, place)
+            if item is None:
+                raise SettingsError(_absent(snapshot, kind, name, place))
+            reports.append((f"{kind.lower()}/{name}", answer.report(snapshot, kind, item)))
+        else:
+            everywhere = args.all_namespaces or kind == "Node"
+            items = _selected(snapshot, kind, None if everywhere else place, args.selector)
+            if not items and (by_label or kind in snapshot.left_out):
+                raise SettingsError(_absent(snapshot, kind, "", place))
+            all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
+            made = [(shown, answer.report(snapshot, kind, item)) for shown, item in all_of_them]
+            reports += [each for each in made if by_label or not each[1].fine]
+    return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
 
 
-def _selected(snapshot: Snapshot, kind: str, namespace: str, selector: labels.Test) -> list[Wire]:
-    """Return the objects of a kind and namespace with the labels, by name."""
-    mine = [each for each in snapshot.all(kind) if each["metadata"].get("namespace", "") == namespace]
-    found = [each for each in mine if selector(each["metadata"].get("labels") or {})]
+def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return kind and name of each object that is asked for, as kubectl reads its arguments; a name may be empty."""
+    if "/" not in words[0]:
+        kind = _kind(words[0], kinds)
+        return [(kind, name) for name in words[1:]] or [(kind, "")]
+    found = []
+    for word in words:
+        kind, slash, name = word.partition("/")
+        if not slash or not name:
+            raise SettingsError(f"{word}: write TYPE/NAME, or one TYPE and names")
+        found.append((_kind(kind, kinds), name))
+    return found
+
+
+def _kind(word: str, kinds: Mapping[str, str]) -> str:
+    """Return the kind that a word means: singular, plural, short, or with its group."""
+    plain = word.lower().partition(".")[0]
+    found = kinds.get(plain) or kinds.get(plain.removesuffix("s"))
+    if found is None:
+        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"))
+        raise SettingsError(f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
+    return found
+
+
+def _no_pods(kind: str, name: str, namespace: str) -> str:
+    if not name:
+        return f"{kind}: name one, as {kind.lower()}/NAME"
+    return f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read"
+
+
+def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -> int:
+    """Print the reports and return the exit code."""
+    from neuron_dra.ask.render import report_text, terminal
+
+    if form == "name":
+        terminal.write([shown for shown, _ in reports])
+    elif form in ("json", "yaml"):
+        data = [each.to_wire() for _, each in reports]
+        terminal.write_data(data if several else data[0], form)
+    elif reports:
+        texts = ["\n".join(report_text.lines(each)) for _, each in reports]
+        terminal.write("\n\n".join(texts).split("\n"))
+    return 0 if all(each.fine for _, each in reports) else 1
+
+
+def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: labels.Test) -> list[Wire]:
+    """Return the objects of a kind and namespace, None for all, with the labels, by name."""
+    here = (each for each in snapshot.all(kind) if namespace in (None, each["metadata"].get("namespace", "")))
+    found = [each for each in here if selector(each["metadata"].get("labels") or {})]
     return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
 

@@ -15,6 +15,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import quantity
 
+ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 CLAIMS_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
 CLASS_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 
@@ -32,6 +33,10 @@ class ClaimProblem:
 def problem(world: World, pod: Wire) -> ClaimProblem | None:
     """Return the first problem with the claims of a pod, or None. A claim that is yet to be created is none."""
     for each in world.claims_of(pod):
+        if not (each.claim_name or each.template_name) and _has_source(pod, each.entry):
+            return ClaimProblem("ClaimSourceRemoved", each)
+        if not each.exists and _admin_refused(world, pod, each):
+            return ClaimProblem("AdminAccessRefused", each)
         if each.exists:
             if each.claim is not None and each.claim["metadata"].get("deletionTimestamp"):
                 return ClaimProblem("ClaimDeleted", each)
@@ -44,6 +49,20 @@ def problem(world: World, pod: Wire) -> ClaimProblem | None:
         elif (over := _quota(world, each, pod)) is not None:
             return over
     return None
+
+
+def _has_source(pod: Wire, entry: str) -> bool:
+    """Return True if a pod names its claim as before Kubernetes 1.31."""
+    return any("source" in each for each in pod["spec"].get("resourceClaims") or () if each["name"] == entry)
+
+
+def _admin_refused(world: World, pod: Wire, claim: PodClaim) -> bool:
+    """Return True if the namespace is known to lack the label that adminAccess needs."""
+    namespace = world.snapshot.get("Namespace", pod["metadata"].get("namespace") or "")
+    if namespace is None or (namespace["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
+        return False
+    requests = (((claim.claim or {}).get("spec") or {}).get("devices") or {}).get("requests") or ()
+    return any((each.get("exactly") or {}).get("adminAccess") for each in requests)
 
 
 def _owned(claim: Wire, pod: Wire) -> bool:

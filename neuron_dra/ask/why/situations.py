@@ -8,19 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import bound, creating, gates, impossible, obstacles, trials
-from neuron_dra.ask.why.blockers import Blocked, Blockers
+from neuron_dra.ask.why.case import Case, allocation
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import demand, events, selection, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import nodes, pools
-from neuron_dra.simulate.scheduler import Placement
+from neuron_dra.simulate import pools
 
 Found = Mapping[str, Any]
 """What a condition found, by the names that the text uses."""
@@ -32,68 +31,6 @@ _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
 _OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
 _ANYTHING: Final = re.compile("")
 _OF_DEVICES: Final = re.compile(r"cannot allocate all claims|resourceclaim|deviceclass", re.IGNORECASE)
-
-
-class Case:
-    """One waiting pod, with what its situation depends on, each computed once and only if a condition needs it."""
-
-    def __init__(self, world: World, pod: Wire) -> None:
-        self.world = world
-        self.pod = pod
-        self.namespace: str = pod["metadata"].get("namespace") or ""
-
-    @cached_property
-    def problem(self) -> ClaimProblem | None:
-        """What keeps a claim of the pod from existing, if anything does."""
-        return creating.problem(self.world, self.pod)
-
-    @cached_property
-    def placed(self) -> Placement | None:
-        """Where a simulation places the pod; None if nowhere."""
-        outcome = self.world.place(self.pod)
-        self.message = "" if isinstance(outcome, Placement) else outcome.message
-        self.error = not isinstance(outcome, Placement) and outcome.error
-        return outcome if isinstance(outcome, Placement) else None
-
-    @cached_property
-    def said(self) -> str:
-        """The scheduler's last message about the pod, of a pod that would be placed."""
-        return events.scheduler_words(self.world, self.pod)
-
-    @cached_property
-    def claims(self) -> list[Wire]:
-        """The pod's claims, existing or as they would be created."""
-        return [each.claim for each in self.world.claims_of(self.pod) if each.claim is not None]
-
-    @cached_property
-    def blocked(self) -> list[Blocked]:
-        """The nodes on which the claims that are not allocated yet could fit, and what is in the way there."""
-        waiting = [claim for claim in self.claims if not allocation(claim)]
-        return Blockers(self.world, self.pod, waiting).all()
-
-    @cached_property
-    def reachable(self) -> list[Blocked]:
-        """Those of these nodes that can use the claims that are allocated."""
-        left = self.blocked
-        for claim in self.claims:
-            left = self.reached(left, claim)
-        return left
-
-    def reached(self, blocked: list[Blocked], claim: Wire) -> list[Blocked]:
-        """Return those of the nodes that can use a claim: all, unless it is allocated for some nodes only."""
-        selector = allocation(claim).get("nodeSelector")
-        if selector is None:
-            return blocked
-        return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
-
-    def attempt(self, text: str, *replaced: Wire) -> Change | None:
-        """Return a change of these objects, if the pod can run after it."""
-        return trials.attempt(self.world, self.pod, text, replaced)
-
-
-def allocation(claim: Wire) -> Wire:
-    """Return the allocation of a claim; empty if it has none."""
-    return (claim.get("status") or {}).get("allocation") or {}
 
 
 def _nothing(case: Case, found: Found) -> tuple[()]:
@@ -226,6 +163,20 @@ def _raised(case: Case, found: Found) -> Iterator[Change | None]:
     quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
     spec = {**(quota.get("spec") or {}), "hard": {**quota["spec"]["hard"], resource: str(enough)}}
     yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
+
+
+_REWRITE: Final = "resourceClaimName or resourceClaimTemplateName beside name; neuron-dra migrate FILE"
+
+
+def _source_removed(case: Case) -> Found | None:
+    problem = _problem(case, "ClaimSourceRemoved")
+    return {"entry": problem.claim.entry} if problem is not None else None
+
+
+def _admin_refused(case: Case) -> Found | None:
+    if _problem(case, "AdminAccessRefused") is None:
+        return None
+    return {"namespace": case.namespace, "label": f"{creating.ADMIN_LABEL}=true"}
 
 
 def _claim_deleted(case: Case) -> Found | None:
@@ -417,6 +368,18 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
         _quota,
         "ResourceQuota {namespace}/{name} allows {hard} of {resource}: {used} used, {more} more needed",
         changes=_raised,
+    ),
+    PodSituation(
+        "ClaimSourceRemoved",
+        _source_removed,
+        "resourceClaims entry {entry}: its field source was removed in Kubernetes 1.31",
+        lambda case, found: (("rewrite", _REWRITE),),
+    ),
+    PodSituation(
+        "AdminAccessRefused",
+        _admin_refused,
+        "the API server rejects adminAccess in namespace {namespace}, whose label {label} is missing",
+        lambda case, found: (("to check", f"kubectl label namespace {found['namespace']} {found['label']}"),),
     ),
     PodSituation("ClaimDeleted", _claim_deleted, "its claim {name} is being deleted{until}"),
     PodSituation(

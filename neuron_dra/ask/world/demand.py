@@ -51,6 +51,11 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
     return found + ([from_limits] if from_limits else [])
 
 
+def wants_devices(pod: Wire) -> bool:
+    """Return True if a pod has claims, or limits that a DeviceClass serves."""
+    return bool(pod["spec"].get("resourceClaims")) or any(name.startswith(IMPLICIT) for name in limits(pod))
+
+
 def from_template(template: Wire, name: str, namespace: str) -> Obj:
     """Return the claim that a template makes for a pod."""
     inner = template.get("spec") or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,10 +28,14 @@ _LABEL: Final = re.compile(r"([\w./-]+)=([\w.-]*)")
 _TAINT: Final = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 _SET_ATTRIBUTES: Final = {"connected": "connectedDevices", "cores": "cores"}
 _SET_CLASS: Final = re.compile(rf"((?:connected|cores)-[1-9][0-9]*)\.{re.escape(names.DRIVER)}")
+API: Final = "resource.k8s.io/v1"
+EFA: Final = "efa"
+EFA_CLASS: Final = "efa.networking.k8s.aws"
+"""The word for nodes with EFA interfaces, and the driver and DeviceClass of these."""
 _PLAIN: Final = "node"  # stands for a node without Neuron devices in place of an instance type
 _SYNTAX: Final = (
-    "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, labels "
-    "and taints, such as pool=a neuron=true:NoSchedule"
+    "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, efa for "
+    "EFA interfaces, labels and taints, such as pool=a neuron=true:NoSchedule"
 )
 _PLACE: Final = "neuron-dra-imagined-node"  # replaced by the node's name in a copy of its type's slices
 MODES: Final = (1, 2, 3, 4)
@@ -46,6 +50,7 @@ def fleet(text: str, source: str, sets: Collection[str] = ()) -> list[dict[str, 
     """
     items: list[dict[str, Any]] = [*({**each} for each in objects.DEVICE_CLASSES), *map(_set_class, sets)]
     numbers: Counter[str] = Counter()
+    classes: set[str] = set()
     for line in text.replace(",", "\n").splitlines():
         wanted = line.partition("#")[0].strip()
         if not wanted:
@@ -58,15 +63,50 @@ def fleet(text: str, source: str, sets: Collection[str] = ()) -> list[dict[str, 
             raise SettingsError(f"{source}: the instance type {match[3]} is unknown{catalogue.nearest(match[3])}")
         if match[2] and (spec is None or not spec.whole_node):
             raise SettingsError(f"{source}: {match[3]} forms no UltraServers")
-        marks = _marks(match[4].split(), source)
+        words = match[4].split()
+        efa = EFA in words
+        if efa and (spec is None or spec.efa is None):
+            raise SettingsError(f"{source}: {match[3]} has no EFA interfaces beside its devices that are known")
+        marks = _marks([word for word in words if word != EFA], source)
         number = int(match[1]) * (4 if match[2] else 1)
         if sum(numbers.values()) + number > MOST_NODES:
             raise SettingsError(f"{source}: more than {MOST_NODES} nodes")
         made = _nodes(spec, number, numbers, sets, grouped=bool(match[2])) if spec else _plain(number, numbers)
-        items += (_marked(each, *marks) for each in made)
+        with_efa = (each for item in made for each in (item, *(_interfaces(item, spec) if efa and spec else ())))
+        items += (_marked(each, *marks) for each in with_efa)
+        classes |= {EFA_CLASS} if efa else set()
     if not numbers:
         raise SettingsError(f"{source}: it names no nodes; write 10 x trn2.48xlarge")
-    return items
+    return [*items, *map(_class_of, classes)]
+
+
+def _class_of(driver: str) -> dict[str, Any]:
+    """Return the DeviceClass of all devices of another driver."""
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    meta = {"name": driver}
+    return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
+
+
+def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
+    """Yield the slice of a node's EFA interfaces: each has the groups of a device beside it."""
+    inner = item.get("spec") or {}
+    if item["kind"] != "ResourceSlice" or not any(is_whole(each) for each in inner.get("devices") or ()):
+        return
+    beside: dict[str, dict[str, Any]] = {}
+    for device in inner["devices"]:
+        number = device["name"].removeprefix(names.DEVICE_PREFIX)
+        if number.isdigit() and spec.efa is not None:
+            groups = {name: value for name, value in device["attributes"].items() if "devicegroup" in name}
+            beside.setdefault(spec.efa[int(number)], groups)
+    devices = [{"name": f"efa-{index}", "attributes": groups} for index, groups in enumerate(beside.values())]
+    pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
+    made = {"driver": EFA_CLASS, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
+    yield {**item, "metadata": {"name": f"{inner['nodeName']}-efa"}, "spec": made}
+
+
+def is_whole(device: dict[str, Any]) -> bool:
+    """Return True for a whole Neuron device, not a set or a part of some."""
+    return str(device["name"]).startswith(names.DEVICE_PREFIX)
 
 
 def _marks(words: list[str], source: str) -> tuple[dict[str, str], list[dict[str, str]]]:

@@ -90,6 +90,12 @@ class Room:
                     other._count(pod, sign)
         return other
 
+    def copy(self) -> Room:
+        """Return the same room, to be filled on its own."""
+        other = Room(Snapshot({}))
+        other._snapshot, other._pods, other._used = self._snapshot, self._pods, dict(self._used)
+        return other
+
     def add(self, pod: Wire) -> None:
         """Count a pod that has been placed."""
         self._count(pod, 1)

@@ -21,10 +21,10 @@ def version(snapshot: Snapshot) -> tuple[int, int] | None:
     if known is not None:
         return known
     least = newest_kubelet(snapshot)
-    if least is not None and least >= semantics.FIRST_NEW:
+    if least is not None and least >= versions.FIRST_WITH_COUNTERS:
         return least
     if any(_has_counters(item["spec"]) for item in snapshot.all("ResourceSlice")):
-        return semantics.FIRST_NEW
+        return versions.FIRST_WITH_COUNTERS
     return None
 
 
