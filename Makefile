@@ -25,8 +25,8 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-check: check-format check-lint check-types check-imports check-sizes ## Check format, lint, types, import contracts and sizes
-	@echo "check: format, lint, types, import contracts and sizes hold"
+check: check-format check-lint check-types check-imports check-sizes ## Check format, lint, types, import contracts, sizes and density
+	@echo "check: format, lint, types, import contracts, sizes and density hold"
 
 check-format: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
@@ -41,7 +41,7 @@ check-imports: setup | build
 	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 
 check-sizes: setup
-	@$(BIN)/python hack/sizes.py
+	@$(BIN)/python -m hack.sizes
 
 build:
 	@mkdir -p build
@@ -120,7 +120,7 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python -m hack.chaos.crash --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets manifests scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets manifests scale packing allocator scheduler quotas faults differential kueue placements soak release"), write docs/reports/acceptance.md
 	@$(BIN)/python -m hack.reports.acceptance $(ONLY) --report
 
 MINUTES ?= 10

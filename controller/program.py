@@ -13,6 +13,8 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler, wall_clock
 from controller.apply.requests import Applier
+from controller.jobs.reservations import JobReservations
+from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
@@ -79,9 +81,12 @@ class Controller:
             )
             events = EventRecorder(client, self._settings.identity, NAME)
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
-            self._reconciler = reconciler = self._reconciler_of(caches, applier)
+            watches = JobWatches(client, self._wake, self._timing.jobs) if self._settings.jobs_may_reserve else None
+            self._reconciler = reconciler = self._reconciler_of(caches, applier, watches, events)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
+                for name, run in watches.tasks().items() if watches is not None else ():
+                    tasks.append(group.create_task(run(), name=f"watch {name}"))
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
@@ -97,9 +102,15 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
-    def _reconciler_of(self, caches: Caches[FleetIndex], applier: Applier) -> Reconciler:
+    def _reconciler_of(
+        self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches | None, events: EventRecorder
+    ) -> Reconciler:
         limits, timing = self._settings.limits, self._timing
-        return Reconciler(caches, applier, self.leadership, self.metrics, limits, timing, self._clock)
+        jobs = None
+        if watches is not None:
+            default = limits.max_reserved_nodes
+            jobs = JobReservations(self._client, caches, applier, watches, events, timing.jobs, default)
+        return Reconciler(caches, applier, self.leadership, self.metrics, limits, timing, self._clock, jobs)
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from controller.observe.model import LIMIT_ANNOTATION
+from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
 from controller.plan.planning import Limits
 from neuron_dra import setting_table
 from neuron_dra.core import durations
@@ -136,6 +136,14 @@ class ControllerSettings(WatcherSettings):
     )
     max_reserved_nodes: int | None = _setting(
         "none", f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve", "N", _limit
+    )
+    jobs_may_reserve: bool = _setting(
+        "false",
+        f"jobs with the annotation {GROUP}/ultraservers reserve UltraServers, in namespaces with the label "
+        f"{JOBS_LABEL}",
+        "BOOL",
+        truth,
+        shown=False,
     )
     starvation_limit: datetime.timedelta = _duration(
         "30m",

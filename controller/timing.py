@@ -74,6 +74,7 @@ class WriteTiming:
     # Of thousands of workloads that wait, each change of the free nodes changes every message.
     numbers_s: float = seconds(60.0, "the same, for a workload that waits, if only numbers of the message change")
     spread_s: int = seconds(15, "by up to so much longer, which differs by workload")
+    class_s: float = seconds(60.0, "between reads of a PriorityClass that a workload names")
     crd_s: float = seconds(60.0, "between checks that a CRD of another release was replaced")
 
 
@@ -111,6 +112,16 @@ class RendezvousTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTiming:
+    """Of the reservations for jobs."""
+
+    absent_s: float = seconds(60.0, "before a kind of job that the API server does not have is looked for again")
+    guard_s: float = seconds(60.0, "between checks that the policy for the namespaces' label is in force")
+    first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")
+    longest_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceTiming:
     """Of the gRPC service."""
 
@@ -129,6 +140,7 @@ class Timing:
     writes: WriteTiming = WriteTiming()
     pods: PodTiming = PodTiming()
     rendezvous: RendezvousTiming = RendezvousTiming()
+    jobs: JobTiming = JobTiming()
     service: ServiceTiming = ServiceTiming()
     client: ClientTiming = DEFAULT_CLIENT_TIMING
 

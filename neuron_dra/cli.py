@@ -52,7 +52,7 @@ def _wanted(name: str, words: Sequence[str]) -> bool:
 
 
 def _print_completion(parser: Parser) -> int:
-    from neuron_dra.inspect import completion
+    from neuron_dra import completion
 
     sys.stdout.write(completion.script(parser))
     return 0
@@ -61,18 +61,18 @@ def _print_completion(parser: Parser) -> int:
 COMMANDS: Final = {
     "fake-node": ("emulation.fake_node_command", "write the sysfs, dev and DMI files of a simulated Neuron node"),
     "slices": ("node.slices_command", "print the ResourceSlices that a node would publish, without a cluster"),
-    "migrate": ("migrate.command", "rewrite manifests that were written for the Neuron device plugin"),
-    "status": ("inspect.status_command", "show nodes, free devices, UltraServers, and which pods wait"),
-    "topology": ("inspect.topology_command", "draw devices, links and who holds what, of a node or of all"),
-    "why": ("inspect.why_command", "explain why a pod, claim, node or UltraServer workload waits"),
-    "top": ("inspect.top_command", "show how busy devices and cores are, by the pod that has them"),
-    "explain": ("inspect.explain_command", "print what an attribute, a field, a condition or a reason means"),
-    "simulate": ("inspect.simulate_command", "show what the pods of manifests would get, and on which nodes"),
-    "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),
-    "templates": ("inspect.templates_command", "print ResourceClaimTemplates for the usual jobs"),
-    "doctor": ("doctor.command", "check an installation: each line is ok, wrong or unknown, and what to do"),
-    "inspect": ("inspect.inspect_command", "print the state of the plugin on this node, from its socket"),
-    "uninstall-check": ("inspect.uninstall_command", "print which claims and workloads still need the driver"),
+    "migrate": ("ask.migrate.command", "rewrite manifests that were written for the Neuron device plugin"),
+    "status": ("ask.status.command", "show nodes, free devices, UltraServers, and which pods wait"),
+    "topology": ("ask.topology.command", "draw devices, links and who holds what, of a node or of all"),
+    "why": ("ask.why.command", "explain why a pod, claim, node or UltraServer workload waits"),
+    "top": ("ask.top.command", "show how busy devices and cores are, by the pod that has them"),
+    "explain": ("ask.explain.command", "print what an attribute, a field, a condition or a reason means"),
+    "simulate": ("ask.simulate.command", "show what the pods of manifests would get, and on which nodes"),
+    "validate": ("ask.validate.command", "check claims, templates and pods of manifests, without a cluster"),
+    "templates": ("ask.templates.command", "print ResourceClaimTemplates for the usual jobs"),
+    "doctor": ("ask.doctor.command", "check an installation: each line is ok, wrong or unknown, and what to do"),
+    "inspect": ("ask.inspect.command", "print the state of the plugin on this node, from its socket"),
+    "uninstall-check": ("ask.uninstall.command", "print which claims and workloads still need the driver"),
     "demo": ("demo", "show how pods get devices, on simulated nodes, without a cluster"),
 }
 """The other commands, with their modules, which have `add_arguments` and `run`."""
@@ -85,7 +85,7 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser], words: Seq
         if _wanted(name, words):
             command = importlib.import_module(f"neuron_dra.{module}")
             command.add_arguments(parser)
-            looks = module.startswith(("inspect.", "doctor."))
+            looks = module.startswith("ask.")
             parser.set_defaults(run=functools.partial(_run_inspection, command.run) if looks else command.run)
 
 

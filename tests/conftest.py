@@ -11,8 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 

@@ -21,6 +21,11 @@ class Fence:
         self._leadership = leadership
         self._term = 0
 
+    @property
+    def term(self) -> int:
+        """The term of the pass."""
+        return self._term
+
     def enter(self, term: int) -> None:
         """Start a pass in this term."""
         self._term = term

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from controller.apply import batches, budget
 from controller.apply.fence import EndedTerm
@@ -39,6 +39,16 @@ def wall_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+class Look(Protocol):
+    """What else is done in each pass, after the writes of the plan."""
+
+    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Do it; return when to do it again at the latest, even if nothing changes. Raises ApiError."""
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+
+
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
@@ -51,7 +61,9 @@ class Reconciler:
         limits: Limits,
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
+        also: Look | None = None,
     ) -> None:
+        self._also = also
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
@@ -140,9 +152,12 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
+            if self._also is not None:
+                self._also.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
+        classes = await self._read_priorities(now)
         plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
@@ -155,12 +170,21 @@ class Reconciler:
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
+            classes,
             self._writes.next_due(plan.actions),
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
             await self._applier.rendezvous.look(plan.meetings, now),
+            await self._applier.claim_pods.look(plan.shared, now),
         ]
+        if self._also is not None:
+            moments.append(await self._also.look(self._caches.index(self._applier.blocked_evictions), now))
         return due, min((each for each in moments if each is not None), default=None)
+
+    async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
+        """Read the PriorityClasses before the plan, which orders by them; return when to read them again."""
+        items = self._caches.workloads.items.values()
+        return await self._applier.priorities.look((item["value"].priority_class for item in items), now)
 
     def _was_set_back(self, now: datetime.datetime) -> bool:
         """Return True if the clock shows much less than in the last pass."""
@@ -206,6 +230,8 @@ class Reconciler:
         index.outdated = self._applier.schemas.outdated
         index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
+        index.priorities = self._applier.priorities.found
+        index.shared_by = self._applier.claim_pods.found
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits))
         index.settle(plan.settled, plan.settled_nodes)

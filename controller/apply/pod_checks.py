@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -98,7 +97,7 @@ class PodLooks:
     async def _check_pod(self, workload: Starting, tries: Tries, now: datetime.datetime) -> None:
         self._pods[workload.uid] = tries.once_more(self._timing.idle_s, now, self._timing.longest_s)
         try:
-            pod = json.loads(await self._client.get(PODS, workload.namespace, str(workload.pod)))
+            pod = await self._client.read(PODS, workload.namespace, str(workload.pod))
             lacking = pod_start.lacks_network(pod, workload.template)
         except NotFound:
             return

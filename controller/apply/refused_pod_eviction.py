@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import json
 import logging
 from collections.abc import Callable, Sequence
 
@@ -53,7 +52,7 @@ class Refusals:
         tries = self._looks[suspect.uid]
         self._looks[suspect.uid] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
         try:
-            pod = json.loads(await self._client.get(PODS, suspect.namespace, suspect.name))
+            pod = await self._client.read(PODS, suspect.namespace, suspect.name)
             until = refused_until(pod, suspect)
             if until is None:
                 self._looks[suspect.uid] = Tries(0, now + LOOK_AGAIN)
@@ -74,12 +73,6 @@ class Refusals:
 
     async def _evict(self, suspect: Suspect, version: str) -> None:
         """Evict the pod if it is still the one that was read. Raises ApiError."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": suspect.name, "namespace": suspect.namespace},
-            "deleteOptions": {"preconditions": {"uid": suspect.uid, "resourceVersion": version}},
-        }
         self._fence.check()
-        await self._client.request("POST", PODS.path(suspect.namespace, suspect.name, "eviction"), body=body)
+        await self._client.evict(suspect.namespace, suspect.name, uid=suspect.uid, resourceVersion=version)
         self.on_eviction("evicted")

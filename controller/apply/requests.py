@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
+from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_checks import PodLooks
+from controller.apply.priorities import Priorities
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
@@ -41,7 +43,6 @@ from neuron_dra.kube.requests import (
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
-    PODS,
     Resource,
 )
 
@@ -66,6 +67,8 @@ class Applier:
         self.schemas = Schemas(client, timing.writes)
         self._events = events
         self.refusals = Refusals(client, events, timing.pods, fence)
+        self.claim_pods = ClaimPods(client, timing.pods)
+        self.priorities = Priorities(client, timing.writes)
         self.pod_looks = PodLooks(client, events, timing.pods)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
@@ -73,7 +76,7 @@ class Applier:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
-        for each in (self.schemas, self.refusals, self.pod_looks, self.rendezvous):
+        for each in (self.schemas, self.refusals, self.pod_looks, self.claim_pods, self.priorities, self.rendezvous):
             each.end_waits()
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:
@@ -199,14 +202,8 @@ class Applier:
 
     async def _evict(self, action: Evict) -> None:
         """Request an eviction; if it is rejected, record the reason."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": action.name, "namespace": action.namespace},
-            "deleteOptions": {"preconditions": {"uid": action.uid}},
-        }
         try:
-            await self._client.request("POST", PODS.path(action.namespace, action.name, "eviction"), body=body)
+            await self._client.evict(action.namespace, action.name, uid=action.uid)
         except (NotFound, Conflict):
             self.blocked_evictions.pop(action.uid, None)  # the pod is gone, or another has its name
             self.on_eviction("gone")

@@ -79,7 +79,8 @@ class Backoff:
 
     def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
         """Return when the first waiting write of these is due; None if none waits."""
-        return min((moment for each in actions if (moment := self.due(each, now)) > now), default=None)
+        moments = (self.due(each, now) for each in actions)
+        return min((moment for moment in moments if moment > now), default=None)
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
         """Count a try, and remove old entries."""

@@ -57,7 +57,8 @@ class Writes:
         """Start a pass with the writes of a plan."""
         self._now = now
         self.server_unavailable, self.attempted = False, []
-        tries = {id(action): moment for action in actions if (moment := self._backoff.next_try(action)) is not None}
+        next_tries = {id(action): self._backoff.next_try(action) for action in actions}
+        tries = {key: moment for key, moment in next_tries.items() if moment is not None}
         self._waiting = {key for key, moment in tries.items() if moment > now}
         # Also those that are tried in this pass: the metric does not change with every try.
         self._metrics.held(len(tries))

@@ -133,9 +133,10 @@ class LimitsWatcher:
         """Post an Event on each pod that waits for a number that no node serves."""
         offers: list[NodeSizes] = [item["value"] for item in self.slices.items.values()]
         values = [item["value"][0] for item in self.pods.items.values()]
-        pods: list[Waiting] = [value for value in values if value is not None]
+        waiting: list[Waiting] = [value for value in values if value is not None]
         fleet = advice.served(offers)
-        found = [(pod, text) for pod in pods if (text := advice.advice(pod, fleet))]
+        advised = [(pod, advice.advice(pod, fleet)) for pod in waiting]
+        found = [(pod, text) for pod, text in advised if text]
         self._unserved.set(len(found))
         for pod, text in found:
             about = reference("v1", "Pod", pod.namespace, pod.name, pod.uid)

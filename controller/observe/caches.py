@@ -21,6 +21,7 @@ from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED, Damaged
 from neuron_dra.kube.reflector import Reflector, Salvage, keep_last
+from neuron_dra.kube.replies import check_identity
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -262,7 +263,9 @@ class Caches(Generic[IndexT]):
                 use: ClaimUse | None = have["value"] if have is not None else None
                 if use is None or node not in use.nodes:  # it may be shown where it was before
                     with contextlib.suppress(NotFound):
-                        self.claims.remember_raw(await self._client.get(RESOURCE_CLAIMS, namespace, name))
+                        raw = await self._client.get(RESOURCE_CLAIMS, namespace, name)
+                        check_identity(raw, namespace, name)
+                        self.claims.remember_raw(raw)
 
     def index(
         self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})

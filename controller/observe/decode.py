@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from controller.observe import fields, slices
 from controller.observe.model import (
     GROUP,
+    JOBS_LABEL,
     LIMIT_ANNOTATION,
+    MADE_FOR,
     ClaimUse,
     ClusterNode,
+    Consumer,
     Namespace,
     Reservation,
     Snapshot,
@@ -29,6 +32,7 @@ from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
 
+T = TypeVar("T")
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SHOWN_ELSEWHERE = frozenset(
@@ -74,18 +78,20 @@ def cluster_node(item: Wire) -> ClusterNode:
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)
+    our_labels = {name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         provider_id=str(spec.get("providerID") or ""),
         ready=ready.get("status") == "True",
         ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
-        out_of_service=OUT_OF_SERVICE in {key for key, _ in taints},
+        out_of_service=any(key == OUT_OF_SERVICE for key, _ in taints),
         schedulable=not spec.get("unschedulable") and not leaving,
         taints=tuple(sorted(closing - SHOWN_ELSEWHERE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
-        labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
-        internal_ip=next((each["address"] for each in addresses if each.get("type") == "InternalIP"), ""),
+        labels=our_labels,
+        internal_ip=next(internal_ips, ""),
     )
 
 
@@ -101,19 +107,25 @@ def claim_use(item: Wire) -> ClaimUse | None:
     if not results:
         return None
     classes = _classes(item)
+    used_classes = {classes.get(str(result.get("request"))) for result in results}
     workload_id, workload_uid = _workload_named(devices)
-    reserved = status.get("reservedFor") or []
+    consumers = status.get("reservedFor") or []
+    pods = [(str(one.get("name")), str(one.get("uid"))) for one in consumers if one.get("resource") == "pods"]
+    others = [one for one in consumers if one.get("resource") != "pods"]
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         nodes=tuple(sorted({str(result.get("pool")) for result in results})),
         workload_uid=workload_uid,
-        pods=tuple(
-            sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
-        ),
-        reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
+        pods=tuple(sorted(pods)),
+        reserved_class=WORKLOAD_CLASS in used_classes,
         workload_id=workload_id,
+        others=tuple(sorted(map(_consumer, others))),
     )
+
+
+def _consumer(entry: Wire) -> Consumer:
+    return Consumer(str(entry.get("apiGroup") or ""), str(entry.get("resource")), str(entry.get("name")))
 
 
 def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
@@ -178,6 +190,8 @@ def workload(item: Wire) -> Workload:
         count=int(spec.get("serverCount") or 0),
         strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
         rendezvous=str((meta.get("annotations") or {}).get(ANNOTATION) or ""),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        made_for=str((meta.get("annotations") or {}).get(MADE_FOR) or ""),
         moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
@@ -204,7 +218,8 @@ def _is_group(record: Any) -> bool:
 def controller_of(item: Wire) -> Wire:
     """Return the owner reference of the object's controller; empty without one."""
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
-    return next((owner for owner in owners if owner.get("controller")), {})
+    controllers = (owner for owner in owners if owner.get("controller"))
+    return next(controllers, {})
 
 
 def template(item: Wire) -> Template:
@@ -230,9 +245,10 @@ def template(item: Wire) -> Template:
 
 
 def namespace(item: Wire) -> Namespace:
-    """Return a Namespace with its limit."""
+    """Return a Namespace with its limit, and whether its jobs may reserve."""
     meta = item["metadata"]
-    return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
+    limit = str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip()
+    return Namespace(meta["name"], limit, str((meta.get("labels") or {}).get(JOBS_LABEL) or ""))
 
 
 def _mode(template: Wire) -> int | None:
@@ -249,12 +265,11 @@ def _mode(template: Wire) -> int | None:
 def _requested_kind(item: Wire) -> str:
     """Return the resourceType that the selectors of a template request; empty if it cannot be determined."""
     devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
-    found = {
-        match[1]
-        for request in devices.get("requests") or []
-        for selector in (request.get("exactly") or {}).get("selectors") or []
-        for match in _KIND.finditer(str((selector.get("cel") or {}).get("expression")))
-    }
+    found: set[str] = set()
+    for request in devices.get("requests") or []:
+        for selector in (request.get("exactly") or {}).get("selectors") or []:
+            expression = str((selector.get("cel") or {}).get("expression"))
+            found.update(_KIND.findall(expression))
     return found.pop() if len(found) == 1 else ""
 
 
@@ -263,17 +278,22 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
     by_kind: dict[str, list[Wire]] = {}
     for item in items:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
-    classes = by_kind.get("DeviceClass", [])
-    uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
-    parts = [slices.published_slice(item) for item in by_kind.get("ResourceSlice", [])]
-    namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
+
+    def decoded(kind: str, decode: Callable[[Wire], T]) -> tuple[T, ...]:
+        return tuple(decode(item) for item in by_kind.get(kind, []))
+
+    parts = [part for part in decoded("ResourceSlice", slices.published_slice) if part]
+    uses = [use for use in decoded("ResourceClaim", claim_use) if use]
+    namespaces = decoded("Namespace", namespace)
+    classes = [item["metadata"]["name"] for item in by_kind.get("DeviceClass", [])]
     return Snapshot(
-        published=slices.published_nodes([one for one in parts if one]),
-        nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
-        claims=tuple(one for one in uses if one),
-        ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),
-        workloads=tuple(workload(item) for item in by_kind.get("NeuronUltraServerWorkload", [])),
-        templates=tuple(template(item) for item in by_kind.get("ResourceClaimTemplate", [])),
-        workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
+        published=slices.published_nodes(parts),
+        nodes=decoded("Node", cluster_node),
+        claims=tuple(uses),
+        ultraservers=decoded("NeuronUltraServer", ultraserver),
+        workloads=decoded("NeuronUltraServerWorkload", workload),
+        templates=decoded("ResourceClaimTemplate", template),
+        # Without any class in the list, nobody asked for classes.
+        workload_class=not classes or WORKLOAD_CLASS in classes,
         namespaces={each.name: each.limit for each in namespaces} or None,
     )

@@ -6,7 +6,8 @@ its Node object: another instance with the same name is another node.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,57 +99,141 @@ def _group(
     shown: Container[str],
 ) -> Group:
     """Return an UltraServer from its nodes, its object, or both."""
-    known = {str(entry.get("nodeName")): entry for entry in (stored.spec.get("topology") or [] if stored else [])}
     instance_type = str(stored.spec.get("instanceType")) if stored else members[0].instance_type
-    other_types = [each.name for each in members if each.instance_type != instance_type]
     present = [each for each in members if each.instance_type == instance_type]
-    numbered = {each.name: _number(each, known, nodes) for each in present}
-    away = [
-        entry
-        for node_name, entry in known.items()
-        if node_name not in shown and node_name in nodes and nodes[node_name].uid == entry.get("nodeUid")
-    ]
-    entries = [_entry(each, number, nodes) for each in present if (number := numbered[each.name]) is not None]
+    known = _stored_entries(stored)
+    entries = _entries(present, known, nodes)
+    away = _away(known, nodes, shown)
     topology = tuple(sorted([*entries, *away], key=lambda entry: (entry["nodeId"], entry["nodeName"])))
-    twice = {entry["nodeId"] for entry in topology if sum(each["nodeId"] == entry["nodeId"] for each in topology) > 1}
-    deleting = stored is not None and stored.deleting  # it accepts no finalizer
-    usable = {
-        each.node_id: each
-        for each in present
-        if each.node_id is not None and not (deleting or each.node_id in twice) and _is_usable(each, nodes[each.name])
-    }
-    sizes = tuple(sorted({size for each in present for size in each.sizes}))
-    cordoned = tuple(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].schedulable)
-    problems = (
-        *_identity(present, nodes),
-        *_if(other_types, "MixedInstanceTypes", f"nodes of other types than {instance_type}: {shortened(other_types)}"),
-        *_if(
-            sorted(twice),
-            "DuplicateNodeId",
-            f"several nodes publish the same number of this UltraServer: {', '.join(map(str, sorted(twice)))}",
-        ),
-        *_missing(topology, sizes, stored),
-        *_if(
-            sorted(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].ready),
-            "NodeNotReady",
-            "nodes that are not Ready: {}",
-        ),
-        *_if(cordoned, "NodeCordoned", "cordoned nodes, which cannot be reserved: {}"),
-        *_if([entry["nodeName"] for entry in away], "SliceMissing", "nodes that publish no ResourceSlice: {}"),
-        *_if(
-            [each.name for each in present if numbered[each.name] is None or not each.sizes],
-            "TopologyUnknown",
-            "nodes whose Neuron driver does not know their place yet (it reports busy): {}",
-        ),
-        *_if(
-            [each.name for each in present if each.device_faults],
-            "DeviceUnhealthy",
-            "nodes with unhealthy or missing devices, which cannot be reserved: {}",
-        ),
-        *_links(present),
-        *_quarantined(stored, nodes),
+    twice = _numbers_used_twice(topology)
+    found = _Found(members, present, nodes, stored, instance_type, topology, away, twice)
+    return Group(
+        name=name,
+        ultraserver_id=ultraserver_id,
+        instance_type=instance_type,
+        topology=topology,
+        usable=found.usable(),
+        sizes=found.sizes(),
+        problems=tuple(found.problems()),
+        cordoned=found.cordoned(),
     )
-    return Group(name, ultraserver_id, instance_type, topology, usable, sizes, problems, cordoned)
+
+
+def _stored_entries(stored: UltraServer | None) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of the stored object's spec.topology, by the name of the node."""
+    if stored is None:
+        return {}
+    return {str(entry.get("nodeName")): entry for entry in stored.spec.get("topology") or []}
+
+
+def _entries(
+    present: Sequence[PublishedNode], known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
+) -> list[Mapping[str, Any]]:
+    """Return the entries of the nodes that publish slices and whose number is known."""
+    entries: list[Mapping[str, Any]] = []
+    for each in present:
+        number = _number(each, known, nodes)
+        if number is not None:
+            entries.append(_entry(each, number, nodes))
+    return entries
+
+
+def _away(
+    known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode], shown: Container[str]
+) -> list[Mapping[str, Any]]:
+    """Return the stored entries of nodes that publish nothing, and whose Node object is still the same."""
+    away = []
+    for node_name, entry in known.items():
+        node = nodes.get(node_name)
+        if node_name not in shown and node is not None and node.uid == entry.get("nodeUid"):
+            away.append(entry)
+    return away
+
+
+def _numbers_used_twice(topology: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the node numbers that several nodes have."""
+    uses = Counter(entry["nodeId"] for entry in topology)
+    return {number for number, times in uses.items() if times > 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of an UltraServer before it is judged.
+
+    - `members` publish its id; `present` are those of `instance_type`.
+    - `topology` has the entries of `present`, and of `away`: nodes that publish nothing at the moment.
+    - `twice` are numbers that several nodes publish.
+    """
+
+    members: Sequence[PublishedNode]
+    present: Sequence[PublishedNode]
+    nodes: Mapping[str, ClusterNode]
+    stored: UltraServer | None
+    instance_type: str
+    topology: tuple[Mapping[str, Any], ...]
+    away: Sequence[Mapping[str, Any]]
+    twice: Collection[int]
+
+    def usable(self) -> dict[int, PublishedNode]:
+        """Return the nodes that a slot may take, by number."""
+        if self.stored is not None and self.stored.deleting:
+            return {}  # an object that is being deleted accepts no finalizer, so nothing can be reserved in it
+        usable: dict[int, PublishedNode] = {}
+        for each in self.present:
+            number = each.node_id
+            if number is not None and number not in self.twice and _is_usable(each, self.nodes[each.name]):
+                usable[number] = each
+        return usable
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the sizes of groups that any of its nodes supports, the smallest first."""
+        return tuple(sorted({size for each in self.present for size in each.sizes}))
+
+    def cordoned(self) -> tuple[str, ...]:
+        """Return the names of its cordoned nodes."""
+        names = (entry["nodeName"] for entry in self.topology)
+        return tuple(name for name in names if not self.nodes[name].schedulable)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield all problems, in the order in which `status.conditions` shows them."""
+        yield from _identity(self.present, self.nodes)
+        yield from self._foreign_types()
+        yield from self._numbers()
+        yield from _missing(self.topology, self.sizes(), self.stored)
+        yield from self._node_states()
+        yield from self._unknown_places()
+        yield from self._device_faults()
+        yield from _links(self.present)
+        yield from _quarantined(self.stored, self.nodes)
+
+    def _foreign_types(self) -> Iterable[Problem]:
+        others = [each.name for each in self.members if each.instance_type != self.instance_type]
+        return _if(others, "MixedInstanceTypes", f"nodes of other types than {self.instance_type}: {{}}")
+
+    def _numbers(self) -> Iterable[Problem]:
+        if not self.twice:
+            return ()
+        numbers = ", ".join(map(str, sorted(self.twice)))
+        return (Problem("DuplicateNodeId", f"several nodes publish the same number of this UltraServer: {numbers}"),)
+
+    def _node_states(self) -> Iterator[Problem]:
+        names = [entry["nodeName"] for entry in self.topology]
+        not_ready = sorted(name for name in names if not self.nodes[name].ready)
+        yield from _if(not_ready, "NodeNotReady", "nodes that are not Ready: {}")
+        yield from _if(self.cordoned(), "NodeCordoned", "cordoned nodes, which cannot be reserved: {}")
+        silent = [entry["nodeName"] for entry in self.away]
+        yield from _if(silent, "SliceMissing", "nodes that publish no ResourceSlice: {}")
+
+    def _unknown_places(self) -> Iterable[Problem]:
+        numbered = {entry["nodeName"] for entry in self.topology}
+        unknown = [each.name for each in self.present if each.name not in numbered or not each.sizes]
+        text = "nodes whose Neuron driver does not know their place yet (it reports busy): {}"
+        return _if(unknown, "TopologyUnknown", text)
+
+    def _device_faults(self) -> Iterable[Problem]:
+        faulty = [each.name for each in self.present if each.device_faults]
+        text = "nodes with unhealthy or missing devices, which cannot be reserved: {}"
+        return _if(faulty, "DeviceUnhealthy", text)
 
 
 def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
@@ -159,7 +244,10 @@ def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
 
 def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
     """Return a problem that lists what was found, in the place of `{}`; none if nothing was found."""
-    return (Problem(reason, message.replace("{}", shortened([str(each) for each in found]))),) if found else ()
+    if not found:
+        return ()
+    listed = shortened([str(each) for each in found])
+    return (Problem(reason, message.replace("{}", listed)),)
 
 
 def _number(
@@ -187,34 +275,31 @@ def _entry(published: PublishedNode, number: int, nodes: Mapping[str, ClusterNod
 
 def _link(name: str, up: bool | None) -> dict[str, str]:
     """Return the field of a link status; none while it is unknown."""
-    return {} if up is None else {name: "up" if up else "down"}
+    if up is None:
+        return {}
+    return {name: "up" if up else "down"}
 
 
-def _identity(present: list[PublishedNode], nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
-    """Return where capacity block, Node label and hardware disagree."""
+def _identity(present: Sequence[PublishedNode], nodes: Mapping[str, ClusterNode]) -> Iterator[Problem]:
+    """Yield where capacity block, Node label and hardware disagree."""
     by_hardware: dict[str, list[str]] = {}
     for each in present:
         if each.hardware_id:
             by_hardware.setdefault(each.hardware_id, []).append(each.name)
-    problems = []
     if len(by_hardware) > 1:
-        parts = "; ".join(f"{hardware} on {shortened(found)}" for hardware, found in sorted(by_hardware.items()))
+        parts = [f"{hardware} on {shortened(found)}" for hardware, found in sorted(by_hardware.items())]
         block = next((each.capacity_block for each in present if each.capacity_block), None)
-        problems.append(
-            Problem("IdentityMismatch", f"capacity block {block} has nodes of several UltraServers: server id {parts}")
-        )
-    problems += [
-        Problem(
+        yield Problem(
             "IdentityMismatch",
-            f"node {each.name} has the label of capacity block {nodes[each.name].capacity_block}, and its driver "
-            f"publishes {each.capacity_block}",
+            f"capacity block {block} has nodes of several UltraServers: server id {'; '.join(parts)}",
         )
-        for each in present
-        if nodes[each.name].capacity_block
-        and each.capacity_block
-        and nodes[each.name].capacity_block != each.capacity_block
-    ]
-    return tuple(problems)
+    for each in present:
+        labelled, published = nodes[each.name].capacity_block, each.capacity_block
+        if labelled and published and labelled != published:
+            yield Problem(
+                "IdentityMismatch",
+                f"node {each.name} has the label of capacity block {labelled}, and its driver publishes {published}",
+            )
 
 
 def _missing(
@@ -223,15 +308,19 @@ def _missing(
     """Return the problem that an UltraServer has fewer nodes than its topology needs, or has lost reserved ones."""
     expected = max(sizes, default=0)
     present = {str(entry["nodeName"]) for entry in topology}
-    reserved = {name for each in (stored.reservations if stored else ()) for name in each.allocation.nodes}
+    reservations = stored.reservations if stored else ()
+    reserved = {name for each in reservations for name in each.allocation.nodes}
     gone = sorted(reserved - present)
-    if len(topology) >= expected and not gone:
+    is_short = len(topology) < expected
+    if not is_short and not gone:
         return ()
-    text = f"{len(topology)} of {expected} nodes exist" if len(topology) < expected else "reserved nodes are gone"
-    return (Problem("NodeMissing", text + (f"; gone: {shortened(gone)}" if gone else "")),)
+    text = f"{len(topology)} of {expected} nodes exist" if is_short else "reserved nodes are gone"
+    if gone:
+        text += f"; gone: {shortened(gone)}"
+    return (Problem("NodeMissing", text),)
 
 
-def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
+def _links(present: Sequence[PublishedNode]) -> tuple[Problem, ...]:
     """Return links that are down. Only a group of four has both kinds of link; a pair has one of them."""
     unhealthy = [each.name for each in present if each.has_link_fault]
     found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes, on: {}")
@@ -245,10 +334,11 @@ def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
 
 def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
     """Return the nodes that stay closed because a node of their slot is dead and may still run pods."""
+    reservations = stored.reservations if stored else ()
     found = []
-    for each in stored.reservations if stored else ():
+    for each in reservations:
         names = each.allocation.nodes
-        dead = [name for name in names if name in nodes and not nodes[name].ready and not nodes[name].out_of_service]
+        dead = [name for name in names if name in nodes and _may_still_run_pods(nodes[name])]
         if each.allocation.phase is Phase.DRAINING and dead:
             found.append(
                 f"{shortened(names)} stay closed after {each.allocation.workload_namespace}/"
@@ -256,6 +346,11 @@ def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -
                 "Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
             )
     return (Problem("Quarantined", "; ".join(found)),) if found else ()
+
+
+def _may_still_run_pods(node: ClusterNode) -> bool:
+    """Return True for a node that does not answer, and that nobody declared to be out of service."""
+    return not node.ready and not node.out_of_service
 
 
 def labels(published: PublishedNode) -> dict[str, str]:

@@ -26,6 +26,7 @@ WORKLOAD_SPEC: Final = {
     "allocationPolicy": {"failureStrategy": str, "onCordon": str},
     "config": {"logicalNeuronCore": int},
     "resourceClaimTemplate": {"name": str},
+    "priorityClassName": str,
 }
 WORKLOAD_STATUS: Final = {
     "state": str,

@@ -21,6 +21,13 @@ RESERVED = f"{GROUP}/ultraserver-reserved"
 LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
 """Annotation of a Namespace: how many nodes it may reserve. An admission policy restricts who may write it."""
 
+JOBS_LABEL = f"{GROUP}/reserve-for-jobs"
+"""Label of a Namespace whose jobs may reserve UltraServers. An admission policy restricts who may write it."""
+JOBS_ALLOWED = "true"
+
+MADE_FOR = f"{GROUP}/made-for"
+"""Annotation of a workload that the controller has made for a job: the job's kind, name and UID."""
+
 SLOT_SIZES = (1, 2, 4)
 """The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
 
@@ -29,6 +36,9 @@ GROUPS_AT_MOST: Final = 1024
 
 NODES_AT_MOST = 64
 """The limit of nodes in one UltraServer, from the CRD. A node with a higher number counts as unknown."""
+
+Pods = tuple[tuple[str, str], ...]
+"""Name and UID of each pod."""
 
 NODE_NAMES_SHOWN = 8
 """The number of names that a message lists before the count of the rest."""
@@ -90,10 +100,25 @@ class ClusterNode:
     internal_ip: str = ""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Consumer:
+    """An entry of a claim's reservedFor that is no pod, such as a PodGroup."""
+
+    group: str  # of the API
+    resource: str
+    name: str
+
+    @property
+    def is_pod_group(self) -> bool:
+        """Return True for a PodGroup of Kubernetes."""
+        return (self.group, self.resource) == ("scheduling.k8s.io", "podgroups")
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
     """A ResourceClaim with allocated Neuron devices. `pods` are name and UID of the pods in its reservedFor.
 
+    `others` are the consumers in it that are no pods: which pods use the claim is then known from the pods only.
     `workload_id` and `workload_uid` come from its configuration for our driver; templates of AWS's operator have no
     UID. `reserved_class`: it uses the DeviceClass of reserved devices, so it was allocated after the tag.
     """
@@ -102,9 +127,15 @@ class ClaimUse:
     name: str
     nodes: tuple[str, ...]
     workload_uid: str | None
-    pods: tuple[tuple[str, str], ...] = ()
+    pods: Pods = ()
     reserved_class: bool = False
     workload_id: str | None = None
+    others: tuple[Consumer, ...] = ()
+
+    @property
+    def ref(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
 
     def is_of(self, holder: Allocation | Tag) -> bool:
         """Return True if namespace, name and UID of the claim's workload are those of the reservation or tag."""
@@ -215,6 +246,8 @@ class Workload:
     moves_on_cordon: bool = False
     rendezvous: str = ""  # the annotation, valid or not
     problem: str = ""  # why the object cannot be read
+    priority_class: str = ""  # spec.priorityClassName
+    made_for: str = ""  # the annotation MADE_FOR, empty if a person made it
 
     @property
     def restarting(self) -> Wire | None:
@@ -274,10 +307,11 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A Namespace and its LIMIT_ANNOTATION, empty without one."""
+    """A Namespace, its LIMIT_ANNOTATION and its JOBS_LABEL; empty without one."""
 
     name: str
     limit: str
+    jobs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +339,8 @@ class Snapshot:
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
+    priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
+    shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
 
 
 def condition(status: Wire, kind: str) -> Wire:

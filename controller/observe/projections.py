@@ -143,6 +143,8 @@ class PodMeta(Part):
     """metadata of a Pod."""
 
     namespace: str
+    name: str = ""
+    uid: str = ""
 
 
 class PodClaim(Part):
@@ -151,15 +153,23 @@ class PodClaim(Part):
     resource_claim_name: str | None = None
 
 
+class SchedulingGroup(Part):
+    """The group with which a Pod is scheduled."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(Part):
     """spec of a Pod."""
 
     resource_claims: list[PodClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class PodStatus(Part):
     """status of a Pod."""
 
+    phase: str = ""
     resource_claim_statuses: list[PodClaim] | None = None
     extended_resource_claim_status: PodClaim | None = None
 

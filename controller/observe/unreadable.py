@@ -8,7 +8,6 @@ allocation it holds nothing. Only fields that the scheduler writes count, never 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -122,7 +121,7 @@ class PodNodes:
     async def _node_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the node of a pod; empty if it has none or cannot be read."""
         try:
-            pod = json.loads(await self._client.get(PODS, namespace, name))
+            pod = await self._client.read(PODS, namespace, name)
             return str((pod.get("spec") or {}).get("nodeName") or "") if pod["metadata"]["uid"] == uid else ""
         except (ApiError, *MALFORMED) as err:
             log.warning("a pod could not be read", extra={"pod": f"{namespace}/{name}", "error": str(err) or repr(err)})

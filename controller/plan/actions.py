@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.observe.model import Meeting, Starting, Suspect, Turn
+from controller.observe.model import ClaimUse, Meeting, Starting, Suspect, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +217,7 @@ class Plan:
     - `verdicts`: by workload UID.
     - `suspects`: pods that their nodes may reject permanently; the pods themselves show whether they do.
     - `starting`: workloads whose pods are checked: can they be scheduled?
+    - `shared`: claims that are reserved for something that is no pod; which pods use them must be read.
     - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
@@ -229,6 +230,7 @@ class Plan:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
     starting: tuple[Starting, ...] = ()
+    shared: tuple[ClaimUse, ...] = ()
     meetings: tuple[Meeting, ...] = ()
     recheck: datetime.datetime | None = None
     settled: frozenset[str] = frozenset()

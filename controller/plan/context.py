@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controller.observe.model import ClusterNode, Template, Turn, Workload
+from controller.observe.model import ClaimUse, ClusterNode, Template, Turn, Workload
 from controller.plan import objects, outage, restoration
 from controller.plan.actions import Action, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
@@ -71,6 +71,7 @@ class PlanningContext:
     starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
     turns: dict[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace, see `queue`
     recheck: list[datetime.datetime] = field(default_factory=list)
+    shared: list[ClaimUse] = field(default_factory=list)  # claims whose pods have to be read, see `claim_pods`
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
     errors: dict[str, Exception] = field(default_factory=dict)  # by namespace/name or name of the object

@@ -47,6 +47,7 @@ def effects(context: PlanningContext) -> Hashable:
     return (
         *map(len, actions),
         len(context.recheck),
+        len(context.shared),
         len(context.starving),
         len(context.withdrawn),
         context.holdings.version,

@@ -15,6 +15,7 @@ from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
     ClaimUse,
     ClusterNode,
+    Pods,
     PublishedNode,
     Reservation,
     Snapshot,
@@ -38,7 +39,16 @@ from controller.plan.reserved import (
 from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
-_KNOWN = ("workload_class", "blocked_evictions", "unwritable", "unschedulable", "outdated", "turns")
+_KNOWN = (
+    "workload_class",
+    "blocked_evictions",
+    "unwritable",
+    "unschedulable",
+    "outdated",
+    "turns",
+    "shared_by",
+    "priorities",
+)
 """What a plan depends on besides the objects; a Snapshot has it, too."""
 
 
@@ -60,6 +70,8 @@ class FleetIndex:
         self.blocked_evictions: Mapping[str, str] = {}
         self.unwritable: Mapping[str, str] = {}
         self.unschedulable: Mapping[str, str] = {}
+        self.shared_by: Mapping[str, Pods] = {}
+        self.priorities: Mapping[str, int] = {}
         self.without_services = False
         self.outdated = ""
         self.turns: Mapping[tuple[str, str], Turn] = {}

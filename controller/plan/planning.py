@@ -133,6 +133,7 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
         recheck=min((moment for moment in context.recheck if moment > now), default=None),
         suspects=_suspects(context),
         starting=tuple(starting),
+        shared=tuple(context.shared),
         meetings=tuple(meetings),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
@@ -153,7 +154,7 @@ def _ordered(context: PlanningContext) -> list[Workload]:
     others: list[Workload] = []
     for workload in context.snapshot.workloads:
         try:
-            keyed.append((queue.order(workload, context.holdings, context.now), workload))
+            keyed.append((queue.order(workload, context.holdings, context.snapshot.priorities, context.now), workload))
         except Exception as err:
             context.errors[workload.ref] = err
             others.append(workload)
@@ -202,6 +203,9 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
         verdict = _with_unwritable(context.snapshot.unwritable, verdict)
+        if verdict.reason in queue.WAITING:
+            problem = queue.class_problem(workload, context.snapshot.priorities)
+            verdict = replace(verdict, message=join_texts(verdict.message, problem))
         sets_finalizers = any(
             isinstance(action, SetFinalizers) for action in (*context.before[planned[0] :], *context.last[planned[1] :])
         )

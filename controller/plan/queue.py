@@ -1,4 +1,7 @@
-"""The order of workloads: first come, first served, and how long a waiting workload may block others. Pure.
+"""The order of workloads: by priority, then first come, first served; how long a waiting one may block others. Pure.
+
+A workload of higher priority is planned earlier, so one of lower priority never holds it back. Reserved nodes stay with
+those that have them.
 
 Each workload may hold others back for a time. A tenant that makes new requests for the whole fleet again and again
 would do so for ever. So a namespace has a *turn*: it lasts for `starvation_limit`, whichever of its workloads hold
@@ -28,19 +31,26 @@ from neuron_dra.core.ultraserver import Phase
 WAITING = ("WaitsForOlder", "InsufficientCapacity", "CapacitySplit", "CreatingUltraServers")
 """The reasons of workloads that wait for nodes which the fleet has."""
 
-Order = tuple[bool, bool, datetime.datetime, str]
+Order = tuple[bool, bool, int, datetime.datetime, str]
 
 
-def order(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Order:
-    """Return the sort key: first workloads that release, then complete ones, then first come, first served.
+def order(workload: Workload, holdings: Holdings, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
+    """Return the sort key: workloads that release, then complete ones, then by priority, then first come, first served.
 
-    A workload that grows queues
-    from the time of its request to grow.
+    A workload that grows queues from the time of its request to grow. The value of a class that does not exist is 0.
     """
     grows = _grows(workload, holdings)
     settled = bool(holdings.of(workload.uid)) and not grows
     since = waits_since(workload, now) if grows else workload.created
-    return not workload.deleting, not settled, since, workload.ref
+    return not workload.deleting, not settled, -priorities.get(workload.priority_class, 0), since, workload.ref
+
+
+def class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
+    """Return what is wrong with the workload's PriorityClass, for its message; empty if nothing is."""
+    name = workload.priority_class
+    if not name or name in priorities:
+        return ""
+    return f"PriorityClass {name} does not exist or cannot be read: it waits with priority 0"
 
 
 def _grows(workload: Workload, holdings: Holdings) -> bool:

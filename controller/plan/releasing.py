@@ -16,7 +16,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import restoration
+from controller.plan import claim_pods, restoration
 from controller.plan.actions import (
     DeleteTemplate,
     Evict,
@@ -108,10 +108,8 @@ def release_reservations(
         if not uses and not still_open:
             holdings.drop(one)
         for use in uses:
-            if not use.pods:
-                pods.append(f"claim {use.namespace}/{use.name}")
-            for name, uid in use.pods:
-                pods.append(f"{use.namespace}/{name}")
+            pods += claim_pods.waited_for(context, use)
+            for name, uid in claim_pods.of(context, use):
                 if hold or not {*use.nodes} & {*closed}:
                     continue  # on dead nodes only, where an eviction has no effect
                 context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
@@ -146,7 +144,7 @@ def pods_on_dead_nodes(context: PlanningContext, reservations: Sequence[Reservat
     on = {name for use in uses for name in use.nodes}
     if any(context.holdings.is_ready(name) for name in on) or not any(_may_return(context, name) for name in on):
         return None
-    pods = [f"{use.namespace}/{name}" for use in uses for name, _ in use.pods]
+    pods = [text for use in uses for text in claim_pods.waited_for(context, use)]
     return "WaitingForPods", join_texts(_holders(pods), dead_node_advice(context, names))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from controller.observe import decode
 from controller.observe.model import API_VERSION, Meeting, Workload
-from controller.plan import objects
+from controller.plan import claim_pods, objects
 from controller.plan.context import PlanningContext
 from neuron_dra.core import rendezvous
 from neuron_dra.core.rendezvous import Rendezvous
@@ -30,7 +30,7 @@ def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
         return None
     node = first.allocation.nodes[0]
     own = [use for use in context.snapshot.uses(node) if use.is_of(first.allocation)]
-    pods = sorted(pod for use in own for pod in use.pods)
+    pods = sorted(pod for use in own for pod in claim_pods.of(context, use))
     pod, ready = pods[0] if pods else None, context.holdings.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
 

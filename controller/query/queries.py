@@ -57,20 +57,21 @@ def ultraservers(
 
 
 def _ultraserver(group: Group, holdings: Holdings) -> pb.UltraServer:
-    return pb.UltraServer(
+    answer = pb.UltraServer(
         name=group.name,
         ultraserver_id=group.ultraserver_id,
         instance_type=group.instance_type,
         topology_sizes=group.sizes,
-        nodes=[_node(entry, group, holdings) for entry in group.topology],
-        reservations=[_reservation(group.name, each.allocation) for each in holdings.at(group.name)],
         free_nodes=group.free_nodes(holdings),
-        free_groups=[
-            pb.FreeGroups(topology_size=size, count=len(placement.slots([group], holdings, group.instance_type, size)))
-            for size in group.sizes
-        ],
-        problems=[pb.Problem(reason=each.reason, message=each.message) for each in group.problems],
     )
+    answer.nodes.extend(_node(entry, group, holdings) for entry in group.topology)
+    answer.reservations.extend(_reservation(group.name, each.allocation) for each in holdings.at(group.name))
+    for size in group.sizes:
+        free = placement.slots([group], holdings, group.instance_type, size)
+        answer.free_groups.add(topology_size=size, count=len(free))
+    for problem in group.problems:
+        answer.problems.add(reason=problem.reason, message=problem.message)
+    return answer
 
 
 def _link(status: str | None) -> pb.Link.ValueType:
@@ -122,13 +123,16 @@ def plan(
     tried = _tried(found.index, request.workload, now) if request.HasField("workload") else None
     index = dry_run.beside(found.index, tried)
     made = yield from dry_run.steps(replace(found, index=index), now, limits)
-    shown = sorted(index.workloads, key=lambda each: each.ref) if tried is None else [tried]
+    if tried is None:
+        shown = sorted(index.workloads, key=lambda each: each.ref)
+        actions = made.actions
+    else:
+        shown = [tried]
+        actions = tuple(action for action in made.actions if tried.uid in action.owners)
     after = _After.of(index, made)
     return pb.PlanResponse(
         workloads=[_planned(each, made, after) for each in shown],
-        writes=[
-            plan_text.describe(action) for action in made.actions if tried is None or {tried.uid} <= set(action.owners)
-        ],
+        writes=[plan_text.describe(action) for action in actions],
         looks_again_at="" if made.recheck is None else objects.time(made.recheck),
     )
 
@@ -175,12 +179,14 @@ def _check_type(index: FleetIndex, name: str) -> None:
     known = catalogue.lookup(name) if name else None
     if name in here or (known is not None and known.whole_node):
         return
-    example = here or ["trn3.48xlarge", "trn2u.48xlarge"]
-    what = "has no UltraServers" if known is not None else "is not known" if name else "is missing"
-    raise BadRequest(
-        f"workload.instance_type{f' {name[:80]}' if name else ''} {what}: write the type of UltraServer nodes, such as "
-        f"{' or '.join(example[:4])}" + (", which are here" if here else "")
-    )
+    if not name:
+        problem = "workload.instance_type is missing"
+    elif known is None:
+        problem = f"workload.instance_type {name[:80]} is not known"
+    else:
+        problem = f"workload.instance_type {name[:80]} has no UltraServers"
+    examples = " or ".join(here[:4]) + ", which are here" if here else "trn3.48xlarge or trn2u.48xlarge"
+    raise BadRequest(f"{problem}: write the type of UltraServer nodes, such as {examples}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from pathlib import Path
 import yaml
 
 from hack.bench.table import Row, bounded, show
+from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import imagined
 
 API = "resource.k8s.io/v1"
 COMMANDS = (("status",), ("why", "pod/p"), ("topology", "--fleet"), ("doctor",))

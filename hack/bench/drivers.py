@@ -1,20 +1,18 @@
-"""The processes of `make bench`: an API server, the plugin, the Go driver on the official helper, and the floor.
+"""The drivers that `make bench` compares: the plugin, the Go driver on the official helper, and the floor.
 
 Each is a separate process on loopback and in a temporary folder.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,9 +20,9 @@ import aiohttp
 import grpc
 
 from hack.bench.shared import cpu_s, until
+from neuron_dra.api import objects
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import children
-from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 
 HACK = Path(__file__).resolve().parents[1]
@@ -40,19 +38,41 @@ def _rollup(pid: int) -> dict[str, int]:
     return {line.split(":")[0]: int(line.split()[1]) for line in lines}
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where drivers keep their files, and what they run under.
+
+    - `name`: part of the node's name, so that a node has the claims of one place only; empty for the usual place.
+    - `files`: the folder of their folders.
+    - `cdi`: the same for the CDI files, if they are elsewhere.
+    - `under`: the words of a command that the drivers run under, such as strace.
+    - `kubeconfig`: how to reach an API server that serves https.
+    """
+
+    name: str
+    files: Path
+    cdi: Path | None = None
+    under: tuple[str, ...] = ()
+    kubeconfig: Path | None = None
+
+
 class Driver:
-    """The process of one driver, with its own node name and folder."""
+    """The process of one driver, with its own node name and folder. `root` has the simulated hardware and the slice."""
 
     name = ""
     environment: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, root: Path, url: str) -> None:
-        self.root = root / self.name.replace(" ", "-")
-        self.node = self.name.replace(" ", "-").lower()
+    def __init__(self, root: Path, url: str, place: Place | None = None) -> None:
+        self.shared = root
+        self.place = place or Place("", root)
+        self.node = "-".join(filter(None, (self.name.replace(" ", "-").lower(), self.place.name)))
+        self.root = self.place.files / self.node
+        self.cdi = (self.place.cdi or self.place.files) / self.node / "cdi"
         self.url = url
         self.process: subprocess.Popen[bytes] | None = None
-        for folder in ("registry", "plugins", "cdi", "device-plugins"):
+        for folder in ("registry", "plugins", "device-plugins"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
+        self.cdi.mkdir(parents=True, exist_ok=True)
 
     @property
     def data(self) -> Path:
@@ -76,7 +96,8 @@ class Driver:
     def start(self) -> None:
         """Start the process; `answers` returns True when it is ready."""
         log = (self.root / "log").open("ab")
-        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=os.environ | self.environment)
+        command = [*self.place.under, *self.command()]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | self.environment)
         log.close()
 
     def stop(self) -> None:
@@ -121,7 +142,7 @@ class Driver:
 
     def files(self) -> int:
         """Return the number of files in the folders that the driver writes to."""
-        return sum(len(files) for folder in (self.data, self.root / "cdi") for _, _, files in os.walk(folder))
+        return sum(len(files) for folder in (self.data, self.cdi) for _, _, files in os.walk(folder))
 
     def has_published(self, items: list[Obj]) -> bool:
         """Return True if these slices of the node have everything that it publishes."""
@@ -129,6 +150,9 @@ class Driver:
 
     async def started(self, api: aiohttp.ClientSession) -> float:
         """Start the driver, and return the seconds until GetInfo is answered and the API server has the devices."""
+        async with api.post("/api/v1/nodes", json=objects.node_object(self.node)) as created:
+            if created.status != 409:  # it was started before
+                created.raise_for_status()
         began = time.monotonic()
         self.start()
 
@@ -160,12 +184,12 @@ class Ours(Driver):
             *self.program,
             "plugin",
             f"--node-name={self.node}",
-            f"--cdi-root={self.root}/cdi",
+            f"--cdi-root={self.cdi}",
             f"--kubelet-plugins-directory-path={self.root}/plugins",
             f"--kubelet-registrar-directory-path={self.root}/registry",
             f"--kubelet-device-plugins-directory-path={self.root}/device-plugins",
-            f"--host-root={self.root.parent}/host",
-            f"--kube-api-server={self.url}",
+            f"--host-root={self.shared}/host",
+            f"--kubeconfig={self.place.kubeconfig}" if self.place.kubeconfig else f"--kube-api-server={self.url}",
             "--healthcheck-port=0",
             "--metrics-bind-address=",
         ]
@@ -195,21 +219,23 @@ class Hurried(Ours):
 
 
 class Peer(Driver):
-    """hack/reference-driver: Go, on Kubernetes' own helper."""
+    """hack/reference-driver: Go, on Kubernetes' own helper. It flushes each file and folder before it replies."""
 
     name = "Go peer"
+    flushes = True
     binary = Path("build/reference-driver").resolve()
 
     def command(self) -> list[str]:
         return [
             str(self.binary),
-            f"-url={self.url}",
+            f"-kubeconfig={self.place.kubeconfig}" if self.place.kubeconfig else f"-url={self.url}",
             f"-node={self.node}",
             f"-registry={self.root}/registry",
             f"-data={self.data}",
-            f"-cdi-root={self.root}/cdi",
-            f"-dev={self.root.parent}/host/dev",
-            f"-slice={self.root.parent}/slice.json",
+            f"-cdi-root={self.cdi}",
+            f"-dev={self.shared}/host/dev",
+            f"-slice={self.shared}/slice.json",
+            f"-flush={str(self.flushes).lower()}",
         ]
 
     @classmethod
@@ -226,105 +252,21 @@ class Peer(Driver):
         return True
 
 
+class Unflushed(Peer):
+    """The same, which flushes nothing, as the plugin does before it replies."""
+
+    name = "Go peer without flushes"
+    flushes = False
+
+
 class Floor(Driver):
     """A DRA service in Python with the I/O of a prepare and no logic: the cost of grpc.aio, aiohttp and the disk."""
 
     name = "floor"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "hack.bench.node", "--serve-floor", str(self.root), self.url]
+        return [sys.executable, "-m", "hack.bench.node", "--serve-floor", str(self.root), str(self.cdi), self.url]
 
     async def listens(self) -> bool:
         """Return True if the service has its socket."""
         return self.dra_socket.exists()
-
-
-async def serve_floor(root: Path, url: str) -> None:
-    """Serve the floor until the process is ended."""
-    (root / "plugins/neuron.aws.com").mkdir(exist_ok=True)
-
-    def store(raw: bytes, uid: str) -> None:
-        for path in (root / "cdi" / f"{uid}.json", root / "plugins/neuron.aws.com/checkpoint"):
-            temporary = path.with_suffix(".tmp")
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.write(handle, raw)
-            os.fsync(handle)
-            os.close(handle)
-            os.rename(temporary, path)
-            directory = os.open(path.parent, os.O_RDONLY)
-            os.fsync(directory)
-            os.close(directory)
-
-    turn = asyncio.Lock()
-    async with aiohttp.ClientSession() as session:
-
-        class Service(dra_pb2_grpc.DRAPluginServicer):
-            async def NodePrepareResources(self, request, context):  # type: ignore[no-untyped-def]
-                answer = dra_pb2.NodePrepareResourcesResponse()
-                for claim in request.claims:
-                    async with session.get(f"{url}{CLAIMS}/{claim.name}") as response:
-                        raw = await response.read()
-                    async with turn:
-                        await asyncio.to_thread(store, raw, claim.uid)
-                    answer.claims[claim.uid].devices.add(pool_name="n1", device_name="neuron-device-0")
-                return answer
-
-            async def NodeUnprepareResources(self, request, context):  # type: ignore[no-untyped-def]
-                answer = dra_pb2.NodeUnprepareResourcesResponse()
-                for claim in request.claims:
-                    answer.claims[claim.uid].error = ""
-                return answer
-
-        server = grpc.aio.server()
-        dra_pb2_grpc.add_DRAPluginServicer_to_server(Service(), server)
-        server.add_insecure_port(f"unix:{root}/plugins/neuron.aws.com/dra.sock")
-        await server.start()
-        await server.wait_for_termination()
-
-
-class Api:
-    """The embedded API server in a separate process that counts requests by client."""
-
-    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
-        self._process = process
-        self.url = url
-
-    async def requests(self) -> Counter[tuple[str, str]]:
-        """Return the number of the plugin's requests since the last call, by (verb, resource)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(b"requests\n")
-        answer = json.loads(await asyncio.wait_for(self._process.stdout.readline(), 30))
-        return Counter({(verb, resource): count for verb, resource, count in answer})
-
-
-@contextlib.asynccontextmanager
-async def api_server() -> AsyncIterator[Api]:
-    """Run the embedded API server."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "hack.bench.node",
-        "--serve-api",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
-    try:
-        assert process.stdout is not None
-        yield Api(process, (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip())
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def serve_api() -> None:
-    """Run the embedded API server; for each line on standard input it prints the requests since the last one."""
-    from neuron_dra.emulation.embedded_api import EmbeddedApi
-
-    async with EmbeddedApi(controllers=False) as api:
-        print(api.url, flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            ours = [(r.verb, r.resource) for r in api.log if r.user_agent.startswith("neuron-dra/")]
-            api.log.clear()
-            print(json.dumps([[*key, count] for key, count in Counter(ours).items()]), flush=True)

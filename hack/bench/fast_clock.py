@@ -2,13 +2,18 @@
 
 The event loop's delays and `time.monotonic` run that many times as fast. This shows in a minute the requests that an
 idle plugin sends to the API server in an hour.
+
+If the environment has NEURON_DRA_HEAP, the file of that name gets the number of allocated blocks of memory every second.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import sys
+import threading
 import time
+from pathlib import Path
 
 from neuron_dra import cli
 
@@ -24,6 +29,17 @@ def hurry(speed: int) -> None:
     selectors.EpollSelector.select = shortened  # type: ignore[method-assign]
 
 
+def report_heap(path: Path) -> None:
+    """Write the number of blocks that Python has allocated, every second, for ever."""
+    new = path.with_suffix(".new")
+    while True:
+        new.write_text(str(sys.getallocatedblocks()))
+        new.replace(path)
+        time.sleep(1.0)
+
+
 if __name__ == "__main__":
+    if heap := os.environ.get("NEURON_DRA_HEAP"):
+        threading.Thread(target=report_heap, args=(Path(heap),), daemon=True).start()
     hurry(int(sys.argv[1]))
     sys.exit(cli.main(sys.argv[2:]))

@@ -57,7 +57,7 @@ def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
     finally:
         testbed("down")
     ours, its = (statistics.median(times[who]) * 1000 for who in NODES)
-    return compared(f"pods apply to Ready, {PODS} at once, {rounds} rounds", ours, "Go peer", its, 1.1, 1.0)
+    return compared(f"pods apply to Ready, {PODS} at once, {rounds} rounds", ours, "Go peer", its, 1.0)
 
 
 def testbed(*words: str) -> None:

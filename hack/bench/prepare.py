@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import grpc
@@ -21,10 +21,11 @@ Seconds = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Kind:
-    """Claims of `size` devices, the first of which is `first`."""
+    """Claims of `size` devices, the first of which is `first`; `parameters` are the configuration that they carry."""
 
     size: int
     first: int = 0
+    parameters: Mapping[str, object] | None = None
 
 
 async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: Kind) -> dra_pb2.Claim:
@@ -46,8 +47,12 @@ async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: 
         {"request": "neurons", "driver": "neuron.aws.com", "pool": driver.node, "device": device}
         for device in driver.devices(kind.first, kind.size)
     ]
+    allocated: dict[str, object] = {"results": results}
+    if kind.parameters is not None:
+        opaque = {"driver": "neuron.aws.com", "parameters": kind.parameters}
+        allocated["config"] = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
     stored["status"] = {
-        "allocation": {"devices": {"results": results}},
+        "allocation": {"devices": allocated},
         "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
     }
     async with api.put(f"{CLAIMS}/{name}/status", json=stored) as response:
@@ -65,11 +70,14 @@ async def prepare(stub: dra_pb2_grpc.DRAPluginAsyncStub, claim: dra_pb2.Claim) -
     return took
 
 
-async def unprepare(stub: dra_pb2_grpc.DRAPluginAsyncStub, claim: dra_pb2.Claim) -> None:
-    """Unprepare one claim. Raises RuntimeError if it was rejected."""
+async def unprepare(stub: dra_pb2_grpc.DRAPluginAsyncStub, claim: dra_pb2.Claim) -> float:
+    """Unprepare one claim, and return the seconds that it took. Raises RuntimeError if it was rejected."""
+    began = time.perf_counter()
     answer = await stub.NodeUnprepareResources(dra_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
+    took = time.perf_counter() - began
     if answer.claims[claim.uid].error:
         raise RuntimeError(answer.claims[claim.uid].error)
+    return took
 
 
 @contextlib.asynccontextmanager
@@ -84,19 +92,33 @@ async def connected(drivers: Sequence[Driver]) -> AsyncIterator[Stubs]:
         yield stubs
 
 
-async def one_by_one(api: aiohttp.ClientSession, drivers: Sequence[Driver], size: int, count: int) -> Seconds:
+@dataclass(slots=True)
+class Calls:
+    """The calls of one driver: seconds of each, and CPU seconds of a prepare and unprepare."""
+
+    prepare: list[float] = field(default_factory=list)
+    unprepare: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+
+async def one_by_one(api: aiohttp.ClientSession, drivers: Sequence[Driver], size: int, count: int) -> dict[str, Calls]:
     """Prepare and unprepare `count` new claims of `size` devices on every driver in turn."""
-    times: Seconds = {driver.name: [] for driver in drivers}
+    calls = {driver.name: Calls() for driver in drivers}
     async with connected(drivers) as stubs:
         for index in range(count + WARM_UP):
+            if index == WARM_UP:
+                before = {driver.name: driver.cpu_s() for driver in drivers}
             shift = index % len(drivers)
             for driver in [*drivers[shift:], *drivers[:shift]]:
                 claim = await allocate(api, driver, f"one-{drivers[0].node}-{size}-{index}-{driver.node}", Kind(size))
-                took = await prepare(stubs[driver.name], claim)
-                await unprepare(stubs[driver.name], claim)
+                prepared_s = await prepare(stubs[driver.name], claim)
+                unprepared_s = await unprepare(stubs[driver.name], claim)
                 if index >= WARM_UP:
-                    times[driver.name].append(took)
-    return times
+                    calls[driver.name].prepare.append(prepared_s)
+                    calls[driver.name].unprepare.append(unprepared_s)
+        for driver in drivers:
+            calls[driver.name].cpu_s = (driver.cpu_s() - before[driver.name]) / count
+    return calls
 
 
 async def sixteen_at_once(api: aiohttp.ClientSession, drivers: Sequence[Driver], rounds: int) -> Seconds:

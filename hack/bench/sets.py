@@ -27,9 +27,9 @@ from hack.bench import api as bench_api
 from hack.bench.shared import few_at_a_time
 from hack.oracle.connected_slices import partitions_of, slices_of
 from hack.reports.reporting import commit_now
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import devices, slices
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES

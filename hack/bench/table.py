@@ -38,7 +38,7 @@ def compared(
     return Row(figure, f"{ours_ms:.2f} ms", round(ratio, 3), must, goal, f"{peer} {peer_ms:.2f} ms", f"{ratio:.2f}")
 
 
-def bounded(figure: str, value: float, unit: str, must: float, goal: float) -> Row:
+def bounded(figure: str, value: float, unit: str, must: float, goal: float | None = None) -> Row:
     """Return a row of one figure with its bounds."""
     return Row(figure, f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}", value, must, goal)
 
@@ -53,13 +53,24 @@ def _bound(value: float | None) -> str:
 
 
 def show(rows: Sequence[Row], keep: Path) -> None:
-    """Print aligned columns, and write them as JSON."""
+    """Print aligned columns, and write them as JSON and, beside it, as Markdown."""
     head = ("figure", "measured", "against", "ratio", "must", "goal", "")
     table = [head] + [
         (row.figure, row.measured, row.against, row.ratio, _bound(row.must), _bound(row.goal), row.verdict)
         for row in rows
     ]
     print_and_keep(table, [asdict(row) for row in rows], keep)
+    keep.with_suffix(".md").write_text(markdown(rows) + "\n")
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the table in the form of docs/reports/speed.md."""
+    lines = ["| figure | measured | same run | ratio | must | goal | |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        bounds = [f"{bound:g}" if bound is not None else "" for bound in (row.must, row.goal)]
+        cells = [row.figure, row.measured, row.against, row.ratio, *bounds, row.verdict]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(lines)
 
 
 def print_and_keep(table: Sequence[Sequence[str]], content: object, keep: Path) -> None:

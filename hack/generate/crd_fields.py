@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from neuron_dra.doctor import crd_fields
+from neuron_dra.ask.doctor import crd_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 

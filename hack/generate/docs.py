@@ -14,12 +14,12 @@ from controller import metrics as controller_metrics
 from controller import timing as controller_timing
 from controller.settings import ControllerSettings, WatcherSettings
 from hack.generate import topology_pictures
+from neuron_dra.ask.doctor import timing as doctor_timing
+from neuron_dra.ask.read import timing as inspect_timing
 from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
 from neuron_dra.demo import timing as demo_timing
-from neuron_dra.doctor import timing as doctor_timing
-from neuron_dra.inspect import timing as inspect_timing
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.timing import DEFAULT_TIMING

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import yaml
 
+from neuron_dra.api import objects
 from neuron_dra.core import catalogue, devices, limits, partitions, topology
 from neuron_dra.core.facts import NodeLabels
-from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.emulation import simulated_node
 from neuron_dra.node import slices_command
 from neuron_dra.node.hardware import sysfs
 
@@ -33,7 +34,7 @@ def slices(instance_type: str, *, mode: str = "node", node_id: int | None = None
     kept, problems = limits.check_devices(published)
     if problems or node.findings:
         raise SystemExit(f"{instance_type}: {problems} {node.findings}")
-    items = [slices_command.as_published(item) for item in slices_command.slice_objects("node", kept)]
+    items = [slices_command.as_published(item) for item in objects.slice_objects("node", kept)]
     return yaml.safe_dump(
         {"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False, default_flow_style=None, width=110
     )
@@ -52,7 +53,7 @@ def connected_sets(instance_type: str) -> str:
         by_size.setdefault(one.device.name.rpartition("-")[0], []).append(one.device.name.rpartition("-")[2])
     counters = {each.name: len(each.counters) for each in found.counters}
     content = {
-        "slices": len(slices_command.slice_objects("node", published, found)),
+        "slices": len(objects.slice_objects("node", published, found)),
         "devices": len(found.partitions),
         "counters": counters,
         "left_out": " ".join(found.left_out),

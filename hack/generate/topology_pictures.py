@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.topology import svg as topology_svg
+from neuron_dra.ask.world import fleet, imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import fleet, imagined, simulation, snapshot, topology_svg
-from neuron_dra.inspect.world import World
 
 API = "resource.k8s.io/v1"
 GROUPS = {4: f"{names.GROUP_DOMAIN}/devicegroup4_id", 8: f"{names.GROUP_DOMAIN}/devicegroup8_id"}

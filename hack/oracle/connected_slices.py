@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import devices, partitions, slices
 from neuron_dra.core.partitions import Partitioned
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.objects import healthy_node
 
 
 def partitions_of(instance_type: str, shape: str = "devices") -> Partitioned:

@@ -19,12 +19,12 @@ from typing import Any, Final
 from hack.bench import api as bench_api
 from hack.bench import sets as bench_sets
 from hack.oracle.study import Options
+from neuron_dra.api.objects import DEVICE_CLASSES as CLASSES
+from neuron_dra.api.objects import healthy_node
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, devices, names, slices
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.objects import DEVICE_CLASSES as CLASSES
-from neuron_dra.emulation.objects import healthy_node
-from neuron_dra.inspect import snapshot
-from neuron_dra.inspect.world import World
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES

@@ -1,6 +1,6 @@
 // Command reference-driver is a DRA driver on Kubernetes' own helper that does what ours does and nothing else: it
-// publishes the same devices, and keeps the same CDI files and the same checkpoint with the same durability. `make
-// bench` compares the two.
+// publishes the same devices, and keeps the same CDI files and the same checkpoint. It flushes them before it replies;
+// with -flush=false it leaves that out. `make bench` compares the two.
 package main
 
 import (
@@ -67,10 +67,14 @@ func devices(path string) ([]resourceapi.Device, error) {
 }
 
 func config(url, kubeconfig string) (*rest.Config, error) {
-	if kubeconfig != "" {
-		return clientcmd.BuildConfigFromFlags("", kubeconfig)
-	}
 	// JSON, as our driver asks for: the embedded API server knows nothing else.
+	if kubeconfig != "" {
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err == nil {
+			config.ContentType = "application/json"
+		}
+		return config, err
+	}
 	return &rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, nil
 }
 
@@ -83,6 +87,7 @@ func run() error {
 	cdiRoot := flag.String("cdi-root", "/var/run/cdi", "folder of CDI specs")
 	dev := flag.String("dev", "/dev", "folder of the device files, for the runtime")
 	slice := flag.String("slice", "", "JSON file of a ResourceSlice with the devices to publish")
+	flush := flag.Bool("flush", true, "flush each file and its folder before the reply")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -109,7 +114,7 @@ func run() error {
 			return err
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, &driver{store{*data, *cdiRoot, *dev, string(bootID[:len(bootID)-1])}},
+	helper, err := kubeletplugin.Start(ctx, &driver{store{*data, *cdiRoot, *dev, string(bootID[:len(bootID)-1]), *flush}},
 		kubeletplugin.KubeClient(client), kubeletplugin.NodeName(*node), kubeletplugin.DriverName(driverName),
 		kubeletplugin.RegistrarDirectoryPath(*registry), kubeletplugin.PluginDataDirectoryPath(*data),
 		kubeletplugin.FlockDirectoryPath(*data))

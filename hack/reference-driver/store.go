@@ -23,6 +23,7 @@ const cdiKind = "k8s." + driverName + "/claim"
 // it read before the lock: two drivers may share the folder during a rolling update.
 type store struct {
 	data, cdiRoot, dev, bootID string
+	flush                      bool // before the reply
 }
 
 type preparedDevice struct {
@@ -104,7 +105,7 @@ func (s store) write(c checkpoint) error {
 	if c.Checksum, err = c.sum(); err != nil {
 		return err
 	}
-	return replace(s.checkpointPath(), c, 0o600, s.checkpointPath()+".bak")
+	return s.replace(s.checkpointPath(), c, 0o600, s.checkpointPath()+".bak")
 }
 
 func (s store) prepare(claim *resourceapi.ResourceClaim) (*preparedClaim, error) {
@@ -119,7 +120,7 @@ func (s store) prepare(claim *resourceapi.ResourceClaim) (*preparedClaim, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := replace(s.specPath(claim.UID), spec(claim.UID, prepared), 0o644, ""); err != nil {
+	if err := s.replace(s.specPath(claim.UID), spec(claim.UID, prepared), 0o644, ""); err != nil {
 		return nil, err
 	}
 	current.Claims[claim.UID] = prepared
@@ -210,9 +211,9 @@ func spec(uid types.UID, claim *preparedClaim) map[string]any {
 	}
 }
 
-// replace writes a file so that a crash or a power cut leaves the old one or the new one. The old one stays as keep, if
-// that is a name.
-func replace(path string, value any, mode os.FileMode, keep string) error {
+// replace writes a file so that a crash leaves the old one or the new one; with flush, so does a power cut. The old one
+// stays as keep, if that is a name.
+func (s store) replace(path string, value any, mode os.FileMode, keep string) error {
 	raw, err := json.Marshal(value)
 	if err != nil {
 		return err
@@ -226,8 +227,10 @@ func replace(path string, value any, mode os.FileMode, keep string) error {
 	if _, err = file.Write(raw); err != nil {
 		return err
 	}
-	if err = file.Sync(); err != nil {
-		return err
+	if s.flush {
+		if err = file.Sync(); err != nil {
+			return err
+		}
 	}
 	if keep != "" {
 		if err = keepAs(path, keep); err != nil {
@@ -236,6 +239,9 @@ func replace(path string, value any, mode os.FileMode, keep string) error {
 	}
 	if err = os.Rename(temporary, path); err != nil {
 		return err
+	}
+	if !s.flush {
+		return nil
 	}
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -267,6 +267,11 @@ PARTS = {
         "simulator against kube-scheduler, 500 random clusters; time-outs are predicted",
         _command("-m", "hack.oracle", "placements"),
     ),
+    "soak": Part(
+        "the plugin for 30 minutes with a clock that runs 60 times as fast, beside claims that come and go, faults and "
+        "changes of the Node: heap, memory, threads and descriptors stay level",
+        _command("-m", "hack.bench.soak"),
+    ),
     "release": Part(
         "a release: two builds with the wheel, the same bytes; SBOMs; the workflow, signatures, the registry",
         _tests(

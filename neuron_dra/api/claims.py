@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -180,6 +181,11 @@ def must_load(wire: ResourceClaim) -> bool:
     """Return True if `to_core` will first import the decoder of configuration, which takes 100 ms, once per process."""
     has_configuration = wire.status.allocation is not None and wire.status.allocation.devices.config
     return bool(has_configuration) and _CONFIG not in sys.modules
+
+
+def load_models() -> None:
+    """Import the decoder of configuration, so that no claim waits for it. Call it in a thread."""
+    importlib.import_module(_CONFIG)
 
 
 def allocation(wire: ResourceClaim, ref: ClaimRef) -> Claim:

@@ -271,16 +271,19 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
 
 def _device_from_wire(wire: Any) -> PreparedDevice:
     """Return a device from the form of the file. Raises KeyError or TypeError for a malformed one."""
+    device_ids = tuple(_number(each) for each in wire["deviceIds"])
+    cdi_ids = tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"])
+    unknown_fields = {name: value for name, value in wire.items() if name not in _DEVICE_FIELDS}
     return PreparedDevice(
         request=_text(wire, "request"),
         pool=_text(wire, "pool"),
         device=_text(wire, "device"),
-        device_ids=tuple(_number(each) for each in wire["deviceIds"]),
-        cdi_ids=tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"]),
+        device_ids=device_ids,
+        cdi_ids=cdi_ids,
         edits=dict(_mapping(wire, "edits")),
         admin_access=wire.get("adminAccess") is True,
         share_id=_optional(wire, "shareId") or None,
-        extra={name: value for name, value in wire.items() if name not in _DEVICE_FIELDS} or None,
+        extra=unknown_fields or None,
         cores=Cores(_number(wire["firstCore"]), _number(wire["cores"])) if "cores" in wire else None,
     )
 

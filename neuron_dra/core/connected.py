@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from neuron_dra.core import names
-
-OLDEST_KUBELET: Final = (1, 36)
+from neuron_dra.core import names, versions
 
 EXCLUSION: Final = (
     f"!(has(device.attributes['{names.DRIVER}'].resourceType) && "
@@ -25,7 +23,7 @@ NO_COUNTERS: Final = (
 
 def why_not_kubelet(version: tuple[int, int] | None) -> str:
     """Return why a kubelet of this version rules out connected sets; empty if it does not."""
-    if version is not None and version >= OLDEST_KUBELET:
+    if version is not None and version >= versions.FIRST_WITH_COUNTERS:
         return ""
     known = "unknown" if version is None else f"{version[0]}.{version[1]}"
     return (

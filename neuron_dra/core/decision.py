@@ -49,7 +49,7 @@ def decide(
     if why:
         raise ClaimError(why)
     others = [other for other in held if other.ref.uid != claim.ref.uid]
-    taken = {i for other in others for device in other.devices if not device.admin_access for i in device.device_ids}
+    taken = _held_ids(others)
     there = {device.name: device for device in node.devices}
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
     parts: list[tuple[AllocatedDevice, Members]] = []
@@ -59,8 +59,8 @@ def decide(
         members = _physical(claim.ref, result.device, node, there)
         if not taken.isdisjoint(members.ids):
             _refuse_overlap(claim.ref, result, members, others)
-        if not result.admin_access and (why := unhealthy(result)):
-            raise ClaimError(f"claim {claim.ref}: {why}")
+        if not result.admin_access:
+            _refuse_unhealthy(claim.ref, unhealthy(result))
         if not seen.isdisjoint(members.ids):
             _refuse_twice(claim.ref, result, members, parts)
         seen.update(members.ids)
@@ -68,21 +68,27 @@ def decide(
         if key not in agreed:
             agreed[key] = _agreed(claim, result, node, reservation)
         parts.append((result, members))
-    _refuse_another_count(claim, {i for _, members in parts for i in members.ids})
+    _refuse_another_count(claim, seen)
     visible = _visible_cores(claim, parts, node)
-    prepared = tuple(
-        _prepared(
-            claim.ref,
-            result,
-            members,
-            (*agreed[result.request, result.admin_access][0], *visible.get(result.request, ())),
-            device_files,
-        )
-        for result, members in parts
-    )
-    workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
-    made = PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
+    prepared = []
+    for result, members in parts:
+        of_config, _ = agreed[result.request, result.admin_access]
+        env = (*of_config, *visible.get(result.request, ()))
+        prepared.append(_prepared(claim.ref, result, members, env, device_files))
+    workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
+    devices = tuple(prepared)
+    made = PreparedClaim(claim.ref, devices, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
     return added(made, claim, node, reservation, metadata) if metadata else made
+
+
+def _held_ids(claims: Iterable[PreparedClaim]) -> set[int]:
+    """Return the Neuron devices that these claims hold; a claim with adminAccess holds none."""
+    held: set[int] = set()
+    for claim in claims:
+        for device in claim.devices:
+            if not device.admin_access:
+                held.update(device.device_ids)
+    return held
 
 
 def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
@@ -114,6 +120,11 @@ def _refuse_other_pools(ref: ClaimRef, result: AllocatedDevice, node_name: str) 
             f"claim {ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
             "delete the pod so that its claim is allocated again"
         )
+
+
+def _refuse_unhealthy(ref: ClaimRef, why: str) -> None:
+    if why:
+        raise ClaimError(f"claim {ref}: {why}")
 
 
 def _refuse_another_count(claim: Claim, ids: set[int]) -> None:

@@ -67,19 +67,23 @@ class Described:
     - `kind`: the type, as in `Attribute.kind`.
     - `when`: the condition under which a device has it.
     - `text`: its meaning and source.
+    - `of_site`: its value is not the instance type's, but a cluster's: `validate` judges no selector that reads it.
     """
 
     name: str
     kind: str
     when: str
     text: str
+    of_site: bool = False
 
 
 ATTRIBUTES: tuple[Described, ...] = (
     Described("deviceId", "int", "always", "number N of /dev/neuronN; for a whole node, that of its first device"),
     Described("instanceType", "string", "always", "EC2 instance type"),
-    Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it reports it"),
-    Described("draDriverVersion", "version", "always", "version of this driver"),
+    Described(
+        "neuronDriverVersion", "string", "always", "version of the kernel driver, as it reports it", of_site=True
+    ),
+    Described("draDriverVersion", "version", "always", "version of this driver", of_site=True),
     Described(
         "resourceType",
         "string",
@@ -87,14 +91,24 @@ ATTRIBUTES: tuple[Described, ...] = (
         "`neuron_device`, or `neuron_node` for a whole UltraServer node; with connected sets also `neuron_set` and "
         "`neuron_cores`",
     ),
-    Described("networkNodeLayer1", "string", "if the Node has the label", "EC2 instance topology, farthest layer"),
-    Described("networkNodeLayer2", "string", "if the Node has the label", "EC2 instance topology, middle layer"),
-    Described("networkNodeLayer3", "string", "if the Node has the label", "EC2 instance topology, nearest layer"),
+    Described(
+        "networkNodeLayer1",
+        "string",
+        "if the Node has the label",
+        "EC2 instance topology, farthest layer",
+        of_site=True,
+    ),
+    Described(
+        "networkNodeLayer2", "string", "if the Node has the label", "EC2 instance topology, middle layer", of_site=True
+    ),
+    Described(
+        "networkNodeLayer3", "string", "if the Node has the label", "EC2 instance topology, nearest layer", of_site=True
+    ),
     Described("topology_x", "int", "Trainium torus, not UltraServer", "row of the device, 0 to 3"),
     Described("topology_y", "int", "Trainium torus, not UltraServer", "column of the device, 0 to 3"),
     Described("topology4_id", "int", "Trainium torus, not UltraServer", "row: four connected devices"),
     Described("topology8_id", "int", "Trainium torus, not UltraServer", "pair of rows: eight connected devices"),
-    Described("capacityBlockId", "string", "UltraServers", "EC2 capacity block of the UltraServer"),
+    Described("capacityBlockId", "string", "UltraServers", "EC2 capacity block of the UltraServer", of_site=True),
     Described("resource.aws.com/devicegroup1_id", "string", "types with EFA", "PCI function of the device's EFA"),
     Described(
         "resource.aws.com/devicegroup4_id", "string", "types with EFA", "group of four, equal to the EFA driver's"
@@ -109,12 +123,18 @@ ATTRIBUTES: tuple[Described, ...] = (
         "NUMA node, which drivers of CPUs and network interfaces publish too: on types with EFA, that of the device's "
         "EFA function; elsewhere, that of all the kernel driver's PCI functions if they have the same",
     ),
-    Described("ultraserverId", "string", "UltraServers", "capacity block id, or the hardware's id if there is none"),
+    Described(
+        "ultraserverId",
+        "string",
+        "UltraServers",
+        "capacity block id, or the hardware's id if there is none",
+        of_site=True,
+    ),
     Described("ultraserverNodeId", "int", "UltraServers", "number of this node in its UltraServer"),
     Described("ultraserverModes", "string", "UltraServers", "group sizes that this node supports, such as `1_2_4`"),
-    Described("serverId2", "string", "Trn2 UltraServers", "id shared by the pair of nodes"),
-    Described("serverId4", "string", "Trn2 UltraServers", "id shared by the four nodes"),
-    Described("reservationId", "string", "Trn3 UltraServers", "id shared by the nodes of the partition"),
+    Described("serverId2", "string", "Trn2 UltraServers", "id shared by the pair of nodes", of_site=True),
+    Described("serverId4", "string", "Trn2 UltraServers", "id shared by the four nodes", of_site=True),
+    Described("reservationId", "string", "Trn3 UltraServers", "id shared by the nodes of the partition", of_site=True),
     Described("nodeId2", "int", "Trn2 UltraServers", "number of this node in its pair"),
     Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
     Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),

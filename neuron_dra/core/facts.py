@@ -96,7 +96,7 @@ class NodeFacts:
     - `hanging`: the paths whose read blocks, relative to the root.
     - `found`: the paths of values that were found by the name of their file, relative to the root.
     - `unread`: the names of files that no device, or the class, has where they are known or anywhere else.
-    - `vanished`: the kernel driver's folders are gone; `devices` are those of an earlier reading.
+    - `vanished`: the kernel driver's folders are not there; `devices` are those of an earlier reading, if any.
     """
 
     product_name: str | None

@@ -152,13 +152,14 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     before the kernel driver.
     """
     read = {device.device_id: device for device in facts}
-    ids = sorted({*before, *read, *expected})
-    return {
-        i: _left_out(before.get(i, Watched()), read[i])
-        if i in read and read[i].hangs
-        else _beating(before.get(i, Watched()), read.get(i), now, hold_s)
-        for i in ids
-    }
+    after: dict[int, Watched] = {}
+    for i in sorted({*before, *read, *expected}):
+        was, device = before.get(i, Watched()), read.get(i)
+        if device is not None and device.hangs:
+            after[i] = _left_out(was, device)
+        else:
+            after[i] = _beating(was, device, now, hold_s)
+    return after
 
 
 def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: float) -> Watched:
@@ -263,12 +264,13 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     if faults:
         reasons = sorted({fault.problem.reason for _, fault in faults}, key=_severity)
         return DeviceHealth(name, Health.UNHEALTHY, _message(faults, several=several), tuple(reasons))
-    if any(member.overdue for member in members.values()):
-        stuck = [i for i, member in members.items() if member.overdue]
-        which = f" of {', '.join(f'neuron{i}' for i in stuck)}" if several else ""
+    stuck = [i for i, member in members.items() if member.overdue]
+    if stuck:
+        which = f" of {_listed(stuck)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: the kernel driver hangs or is gone")
-    if stale := [i for i, member in members.items() if member.stale]:
-        which = f" of {', '.join(f'neuron{i}' for i in stale)}" if several else ""
+    stale = [i for i, member in members.items() if member.stale]
+    if stale:
+        which = f" of {_listed(stale)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
     if not several and not all(member.known for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
@@ -285,7 +287,11 @@ def _message(faults: Iterable[tuple[int, Fault]], *, several: bool) -> str:
         texts.setdefault(fault.problem.message + again, []).append(i)
     if not several:
         return "; ".join(texts)
-    return "; ".join(f"{', '.join(f'neuron{i}' for i in ids)}: {text}" for text, ids in texts.items())
+    return "; ".join(f"{_listed(ids)}: {text}" for text, ids in texts.items())
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(f"neuron{i}" for i in ids)
 
 
 def event_message(health: DeviceHealth, effect: str) -> str:

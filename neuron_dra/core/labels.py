@@ -17,7 +17,9 @@ _KEY = re.compile(r"^(?P<not>!?)\s*(?P<key>[^\s!=,()]+)$")
 
 def written(text: str) -> Test:
     """Return the test of a selector with equality, `in`, `notin`, `key` and `!key`. Raises ValueError for others."""
-    tests = [_term(term) for part in re.split(r",(?![^(]*\))", text) if (term := part.strip())]
+    parts = re.split(r",(?![^(]*\))", text)  # commas inside parentheses separate values
+    terms = [part.strip() for part in parts]
+    tests = [_term(term) for term in terms if term]
     return lambda labels: all(test(labels) for test in tests)
 
 

@@ -160,7 +160,11 @@ def _described(
     published = devices.named(node, result.device, driver_version=version) or partitions.named(node, result.device)
     values = dict(published.attributes) if published is not None else {}
     asked = config.effective(claim.configs, result.request).neuron
-    lnc = asked.logical_neuron_core if asked else node.spec.lnc_default if node.spec else None
+    lnc: int | None
+    if asked:
+        lnc = asked.logical_neuron_core
+    else:
+        lnc = node.spec.lnc_default if node.spec else None
     numbers: dict[str, int | None] = {
         "firstCore": device.cores.first if device.cores else None,
         "logicalNeuronCore": lnc,

@@ -92,22 +92,26 @@ def partitioned(
     with_node = any(device.name == names.NODE_DEVICE for device in shown)
     is_whole = [device.name for device in shown] == [names.NODE_DEVICE]
     made = _Maker(node, node.spec, up, with_node=with_node, with_ones=is_whole)
-    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids if not is_whole]
-    slots = {name: _use_order(made.whole(Device(name, (i,)))) for i, name in enumerate(singles)}
-    if with_node:
-        slots[names.NODE_DEVICE] = _use_order(made.whole(Device(names.NODE_DEVICE, made.ids)))
+    kept = [made.whole(device) for device in shown]
     if is_whole and not parts:
-        return Partitioned(tuple(map(made.whole, shown)), made.counters(), {names.NODE_DEVICE: 0})
-    kept, left_out = [made.whole(device) for device in shown], []
+        return Partitioned(tuple(kept), made.counters(), {names.NODE_DEVICE: 0})
+    # A slot for each device that the type can publish, present or not, so that each keeps its position.
+    slots: dict[str, tuple[int, int, str]] = {}
+    for one in made.undivided(with_singles=not is_whole):
+        slots[one.device.name] = _use_order(one)
+    left_out = []
     for name, of_size in made.sizes(sizes):
         if len(slots) + len(of_size) > at_most:
             left_out.append(name)
-        else:
-            slots |= {one.device.name: _use_order(one) for one in of_size}
-            kept += [one for one in of_size if made.serves(one)]
-    position = {name: n for n, name in enumerate(sorted(slots, key=lambda name: slots[name]))}
-    ordered = sorted(kept, key=lambda one: position[one.device.name])
-    return Partitioned(tuple(ordered), made.counters(), position, tuple(left_out))
+            continue
+        for one in of_size:
+            slots[one.device.name] = _use_order(one)
+            if made.serves(one):
+                kept.append(one)
+    in_use_order = sorted(slots, key=lambda name: slots[name])
+    position = {name: n for n, name in enumerate(in_use_order)}
+    kept.sort(key=lambda one: position[one.device.name])
+    return Partitioned(tuple(kept), made.counters(), position, tuple(left_out))
 
 
 def devices_at_most(spec: InstanceType | None) -> int:
@@ -185,6 +189,14 @@ class _Maker:
             *(CounterSet(name, sets[name]) for name in sorted(sets, key=_last)),
         )
 
+    def undivided(self, *, with_singles: bool) -> Iterator[Partition]:
+        """Yield what the type publishes without sets and parts: single devices, the whole node, or both."""
+        if with_singles:
+            for device_id in self.ids:
+                yield self.whole(Device(f"{names.DEVICE_PREFIX}{device_id}", (device_id,)))
+        if self._with_node:
+            yield self.whole(Device(names.NODE_DEVICE, self.ids))
+
     def whole(self, device: Device) -> Partition:
         """Return a published device, single or whole node, with its counters and sizes."""
         return self._of_devices(device, self.ids if device.name == names.NODE_DEVICE else device.device_ids)
@@ -196,23 +208,21 @@ class _Maker:
 
     def sizes(self, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
         """Yield each size with all its partitions, in the order of `wanted`, or the most requested ones first."""
-        sets = {f"connected-{size}": [self.set_of(ids) for ids in found] for size, found in self._sets().items()}
-        parts = {
-            f"cores-{number}": [
-                self._part(device_id, number, n) for device_id in self.ids for n in self._starts(number)
-            ]
-            for number in range(1, self._each)
-        }
-        ranges = {f"cores-{number}": self._ranges(number) for number in self._range_sizes()}
-        first = (
-            "connected-1",  # only in place of single devices
-            *parts,
-            *(f"cores-{number}" for number in CORES_FIRST),
-            *(f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))),
-        )
-        every = {**sets, **parts, **ranges}
-        always = ("connected-1",) if self._with_ones else ()
-        for name in dict.fromkeys((*always, *wanted) if wanted else (*first, *every)):
+        every: dict[str, list[Partition]] = {}
+        for size, found in self._sets().items():
+            every[f"connected-{size}"] = [self.set_of(ids) for ids in found]
+        parts = {f"cores-{number}": self._parts(number) for number in range(1, self._each)}
+        every |= parts
+        for number in self._range_sizes():
+            every[f"cores-{number}"] = self._ranges(number)
+        ones = ["connected-1"] if self._with_ones else []  # in place of single devices
+        if wanted:
+            order = [*ones, *wanted]
+        else:
+            popular_cores = [f"cores-{number}" for number in CORES_FIRST]
+            popular_sets = [f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))]
+            order = [*ones, *parts, *popular_cores, *popular_sets, *every]
+        for name in dict.fromkeys(order):
             if every.get(name):
                 yield name, every[name]
 
@@ -266,12 +276,14 @@ class _Maker:
 
     # Parts of devices, and ranges of cores
 
-    def _starts(self, number: int) -> range:
-        return range(self._each - number + 1)
-
-    def _part(self, device_id: int, number: int, start: int) -> Partition:
-        """Return the partition of `number` cores inside one device, from its core `start` on."""
-        return self.cores_of(range(device_id * self._each + start, device_id * self._each + start + number))
+    def _parts(self, number: int) -> list[Partition]:
+        """Return the partitions of `number` consecutive cores inside one device, for each device."""
+        found = []
+        for device_id in self.ids:
+            cores = self._cores_of(device_id)
+            for first in range(cores.start, cores.stop - number + 1):
+                found.append(self.cores_of(range(first, first + number)))
+        return found
 
     def _range_sizes(self) -> Collection[int]:
         """Return the numbers of cores that end inside a device, which only a range can have; rings and lines only."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.core import versions
+
 Release = tuple[int, int, int]
 
 NEWEST_PATCH: Final = 999
@@ -39,7 +41,7 @@ class KnownBad:
         return f"{self.breaks} (kubernetes/kubernetes#{self.issue}, fixed in {text(self.fixed_in)})"
 
 
-COUNTERS_SINCE: Final[Release] = (1, 36, 0)
+COUNTERS_SINCE: Final[Release] = (*versions.FIRST_WITH_COUNTERS, 0)
 """The first release that keeps shared counters by default."""
 
 KNOWN_BAD: Final = (

@@ -100,9 +100,8 @@ def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken
     Names in `taken` belong to slices of other programs. Fewer names are returned if they have taken too many.
     """
     kept = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
-    others = (
-        name for index in range(NAMES) if (name := slice_name(node_name, index)) not in taken and name not in kept
-    )
+    possible = (slice_name(node_name, index) for index in range(NAMES))
+    others = (name for name in possible if name not in taken and name not in kept)
     return sorted([*kept, *itertools.islice(others, count - len(kept))])
 
 
@@ -277,12 +276,16 @@ def _comparable(devices: Sequence[Wire]) -> list[Any]:
     return [
         {
             **device,
-            "taints": [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in device.get("taints") or []],
+            "taints": [_without_time(taint) for taint in device.get("taints") or []],
             "attributes": device.get("attributes") or {},
             "capacity": device.get("capacity") or {},
         }
         for device in devices
     ]
+
+
+def _without_time(taint: Wire) -> dict[str, Any]:
+    return {field: value for field, value in taint.items() if field != "timeAdded"}
 
 
 def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.catalogue import InstanceType
@@ -77,6 +78,19 @@ class Node:
     ultraserver: UltraServerFacts
     labels: NodeLabels
     findings: tuple[Finding, ...]
+
+
+GONE: Final = Finding(
+    "no-class-folder",
+    "/sys/class/neuron_device is gone: the kernel driver was unloaded, or keeps its files elsewhere. The devices stay "
+    "published, and their health is unknown. Load the kernel driver, or update this driver",
+)
+NOT_LOADED: Final = Finding(
+    "no-class-folder",
+    "/sys/class/neuron_device does not exist: the kernel driver (aws-neuronx-dkms) is not loaded, or keeps its files "
+    "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, "
+    "or update this driver",
+)
 
 
 def build(facts: NodeFacts, labels: NodeLabels) -> Node:
@@ -265,13 +279,7 @@ def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
     """Add the findings about files of the kernel driver that are not where they are known."""
     version = facts.driver_version or "unknown"
     if facts.vanished:
-        findings.append(
-            Finding(
-                "no-class-folder",
-                "/sys/class/neuron_device is gone: the kernel driver was unloaded, or keeps its files elsewhere. The "
-                "devices stay published, and their health is unknown. Load the kernel driver, or update this driver",
-            )
-        )
+        findings.append(GONE if facts.devices else NOT_LOADED)
     if facts.found:
         names = sorted({path.rpartition("/")[2] for path in facts.found})
         findings.append(

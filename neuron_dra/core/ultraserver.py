@@ -97,7 +97,7 @@ class Allocation:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the allocation as an entry of `status.allocations`."""
-        return {
+        entry: dict[str, Any] = {
             "workloadRef": self.workload,
             "workloadUid": self.workload_uid,
             "allocationId": self.allocation_id,
@@ -107,12 +107,21 @@ class Allocation:
             "leaderNodeName": self.nodes[0],
             "ultraserverIndex": self.ultraserver_index,
             "allocatedAt": self.allocated_at,
-            **({} if self.world_size is None else {"worldSize": self.world_size}),
-            **({} if self.rank0_node is None else {"rank0Node": self.rank0_node}),
-            **({} if self.rendezvous is None else {"rendezvous": self.rendezvous.to_wire()}),
-            **({"nodeUids": list(self.node_uids)} if self.node_uids else {}),
-            **({"faults": faults} if (faults := [_fault_to_wire(each) for each in self.faults]) else {}),
         }
+        if self.world_size is not None:
+            entry["worldSize"] = self.world_size
+        if self.rank0_node is not None:
+            entry["rank0Node"] = self.rank0_node
+        if self.rendezvous is not None:
+            entry["rendezvous"] = self.rendezvous.to_wire()
+        if self.node_uids:
+            entry["nodeUids"] = list(self.node_uids)
+        if self.faults:
+            entry["faults"] = [_fault_to_wire(each) for each in self.faults]
+        return entry
+
+
+_FAULT_FIELDS: Final = ("nodeName", "reason", "since")
 
 
 def _fault_to_wire(fault: Fault) -> dict[str, str]:
@@ -130,6 +139,12 @@ class Unread:
     nodes: tuple[str, ...]
     problem: str
     official: Allocation | None = None
+
+    def may_hold(self, node_name: str) -> bool:
+        """Return True if the entry names the node, or nodes whose names cannot be read."""
+        if not self.nodes or node_name in self.nodes:
+            return True
+        return len(self.nodes) < len(self.entry["allocatedNodes"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +171,9 @@ class Reading:
 
     def may_hold(self, node_name: str) -> bool:
         """Return True if an entry that cannot be read may reserve the node."""
-        return len(self.unread) < len(self.problems) or any(
-            not each.nodes or node_name in each.nodes or len(each.nodes) < len(each.entry["allocatedNodes"])
-            for each in self.unread
-        )
+        if len(self.unread) < len(self.problems):
+            return True  # the list itself cannot be read
+        return any(each.may_hold(node_name) for each in self.unread)
 
 
 GONE: Final = Reading(missing=True, written=False)
@@ -179,7 +193,8 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
     uid = str(meta.get("uid") or "") if isinstance(meta, Mapping) else ""
     if not isinstance(status, Mapping) or not status:
         return Reading(object_uid=uid, written=False)
-    if (entries := status.get("allocations")) is None:
+    entries = status.get("allocations")
+    if entries is None:
         return Reading(object_uid=uid)
     if not _is_list(entries):
         return Reading(problems=("status.allocations is not a list",), object_uid=uid)
@@ -243,7 +258,8 @@ def _allocation(entry: Any) -> Allocation:
 
 
 def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    if (uids := entry.get("nodeUids")) is None:
+    uids = entry.get("nodeUids")
+    if uids is None:
         return ()
     if not _is_list(uids) or len(uids) != count or not all(isinstance(uid, str) and uid for uid in uids):
         raise ValueError(f"nodeUids is not a list of {count} UIDs, one for each of allocatedNodes")
@@ -253,12 +269,14 @@ def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
 def _faults(entry: Mapping[str, Any]) -> tuple[Fault, ...]:
     """Return the faults of an entry; unreadable ones are left out, because they only inform the controller."""
     found: Any = entry.get("faults")
-    texts = [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
-    return tuple(
-        Fault(str(one["nodeName"]), str(one["reason"]), str(one["since"]))
-        for one in texts
-        if all(isinstance(one.get(name), str) for name in ("nodeName", "reason", "since"))
-    )
+    if not _is_list(found):
+        return ()
+    faults = []
+    for one in found:
+        texts = [one.get(name) for name in _FAULT_FIELDS] if isinstance(one, Mapping) else [None]
+        if all(isinstance(text, str) for text in texts):
+            faults.append(Fault(*map(str, texts)))
+    return tuple(faults)
 
 
 def _is_list(value: Any) -> bool:

@@ -1,4 +1,7 @@
-"""The versions of Kubernetes that the driver supports, and what is wrong with others."""
+"""The versions of Kubernetes: those that are supported, what starts with which, and what is wrong with others.
+
+The one table of minor versions. Single releases with faults are in `releases`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,14 @@ from typing import Final
 OLDEST: Final = (1, 34)
 NEWEST: Final = (1, 37)
 OLDEST_KUBELET: Final = (1, 33)
+FIRST_WITH_CLASS_RESOURCES: Final = (1, 36)
+"""The first kubelet that admits resources that DeviceClasses serve; older ones reject the pod."""
+FIRST_WITH_COUNTERS: Final = (1, 36)
+"""The first API server that keeps shared counters by default, and the first kubelet that fits connected sets."""
+FIRST_NEW_ALLOCATOR: Final = (1, 36)
+"""The first scheduler that tries combinations of devices; older ones try every order of them."""
+FIRST_WITH_CLAIM_STATUS: Final = (1, 36)
+"""The first API server on which the driver writes the status of prepared claims."""
 BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 """Their connection to a plugin hangs after 30 idle minutes (kubernetes/kubernetes issue 133920)."""
 

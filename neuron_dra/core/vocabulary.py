@@ -133,6 +133,24 @@ EVENTS: Final = (
     Word("ServiceNameTaken", WORKLOAD, "another Service or EndpointSlice has the name that the workload's own needs"),
     Word("ServiceRejected", WORKLOAD, "a quota or a policy rejects the Service that leads to rank 0"),
     Word("InvalidRendezvous", WORKLOAD, "its annotation neuron.aws.com/rendezvous is neither pod nor host"),
+    Word(
+        "JobsMayNotReserve", "Job", "its namespace may not reserve UltraServers for jobs, for the reason in the message"
+    ),
+    Word("InvalidUltraServers", "Job", "its annotation neuron.aws.com/ultraservers cannot be read"),
+    Word("ManagedByKueue", "Job", "it has a Kueue queue, and Kueue admits no job whose nodes are reserved later"),
+    Word("NoTemplate", "Job", "its pods name no ResourceClaimTemplate that the reservation could make"),
+    Word("SeveralTemplates", "Job", "its pods name several ResourceClaimTemplates that do not exist"),
+    Word("PodsDoNotFillGroups", "Job", "the number of its pods is no multiple of topologySize"),
+    Word("TooManyGroups", "Job", "it needs more groups than a reservation can have"),
+    Word(
+        "InstanceTypeUnknown", "Job", "neither its annotation nor the node selector of its pods names an instance type"
+    ),
+    Word("WorkloadExists", "Job", "a workload that a person made serves its template; nothing is reserved beside it"),
+    Word("TemplateNameInUse", "Job", "the reservation of another job makes the template that its pods name"),
+    Word("WorkloadNameTaken", "Job", "another workload has its name, which its reservation would have"),
+    Word("NameTooLong", "Job", "its name is longer than that of a workload may be"),
+    Word("ReservationDiffers", "Job", "it asks for other nodes than its pods use"),
+    Word("ReservationRejected", "Job", "the API server rejects its reservation"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
     Word("NeuronOldLimits", "Pod", "it waits for resources of the Neuron device plugin, which no node has"),
@@ -166,7 +184,11 @@ EVENTS: Final = (
     Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
     Word("NeuronMissingDeviceFile", "Node", "a device has no file in the host's /dev: no new claim gets it"),
     Word("NeuronNoDevices", "Node", "the node has no Neuron devices, and its instance type has"),
-    Word("NeuronNoClassFolder", "Node", "the kernel driver's folder in sysfs has vanished: health is unknown"),
+    Word(
+        "NeuronNoClassFolder",
+        "Node",
+        "the kernel driver is not loaded, or was unloaded: its folder in sysfs is missing",
+    ),
     Word("NeuronMovedFacts", "Node", "the kernel driver has files in other places; they were found by their names"),
     Word("NeuronUnreadFacts", "Node", "the kernel driver does not show values that the instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),

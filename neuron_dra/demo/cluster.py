@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from neuron_dra.api import objects
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
-from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet

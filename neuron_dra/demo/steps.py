@@ -122,8 +122,9 @@ def published(driver: str, devices: list[Obj]) -> str:
     found = values(devices[0])
     if found["resourceType"] == "neuron_node":
         return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
-    count = len(devices)
-    return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
+    if len(devices) == 16:
+        return "16 devices in a 4 x 4 torus"
+    return "1 device" if len(devices) == 1 else f"{len(devices)} devices"
 
 
 def status_text(workload: Obj) -> tuple[str, str]:

@@ -8,11 +8,12 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from neuron_dra.inspect.words import ranges
+from neuron_dra.ask.render.words import ranges
 
 WIDTH: Final = 100
 GAP: Final = "   "
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
+_STYLES: Final = {".": "dim", "x": "red"}
 __all__ = ["View", "ranges"]
 
 
@@ -98,7 +99,7 @@ class View:
             line = Text("  " + caption.ljust(margin - 2))
             for found in nodes:
                 for name in found:
-                    style = "dim" if cells[name] == "." else "red" if cells[name] == "x" else "cyan"
+                    style = _STYLES.get(cells[name], "cyan")
                     changed = before and before.get(name) != cells[name]
                     line.append(cells[name].ljust(4), f"bold {style}" if changed else style)
                 line.append(" " * max(0, len(f"{found[0]} to {found[-1]}") - 4 * len(found)) + gap)

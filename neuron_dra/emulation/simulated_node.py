@@ -359,12 +359,14 @@ class SimulatedNode:
             moved = self.folder(device_id).glob(f"**/{path.name}")  # of emulation/moved_layout
             path = next((each for each in moved if not {"neuron_core0", "mirror"}.intersection(each.parts)), path)
         if not path.exists():
-            ids = self.device_ids()
-            have = (
-                f"it has neuron{ids[0]}" + (f" to neuron{ids[-1]}" if ids[1:] else "") if ids else "it has no devices"
-            )
-            raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {have}")
+            raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {self._what_it_has()}")
         return path
+
+    def _what_it_has(self) -> str:
+        ids = self.device_ids()
+        if not ids:
+            return "it has no devices"
+        return f"it has neuron{ids[0]}" if len(ids) == 1 else f"it has neuron{ids[0]} to neuron{ids[-1]}"
 
     def add_ecc(self, device_id: int, counter: str = "mem_ecc_uncorrected", count: int = 1) -> None:
         """Add to an error counter; a negative count subtracts, down to 0."""

@@ -23,8 +23,8 @@ from neuron_dra.kube import lines, objects
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.objects import Page
-from neuron_dra.kube.replies import check_deleted, check_list, decode_object, stored
-from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.replies import check_deleted, check_done, check_list, decode_object, stored
+from neuron_dra.kube.requests import PODS, Resource
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
 __all__ = ["KubeClient", "decode_object"]
@@ -158,6 +158,19 @@ class KubeClient:
         conditions = {k: v for k, v in (("uid", uid), ("resourceVersion", version)) if v}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": conditions} if conditions else {})}
         check_deleted(await self.request("DELETE", resource.path(namespace, name), body=body), name)
+
+    async def evict(self, namespace: str, name: str, **conditions: str) -> None:
+        """Evict a pod, if it still has the `uid` and the `resourceVersion` in `conditions`.
+
+        Raises TooManyRequests if a disruption budget does not allow it, or another ApiError.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": conditions},
+        }
+        check_done(await self.request("POST", PODS.path(namespace, name, "eviction"), body=body))
 
     async def request(
         self,

@@ -93,6 +93,7 @@ def _load(paths: str, context: str) -> Login:
     Raises ImportError, or an error of the library, such as ConfigException, that says what is wrong with the file.
     """
     from kubernetes_asyncio import client, config
+    from kubernetes_asyncio.config import ConfigException
 
     loaded = client.Configuration()
     loader = asyncio.run(
@@ -100,6 +101,9 @@ def _load(paths: str, context: str) -> Login:
     )
     bearer = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
     certificate = _text(loaded.cert_file)
+    if not bearer and not certificate and loader._user is not None and loader._user.safe_get("exec"):
+        # Release 32 of the library only logs that the program failed.
+        raise ConfigException("the login program of the user returned no credentials")
     ends = [
         loader.exec_plugin_expiry.timestamp() if hasattr(loader, "exec_plugin_expiry") else 0.0,
         certificates.not_after(certificate),

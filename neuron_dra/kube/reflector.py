@@ -35,10 +35,11 @@ class Reflector:
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
     errors in `gives_up_on` instead of retrying; NotFound means that the server does not have the kind at all.
-    `project` is called once for each received object, and returns the part to keep; its `metadata` must keep namespace,
-    name, uid and resourceVersion. A change outside of what is kept does not call `on_change`. `fields`, a Struct with
-    omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With `gather_s`, changes in
-    quick succession arrive together, up to that many seconds later. Its waits are those of the client's timing.
+    `project` is called once for each received object, and returns the part to keep, None for nothing; its `metadata`
+    must keep namespace, name, uid and resourceVersion. A change outside of what is kept does not call `on_change`.
+    `fields`, a Struct with omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With
+    `gather_s`, changes in quick succession arrive together, up to that many seconds later. Its waits are those of the
+    client's timing.
 
     `damaged` has the objects, by namespace/name, of which values or the whole cannot be decoded. For the latter,
     `salvage` gets the text and what was last read, and returns what stands in for the object, None for nothing.
@@ -53,7 +54,7 @@ class Reflector:
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
         gives_up_on: tuple[type[ApiError], ...] = (),
-        project: Callable[[Item], Item] | None = None,
+        project: Callable[[Item], Item | None] | None = None,
         fields: type[msgspec.Struct] | None = None,
         gather_s: float = 0.0,
         salvage: Salvage = keep_last,
@@ -66,7 +67,7 @@ class Reflector:
         self._on_change = on_change
         self._gives_up_on = gives_up_on
         self._projects = project is not None
-        self._project = project or (lambda item: item)
+        self._project: Callable[[Item], Item | None] = project or (lambda item: item)
         self._fields = fields
         self._gather_s = gather_s
         self._salvage = salvage
@@ -92,9 +93,9 @@ class Reflector:
         key = _key(item)
         have = self.items.get(key)
         is_news = _version_of(item) not in _seen(self._version) if have is None else _is_older(have, item)
-        if is_news:
-            self.items[key] = self._project(dict(item))
-            self._touched.add(key)
+        kept = self._project(dict(item)) if is_news else None
+        if kept is not None:
+            self.put(key, kept)
         self._note(lambda: self.remember(item))
 
     def remember_raw(self, raw: Raw) -> None:
@@ -165,7 +166,7 @@ class Reflector:
         """Return what is kept of an object; of one that cannot be read, what stands in for it."""
         try:
             item, paths = self._decode(raw)
-            kept: Item | None = self._project(item)
+            kept = self._project(item)
             damage = Damaged(who.namespace, who.name, paths) if paths else None
         except MALFORMED as err:
             damage = Damaged(who.namespace, who.name, why=str(err) or repr(err))
@@ -271,8 +272,10 @@ class Reflector:
         have = self.items.get(who.key)
         if have is not None and not _is_older(have, {"metadata": msgspec.to_builtins(who)}):
             return  # the watch lags behind a write of this process, or behind a list
-        self._touched.add(who.key)
         new = None if kind == "DELETED" else self._read(who, raw, have)
+        if new is None and have is None and who.key not in self.damaged:
+            return  # nothing is kept of it, before and after
+        self._touched.add(who.key)
         if new is None:
             self.items.pop(who.key, None)
         elif self._projects and have is not None and _alike(have, new):

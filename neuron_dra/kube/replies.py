@@ -54,6 +54,23 @@ def check_deleted(raw: bytes, name: str) -> None:
     stored(raw, name)
 
 
+def check_done(raw: bytes) -> None:
+    """Raise Unavailable unless the reply is a Status of success, as to an eviction."""
+    value = decode_object(raw)
+    if value.get("kind") != "Status" or value.get("status") != "Success":
+        raise Unavailable("the API server's response is not a Status of success")
+
+
+def check_identity(raw: bytes, namespace: str, name: str) -> None:
+    """Raise Unavailable unless the reply is this object; nothing else of it is decoded."""
+    try:
+        found = objects.identity(raw)
+    except objects.MALFORMED as err:
+        raise Unavailable(f"the API server's response is not an object: {err!r}") from err
+    if (found.namespace, found.name) != (namespace, name):
+        raise Unavailable(f"the API server's response is not the object {namespace}/{name}")
+
+
 def check_list(raw: bytes) -> None:
     """Raise Unavailable if a page is an object of another kind, which would count as an empty list.
 

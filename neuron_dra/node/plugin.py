@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra import __version__
+from neuron_dra.api import claims as wire
 from neuron_dra.core import names
 from neuron_dra.core.claims import Claim, PreparedClaim
 from neuron_dra.errors import SettingsError
@@ -262,6 +263,7 @@ class Plugin:
                 "look for orphans": orphans.report(self.prepared, self.claims, self.metrics, self._timing.orphans),
                 "release orphans": self.orphan_release.run(),
                 "check versions": self._check_versions(),
+                "load models": self._load_models(),
             }
             if self.settings.claim_status:
                 loops["write claim status"] = ClaimStatus(self.client, self.prepared, self._timing).run()
@@ -354,6 +356,16 @@ class Plugin:
             log.warning("offering the kubelet a fresh registration socket", extra={"path": self._reg.path})
             self.registration.start_over()
             await self._reg.restart()
+
+    async def _load_models(self) -> None:
+        """Load the models of configuration once an UltraServer node has published.
+
+        Every claim of a reserved workload has configuration. Other nodes may never need the models, which take 8 MiB.
+        """
+        await self.publishing.inventory.published.wait()
+        spec = self.hardware.node.spec
+        if spec is not None and spec.whole_node:
+            await asyncio.to_thread(wire.load_models)
 
     async def _check_versions(self) -> None:
         await self.node.synced.wait()

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra import __version__
+from neuron_dra.api.objects import slice_objects
 from neuron_dra.arguments import object_name
-from neuron_dra.core import devices, health, limits, names, partitions, slices, topology
+from neuron_dra.core import devices, health, limits, names, partitions, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node.hardware import helper, sysfs
@@ -130,23 +131,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def slice_objects(
-    node_name: str, kept: Sequence[devices.Device], divided: partitions.Partitioned | None = None
-) -> list[dict[str, Any]]:
-    """Return the slices of a node as first published, without the UID of their owner, which only the cluster has."""
-    pool = slices.Pool(node_name, "")
-    if divided is None:
-        return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
-    counters = [each.to_wire() for each in divided.counters]
-    return slices.desired(
-        pool,
-        [one.device.to_wire() for one in divided.partitions],
-        generation=1,
-        counters=counters,
-        position=divided.position,
-    )
-
-
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return a slice without its owner, whose UID only the cluster has."""
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
@@ -185,7 +169,10 @@ def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
     used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
     header = list(COLUMNS)
-    return [[header[n] for n in used], *([row[n] or "-" for n in used] for row in cells)]
+    table = [[header[n] for n in used]]
+    for row in cells:
+        table.append([row[n] or "-" for n in used])
+    return table
 
 
 def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:

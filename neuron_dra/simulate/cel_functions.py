@@ -143,6 +143,9 @@ _SUMMABLE = (T.INT, T.UINT, T.DOUBLE, T.DURATION)
 # The engine converts results to the type of the signature that has the function. No expression has this type.
 _ANY_LIST = T.List(cel.Type("kubernetes.Nothing"))
 Signatures = tuple[tuple[Any, ...], ...]  # the types of the parameters, then of the result
+_IS_SORTED: Signatures = tuple((T.List(item), T.BOOL) for item in _COMPARABLE)
+_ONE_OF_COMPARABLE: Signatures = tuple((T.List(item), item) for item in _COMPARABLE)
+_ONE_OF_SUMMABLE: Signatures = tuple((T.List(item), item) for item in _SUMMABLE)
 
 # Ordering across numeric types: Kubernetes' environment has it, the engine's evaluation too, its checker has not.
 REDECLARED: Final = ("_<_", "_<=_", "_>_", "_>=_")
@@ -182,11 +185,11 @@ _NEW: Rows = (
     (
         ".isSorted",
         lambda items: items == sorted(items),
-        ((_ANY_LIST, T.BOOL), *((T.List(item), T.BOOL) for item in _COMPARABLE)),
+        ((_ANY_LIST, T.BOOL), *_IS_SORTED),
     ),
-    (".min", min, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _COMPARABLE))),
-    (".max", max, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _COMPARABLE))),
-    (".sum", _sum, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _SUMMABLE))),
+    (".min", min, ((_ANY_LIST, T.DYN), *_ONE_OF_COMPARABLE)),
+    (".max", max, ((_ANY_LIST, T.DYN), *_ONE_OF_COMPARABLE)),
+    (".sum", _sum, ((_ANY_LIST, T.DYN), *_ONE_OF_SUMMABLE)),
 )
 # These add to functions of the engine. No parameter is T.DYN: an optional there would crash the engine.
 _ADDED: Rows = tuple(

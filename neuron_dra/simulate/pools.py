@@ -88,15 +88,42 @@ class Inventory:
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
             return Pool(*key, invalid=f"the device name {twice} occurs more than once")
-        sets = [each for s in whole for each in s.counters]
-        known = {counter: total for each in sets for counter, total in each.items()}
-        if sum(len({name for name, _ in each}) for each in sets) > len({name for name, _ in known}):
-            return Pool(*key, invalid="a counter set occurs more than once")
+        known: dict[tuple[str, str], Fraction] = {}
+        names_seen: set[str] = set()
+        for each in (counters for s in whole for counters in s.counters):
+            names_here = {name for name, _ in each}
+            if names_here & names_seen:
+                return Pool(*key, invalid="a counter set occurs more than once")
+            names_seen |= names_here
+            known |= each
         for device in (device for s in whole if not s.has_counters for device in s.devices):
-            if unknown := device.consumes.keys() - known.keys():
+            unknown = device.consumes.keys() - known.keys()
+            if unknown:
                 name, counter = min(unknown)
                 return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")
         return Pool(*key, devices=devices, incomplete=incomplete, counters=known)
+
+
+def disagreeing(slices: Iterable[Wire]) -> list[str]:
+    """Return a text for each pool whose newest slices disagree on their number, which names two of them."""
+    newest: dict[tuple[str, str], list[Wire]] = {}
+    for wire in slices:
+        spec = wire["spec"]
+        key = (spec["driver"], spec["pool"]["name"])
+        known = newest.setdefault(key, [])
+        generation = spec["pool"].get("generation") or 0
+        last = (known[0]["spec"]["pool"].get("generation") or 0) if known else -1
+        if generation > last:
+            newest[key] = [wire]
+        elif generation == last:
+            known.append(wire)
+    found = []
+    for (driver, pool), listed in newest.items():
+        counts = {wire["spec"]["pool"]["resourceSliceCount"]: wire["metadata"]["name"] for wire in listed}
+        if len(counts) > 1:
+            texts = [f"ResourceSlice {name} says {number}" for number, name in counts.items()]
+            found.append(f"the slices of pool {driver}/{pool} disagree on their number: {', '.join(texts)}")
+    return found
 
 
 def _before(decoded: Slice, semantics: Semantics) -> Slice:

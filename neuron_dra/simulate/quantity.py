@@ -13,11 +13,9 @@ from fractions import Fraction
 from functools import total_ordering
 
 _FORM = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+|)", re.ASCII)
-_POWERS = {
-    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)},
-    **{letter: Fraction(10) ** power for letter, power in (("n", -9), ("u", -6), ("m", -3), ("", 0))},
-    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)},
-}
+_POWERS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
+_POWERS |= {letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)}
+_POWERS |= {f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)}
 _NANO = 10**9
 _MAX_EXPONENT = 10_000  # 10**(10**9) would take too long
 _LARGEST_BINARY = 2**63 - 1  # larger quantities with a suffix Ki … Ei are read as this one

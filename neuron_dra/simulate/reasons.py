@@ -17,15 +17,11 @@ def explain(
     needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher
 ) -> tuple[str, ...]:
     """Return a sentence per alternative with too few devices, or one sentence if only all requests together fail."""
-    found = [
-        sentence
-        for claim in needs
-        for alternatives in claim
-        for need in alternatives
-        if (sentence := _shortage(need, pools, in_use, matcher))
-    ]
+    every = [need for claim in needs for alternatives in claim for need in alternatives]
+    shortages = [_shortage(need, pools, in_use, matcher) for need in every]
+    found = tuple(sentence for sentence in shortages if sentence)
     if found:
-        return tuple(found)
+        return found
     return ("each request could be satisfied alone, but not all of them together",)
 
 
@@ -77,7 +73,8 @@ def _none_match(devices: Sequence[Device], pools: Sequence[Pool]) -> str:
 
 
 def _together(state: constraints.State, free: Sequence[Device]) -> int:
-    values = Counter(value for d in free if (value := constraints.attribute(d, state.constraint.attribute)) is not None)
+    read = (constraints.attribute(device, state.constraint.attribute) for device in free)
+    values = Counter(value for value in read if value is not None)
     if state.constraint.kind == "matchAttribute":
         return max(values.values(), default=0)
     return len(values)

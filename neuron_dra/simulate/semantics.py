@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.core import versions
+
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
@@ -35,9 +37,8 @@ NEW: Final = Semantics(
 OLD: Final = Semantics(
     permutations=True, taints=False, partitions=False, loose_pools=True, shared_all=True
 )  # 1.34 and 1.35
-FIRST_NEW: Final = (1, 36)
 
 
 def of(version: tuple[int, int] | None) -> Semantics:
     """Return the semantics of a version of the scheduler; the newest ones if it is unknown."""
-    return OLD if version is not None and version < FIRST_NEW else NEW
+    return OLD if version is not None and version < versions.FIRST_NEW_ALLOCATOR else NEW

@@ -20,6 +20,8 @@ RBAC = "rbac"
 PLAIN, RESERVED = "neuron.aws.com", "workload.neuron.aws.com"
 IMPLICIT = f"deviceclass.resource.kubernetes.io/{RESERVED}"
 LIMIT = "neuron.aws.com/max-reserved-nodes"
+JOBS_LABEL = "neuron.aws.com/reserve-for-jobs"
+MADE_FOR = "neuron.aws.com/made-for"
 LABEL = "neuron.amazonaws.com/ultraserver-server-id-4"
 BLOCK = "topology.k8s.aws/capacity-block-id"
 
@@ -33,6 +35,9 @@ STATUS = "neuron-dra-driver-ultraserver-status"
 WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
+JOBS = "neuron-dra-driver-jobs-reserve"
+PRIORITY = "neuron-dra-driver-workload-priority"
+WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 
@@ -136,6 +141,17 @@ def annotated(value: str | None, name: str = LIMIT) -> Obj:
     return {"metadata": {"annotations": {name: value}}}
 
 
+TEMPLATE_EXISTS = "neuron.aws.com/TemplateExists"
+
+
+def conditions(kind: str) -> Obj:
+    return {"status": {"conditions": [{"type": kind, "status": "True"}]}}
+
+
+def labelled(value: str) -> Obj:
+    return {"metadata": {"labels": {JOBS_LABEL: value}}}
+
+
 def service(name: str = "forged-rank0", **more: Any) -> Obj:
     """A headless Service."""
     return {**meta(name), "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, **more}}
@@ -147,8 +163,8 @@ def endpoints(name: str, of: str) -> Obj:
     return {**meta(name, labels={"kubernetes.io/service-name": of}), **addresses}
 
 
-def workload() -> Obj:
-    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1}
+def workload(**more: Any) -> Obj:
+    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1, **more}
     return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload", **meta("forged"), "spec": spec}
 
 
@@ -246,6 +262,13 @@ ROWS: Sequence[Row] = (
     *creates(POD_PLACE, pod(amount("deviceclass.resource.kubernetes.io/neuron.aws.com")), "", EDITOR, since=36),
     *creates(POD_PLACE, pod({"limits": {"cpu": "1"}}), "", EDITOR, REPLICAS),
     *creates(POD_PLACE, pod(template_name="job"), "", EDITOR, REPLICAS),
+    # The controller's condition of a pod that was there before its template, and nothing else of it.
+    *patches(f"{POD_PLACE}/older/status", conditions(TEMPLATE_EXISTS), "", CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", conditions("Ready"), WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"status": {"phase": "Failed"}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"status": {"reason": "forged"}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older/status", {"metadata": {"labels": {"app": "forged"}}}, WOKEN, CONTROLLER),
+    *patches(f"{POD_PLACE}/older", {"metadata": {"labels": {"app": "forged"}}}, RBAC, CONTROLLER),
     # Reservations in NeuronUltraServers.
     *patches(f"{ULTRASERVER}/status", ALLOCATED, STATUS, MASTER, LANDLORD),
     *patches(f"{ULTRASERVER.replace('/v1/', '/v1beta1/')}/status", ALLOCATED, STATUS, MASTER),
@@ -295,6 +318,17 @@ ROWS: Sequence[Row] = (
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, LIMITS, PATCHER),
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, "", LIMITER),
     *creates("/api/v1/namespaces", meta("f"), "", PATCHER),
+    # The label of a namespace whose jobs may reserve nodes.
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), JOBS, TENANT, PATCHER),
+    *patches(f"/api/v1/namespaces/{OURS}/status", labelled("true"), JOBS, TENANT),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), RBAC, EDITOR, ADMIN, RESERVER, CONTROLLER, PLUGIN),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), "", MASTER, LIMITER, RESCUE),
+    *patches(f"/api/v1/namespaces/{OURS}", labelled("yes"), JOBS, MASTER, LIMITER),
+    *creates("/api/v1/namespaces", meta("f", labels={JOBS_LABEL: "true"}), JOBS, PATCHER),
+    *creates("/api/v1/namespaces", meta("f", labels={JOBS_LABEL: "true"}), "", LIMITER),
+    # What marks the workload of a job: only who may write workloads, and it gives nothing.
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), RBAC, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), "", RESERVER, TENANT, MASTER),
     # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),
@@ -314,10 +348,16 @@ ROWS: Sequence[Row] = (
     Row(NEIGHBOUR, "DELETE", f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", None, SLICES),
     Row(NEIGHBOUR, "DELETE", SLICE_PLACE, None, RBAC, query={"fieldSelector": f"spec.nodeName={NODE}"}),
     # Workloads: users who were granted the right.
-    *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN, CONTROLLER),
-    *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER),
+    *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN),
+    *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER, CONTROLLER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER, RESCUE, RESCUERS),
+    # The PriorityClass of a workload: users who may use it.
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), PRIORITY, RESERVER, TENANT, CONTROLLER),
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), RBAC, EDITOR, PLUGIN),
+    *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), "", MASTER, RESCUE, RESCUERS),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": "forged-high"}}, PRIORITY, RESERVER, TENANT),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": None}}, "", RESERVER, TENANT),
     # Reservations in workloads, from which lost ones are restored.
     *patches(f"{WORKLOAD_PLACE}/older/status", COPIED, WORKLOAD_STATUS, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE.replace('/v1/', '/v1beta1/')}/older/status", COPIED, WORKLOAD_STATUS, TENANT),

@@ -107,6 +107,7 @@ def _message(status: int, answer: Obj) -> str:
 PLURALS = {
     "Node": "nodes",
     "Namespace": "namespaces",
+    "Pod": "pods",
     "ServiceAccount": "serviceaccounts",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
@@ -141,6 +142,7 @@ def chart(helm: str) -> list[Obj]:
     values = {
         "draDriver.image.repository": "d",
         "ultraserverOperator.enabled": "true",
+        "ultraserverOperator.jobs.enabled": "true",
         f"{glass}.users[0]": table.RESCUE.name,
         f"{glass}.groups[0]": "forged-rescuers",
     }
@@ -213,6 +215,7 @@ def present() -> list[Obj]:
         ),
         {**table.workload(), "metadata": {"name": "older", "namespace": OURS}},
         made("ResourceClaim", "older", "resource.k8s.io/v1", OURS, spec=table.claim(table.exactly("x"))["spec"]),
+        made("Pod", "older", "v1", OURS, spec={**table.pod()["spec"], "schedulerName": "forged-nobody"}),
         made(
             *("ResourceClaimTemplate", "older", "resource.k8s.io/v1", OURS),
             spec=table.template(table.exactly(table.RESERVED))["spec"],

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from neuron_dra.emulation import objects
+from neuron_dra.api import objects
+from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import node_object
 from tests.support.plugin_host import PluginHost
 
 

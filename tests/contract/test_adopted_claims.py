@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin

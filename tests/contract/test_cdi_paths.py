@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import Timing
 from tests.support.plugin_host import PluginHost

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import claim_status
 from neuron_dra.core.claims import AllocatedDevice, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing

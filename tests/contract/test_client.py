@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.embedded_api.faults import STRANGE
-from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import (
     AlreadyExists,
     ApiError,

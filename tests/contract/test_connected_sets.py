@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api import objects
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import divided
 from neuron_dra.core.claims import ClaimRef
-from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.publish import connected
 from neuron_dra.node.timing import Timing

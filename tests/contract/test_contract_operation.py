@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.contract.test_transaction import Disk, claim, decided

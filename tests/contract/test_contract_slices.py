@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import node_object
 from neuron_dra.core import limits, slices
 from neuron_dra.core.devices import Attribute, Device
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.contract.api_client import SLICES, Server

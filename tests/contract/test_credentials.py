@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import ApiError, Forbidden, SettingsError
 from neuron_dra.kube import certificates, config, kubeconfig
 from neuron_dra.kube.client import KubeClient

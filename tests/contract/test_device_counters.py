@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation import hanging, simulated_load
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.plugin import Plugin

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.doctor import gather
-from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
-from neuron_dra.doctor.timing import DEFAULT_TIMING, DoctorTiming
+from neuron_dra.ask.doctor import gather
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
+from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
+from neuron_dra.ask.read import snapshot
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.inspect import snapshot
 from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_inspect_cluster import answer, fill, run
 from tests.support import installations

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from neuron_dra.doctor import local, node_files
-from neuron_dra.doctor.lines import Line, State, to_wire
-from neuron_dra.doctor.timing import DoctorTiming
+from neuron_dra.api.objects import allocated_claim
+from neuron_dra.ask.doctor import local, node_files
+from neuron_dra.ask.doctor.lines import Line, State, to_wire
+from neuron_dra.ask.doctor.timing import DoctorTiming
 from neuron_dra.emulation.embedded_api.execution import Output
 from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_doctor_cluster import serve

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
 from neuron_dra.node.files import Files, write_atomically
 from neuron_dra.node.metrics import Metrics

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.health import DeviceHealth, Health
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import EmbeddedApi
@@ -21,7 +22,6 @@ from neuron_dra.emulation.hanging import (
     release,
     stopped,
 )
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.node.hardware import hardware as hardware_module

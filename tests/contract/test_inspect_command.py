@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from neuron_dra.api.objects import allocated_claim, neuron_config
+from neuron_dra.ask.inspect import command as inspect_command
+from neuron_dra.ask.inspect import text as node_text
+from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
-from neuron_dra.inspect import inspect_command, node_text
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -98,8 +100,8 @@ async def test_absent_plugin_is_one_line(tmp_path: Path) -> None:
     assert f"no plugin answers ({tmp_path}/none.sock: unavailable)" in done.stderr
 
 
-def state(**reservation: Any) -> node_text.State:
-    return node_text.State(
+def state(**reservation: Any) -> PluginState:
+    return PluginState(
         status=pb.GetStatusResponse(registered=False, published=False, publish_error="the API server rejects it"),
         devices=pb.ListDevicesResponse(node_name="a", findings=["neuron3 is missing"]),
         claims=pb.ListPreparedClaimsResponse(),

@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from neuron_dra.api.objects import allocated_claim, neuron_config, opaque
 from neuron_dra.emulation.embedded_api import (
     STRANGE,
     Do,
@@ -26,7 +27,6 @@ from neuron_dra.emulation.embedded_api import (
     Fault,
     Strange,
 )
-from neuron_dra.emulation.objects import allocated_claim, neuron_config, opaque
 from neuron_dra.emulation.scripted_kubelet import (
     DRA_V1,
     DRA_V1BETA1,

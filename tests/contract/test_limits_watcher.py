@@ -11,10 +11,10 @@ import pytest
 from controller.limits.watcher import LimitsWatcher
 from controller.settings import WatcherSettings
 from controller.timing import WatcherTiming
+from neuron_dra.api.objects import node_object
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.kube.config import KubeConfig
 from tests.support.waiting import always, eventually
 

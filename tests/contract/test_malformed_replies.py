@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import (
     STRANGE,
@@ -13,7 +14,6 @@ from neuron_dra.emulation.embedded_api import (
     EmbeddedApi,
     Fault,
 )
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost, published_again

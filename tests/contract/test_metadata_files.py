@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim, healthy_node
 from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.emulation.cdi_runtime import CdiRuntime
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, healthy_node
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.files import Files
 from tests.support.faulty_files import FaultyFiles

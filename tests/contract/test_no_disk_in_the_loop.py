@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.emulation import objects
+from neuron_dra.api import objects
+from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.support.plugin_host import PluginHost
 from tests.support.thread_checking_files import ThreadCheckingFiles

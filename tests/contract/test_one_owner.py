@@ -24,10 +24,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery

@@ -13,11 +13,11 @@ from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.api import claims as wire
+from neuron_dra.api.objects import node_object
+from neuron_dra.ask.read import cluster
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import node_object
-from neuron_dra.inspect import cluster
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector

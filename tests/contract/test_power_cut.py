@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import CheckpointDamaged, DeviceInUse
 from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import Metrics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.timing import Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker

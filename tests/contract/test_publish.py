@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Wire
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig

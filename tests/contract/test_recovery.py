@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import Metrics

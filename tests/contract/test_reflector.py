@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from yarl import URL
 
+from neuron_dra.api.objects import node_object
 from neuron_dra.core.slices import Pool, desired
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import Unavailable
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient

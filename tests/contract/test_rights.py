@@ -76,6 +76,7 @@ OF_THE_CONTROLLER = (
             ("resource.k8s.io", "resourceclaimtemplates"): f"{READ} create delete",
             ("", "nodes"): f"{READ} patch",
             ("", "namespaces"): READ,
+            ("scheduling.k8s.io", "priorityclasses"): "get",
             ("", "pods"): "get list",
             ("", "pods/eviction"): "create",
             ("", "services"): "get create",
@@ -107,6 +108,7 @@ MAY_BE_UNUSED = {
     "nothing could be scheduled": rights(
         CONTROLLER, {("resource.k8s.io", "resourceclaims"): "get", ("", "pods"): "get list"}
     ),
+    "a workload may name a PriorityClass": rights(CONTROLLER, {("scheduling.k8s.io", "priorityclasses"): "get"}),
     "a NeuronUltraServer is deleted when all its nodes are gone": rights(
         CONTROLLER, {("neuron.aws.com", "neuronultraservers"): "delete"}, DRIVER
     ),

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from neuron_dra.emulation import objects
+from neuron_dra.api import objects
+from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import STRANGE, EmbeddedApi
-from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
+from neuron_dra.ask.top import usage
 from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_load
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.inspect import usage
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support import forked_command

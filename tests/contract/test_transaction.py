@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.decision import decide
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import (
     CheckpointDamaged,
     ClaimError,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost

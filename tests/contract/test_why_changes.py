@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from neuron_dra.ask.read import cluster
+from neuron_dra.ask.render.findings import Change, Report
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.pod_scheduler import PodScheduler
-from neuron_dra.inspect import cluster, why_pod
-from neuron_dra.inspect.findings import Change, Report
-from neuron_dra.inspect.world import World
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support import cluster_faults as faults
@@ -122,7 +123,7 @@ def create(api: EmbeddedApi, items: Sequence[Obj]) -> None:
         (faults.class_renamed, "ClassMissing"),
         (faults.cordoned, "NodeExcluded"),
         (faults.node_selector, "NodeExcluded"),
-        (full, "DevicesInUse"),
+        (full, "Fragmented"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -21,16 +21,16 @@ from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims
-from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, signals, slices, topology
-from neuron_dra.core.facts import NodeLabels
-from neuron_dra.core.ultraserver import decode_allocations
-from neuron_dra.emulation.embedded_api import STRANGE
-from neuron_dra.emulation.objects import (
+from neuron_dra.api.objects import (
     allocated_claim,
     healthy_node,
     neuron_config,
     opaque,
 )
+from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, signals, slices, topology
+from neuron_dra.core.facts import NodeLabels
+from neuron_dra.core.ultraserver import decode_allocations
+from neuron_dra.emulation.embedded_api import STRANGE
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone, Unavailable
 from neuron_dra.kube import client
 from neuron_dra.kube import objects as kube_objects

@@ -17,9 +17,14 @@ ClusterT = TypeVar("ClusterT", bound="Cluster")
 
 
 @contextlib.asynccontextmanager
-async def answering(make: Callable[[EmbeddedApi], ClusterT], every_s: float = 0.01) -> AsyncIterator[ClusterT]:
-    """A new API server with the cluster that `make` returns, whose simulated plugins tag their slices."""
-    async with EmbeddedApi() as api:
+async def answering(
+    make: Callable[[EmbeddedApi], ClusterT], every_s: float = 0.01, *, controllers: bool = True
+) -> AsyncIterator[ClusterT]:
+    """A new API server with the cluster that `make` returns, whose simulated plugins tag their slices.
+
+    `controllers`: as for EmbeddedApi.
+    """
+    async with EmbeddedApi(controllers=controllers) as api:
         api.register_neuron_kinds()
         cluster = make(api)
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import grpc
 
+from neuron_dra.api.objects import DEVICE_CLASSES, allocated_claim, neuron_config, node_object
 from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import DEVICE_CLASSES, allocated_claim, neuron_config, node_object
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files

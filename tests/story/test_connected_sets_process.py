@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import DEVICE_CLASSES, allocated_claim
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import DEVICE_CLASSES, allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.plugin_story import DRIVER, START_S, prepared, refused, started, unprepared
 from tests.support.plugin_host import PluginHost

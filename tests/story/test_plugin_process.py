@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from neuron_dra.api.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.ask.inspect import command as inspect_command
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.inspect import inspect_command
 from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually
@@ -44,6 +44,18 @@ async def test_plugin_leaves_slices_and_no_sockets(
     assert "Traceback" not in process.log
     assert re.search(r"setting .*node_name.*node-a.*flag", process.log)
     await stream.aclose()
+
+
+async def test_ultraserver_node_loads_the_config_parser_before_a_claim(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
+    """31: every claim of a reserved workload has configuration, and the first of them waited 100 ms for the import."""
+    simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    process = await started(host, kubelet, "pod-1")
+    maps = Path(f"/proc/{process.pid}/maps")
+    await published(api, 1)
+    if maps.exists():
+        await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the parser is loaded")
 
 
 async def test_config_parser_is_imported_on_demand(

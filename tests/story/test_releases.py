@@ -21,10 +21,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.kubelet_wire import ClaimRef, PreparedDevice
-from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.next_release import FIELD, VALUE
 from tests.story.plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
+from neuron_dra.api.objects import allocated_claim, node_object, opaque
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim, node_object, opaque
 from neuron_dra.emulation.scripted_kubelet import ClaimRef as KubeletClaim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.errors import ClaimError
@@ -238,6 +238,7 @@ async def test_waiting_tag_lists_claims_once(api: EmbeddedApi, host: PluginHost)
         ours(api)
         reserve(api, OTHER)
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        await published_again(plugin)  # the LIST that follows the new tag is done
         before = len(api.requests("list", "resourceclaims"))
         for _ in range(5):
             await published_again(plugin)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.plugin_story import (
     DRIVER,

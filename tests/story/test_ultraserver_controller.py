@@ -16,6 +16,7 @@ from controller import settings as controller_settings
 from controller.apply.loop import wall_clock
 from controller.program import NAME, Controller
 from controller.timing import Timing
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
@@ -25,7 +26,6 @@ from neuron_dra.emulation.embedded_api import (
     Fault,
     Request,
 )
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes
@@ -321,3 +321,20 @@ async def test_health_and_metrics_are_served(cluster: Cluster) -> None:
         page = await asyncio.to_thread(fetch, "/metrics")
         assert 'neuron_ultraserver_writes_total{action="CreateTemplate",result="ok"} 1.0' in page
         assert "neuron_ultraserver_time_to_allocated_seconds_count 1.0" in page
+
+
+async def test_priority_class_lets_a_workload_pass_others_that_wait(cluster: Cluster) -> None:
+    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    cluster.api.create({**classes, "metadata": {"name": "high"}, "value": 1000})
+    async with controlling(cluster):
+        cluster.submit("holder")
+        await eventually(lambda: cluster.state("holder") == "Allocated", what="all nodes are reserved")
+        cluster.submit("early")
+        await eventually(lambda: cluster.state("early") == "Pending", what="the first one waits")
+        late = cluster.submit("late")
+        spec = {**late["spec"], "priorityClassName": "high"}
+        cluster.api.patch("neuronultraserverworkloads", "late", {"spec": spec}, "ml")
+        await eventually(lambda: cluster.state("late") == "Pending", what="the second one waits")
+        cluster.api.delete("neuronultraserverworkloads", "holder", "ml")
+        await eventually(lambda: cluster.state("late") == "Allocated", what="the second one is served first")
+        assert cluster.state("early") == "Pending"

@@ -12,12 +12,12 @@ import pytest
 
 from controller import settings as controller_settings
 from controller.program import Controller
+from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.support.plugin_host import PluginHost
 

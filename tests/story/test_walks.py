@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import random
+from collections.abc import Callable
+
+import pytest
 
 from controller import settings as controller_settings
 from controller.program import Controller
+from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.arguments import Parser
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.why import answer
+from neuron_dra.ask.world.world import World
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, neuron_config
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering
+from tests.support import cluster_faults as faults
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 from tests.support.walk import Walk
@@ -76,3 +87,28 @@ async def test_node_modules_call_downward_only(api: EmbeddedApi, host: PluginHos
             assert await kubelet.unprepare([claim]) == {uid: ""}
     assert set(CLAIM) <= {*walk.modules}
     assert dict(walk.returns) == {}
+
+
+def why(built: Snapshot) -> None:
+    pod = built.get("Pod", "p", "default")
+    assert pod is not None
+    assert not answer.report(built, "Pod", pod).fine
+
+
+def status(built: Snapshot) -> None:
+    assert status_text.lines(World(built, proposes=False), "", lambda _: True)
+
+
+@pytest.mark.parametrize("fault", [faults.held_in_part, faults.wrong_type])
+@pytest.mark.parametrize("question", [why, status])
+def test_an_answer_is_read_in_few_modules(question: Callable[[Snapshot], None], fault: faults.Fault) -> None:
+    """33, acceptance 2: from the snapshot to the answer, beside what is read and derived, and the words."""
+    items = faults.healthy()
+    fault(random.Random(0), items)
+    built = snapshot.build(copy.deepcopy(items))
+    views = ["neuron_dra.ask.read", "neuron_dra.ask.world", "neuron_dra.ask.render", "neuron_dra.ask.status.text"]
+    with Walk(["neuron_dra.ask"], uncounted=views) as walk:
+        question(built)
+    assert dict(walk.returns) == {}
+    assert len(walk.modules) <= 8
+    assert walk.came_back <= 6

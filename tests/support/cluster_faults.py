@@ -258,7 +258,7 @@ FAULTS: dict[Fault, tuple[str, ...]] = {
     node_taint: ("NodeExcluded",),
     node_selector: ("NodeExcluded",),
     held: ("DevicesInUse",),
-    held_in_part: ("DevicesInUse",),
+    held_in_part: ("Fragmented", "DevicesInUse"),
     device_rule: ("DeviceTainted",),
     unhealthy: ("DeviceTainted",),
     no_slices: ("NoDevicesPublished",),

@@ -11,9 +11,9 @@ PRELOADED: Final = [
     "tests.support.forked_command",
     "tests.support.forked_controller",
     "tests.story.crash_scene",
-    "neuron_dra.inspect.cluster",
-    "neuron_dra.inspect.top_command",
-    "neuron_dra.inspect.why_command",
+    "neuron_dra.ask.read.cluster",
+    "neuron_dra.ask.top.command",
+    "neuron_dra.ask.why.command",
 ]
 """A test's process has one fork server, so this is what any test needs of it."""
 

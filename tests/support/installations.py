@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from neuron_dra.ask.doctor.seen import LEASE
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor.seen import LEASE
 from tests.support import small_clusters as small
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,9 +19,9 @@ from typing import Any, Final
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
 from neuron_dra.demo import efa
-from neuron_dra.inspect import imagined
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "tests/data/public-manifests"
@@ -174,7 +174,7 @@ def _nodes(manifest: Manifest, folder: Path) -> list[str]:
 
 def _simulated(manifest: Manifest, file: Path, nodes: list[str], version: str) -> tuple[bool, str]:
     """Return if every pod runs and gets what it requests, or else the first reason."""
-    code, out, err = _command("simulate", str(file), *nodes, "--kubernetes-version", version, "-o", "json")
+    code, out, err = _command("simulate", str(file), *nodes, "--kubernetes", version, "-o", "json")
     if code == 2:
         return False, err.strip().removeprefix("neuron-dra: ")
     pods = json.loads(out)

@@ -6,14 +6,15 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
+from neuron_dra.api import objects
+from neuron_dra.api.objects import slice_objects
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import devices, names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation import objects
-from neuron_dra.inspect import snapshot, trials
-from neuron_dra.inspect.snapshot import Snapshot
-from neuron_dra.inspect.world import World
-from neuron_dra.node.slices_command import slice_objects
 from neuron_dra.simulate.scheduler import Placement
 
 TYPE = "trn2.48xlarge"

@@ -38,6 +38,12 @@ class Walk:
         """The number of calls by caller and callee, without calls within a module."""
         self.returns: Counter[Return] = Counter()
         """The calls back up."""
+        self.stays: list[str] = []
+        """The modules in the order in which a reader meets them.
+
+        A function counts when it is first called, and functions of one module in a row are one stay.
+        """
+        self._met: set[CodeType] = set()
 
     def __enter__(self) -> Walk:
         threading.setprofile(self._profile)
@@ -55,6 +61,7 @@ class Walk:
         if not module:
             return
         self.modules.setdefault(module)
+        self._meet(frame.f_code, module)
         below = self._below(frame)
         caller = next(below, "")
         if caller in ("", module):
@@ -62,6 +69,19 @@ class Walk:
         self.calls[caller, module] += 1
         if module in below:
             self.returns[Return(module, caller, frame.f_code.co_qualname)] += 1
+
+    def _meet(self, code: CodeType, module: str) -> None:
+        """Count the first call of a function, but for the unnamed ones, which belong to the function that has them."""
+        if code in self._met or code.co_name.startswith("<"):
+            return
+        self._met.add(code)
+        if self.stays[-1:] != [module]:
+            self.stays.append(module)
+
+    @property
+    def came_back(self) -> int:
+        """How often a reader comes back to a module."""
+        return len(self.stays) - len(set(self.stays))
 
     def _below(self, frame: FrameType) -> Iterator[str]:
         found = frame.f_back

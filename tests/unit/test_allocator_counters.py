@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hack.oracle.connected_slices import partitions_of, slices_of
+from neuron_dra.api import objects
 from neuron_dra.core import slices
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation import objects
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.model import DeviceId

@@ -14,9 +14,9 @@ import yaml
 
 from hack.generate import render
 from neuron_dra import __version__, settings
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, connected, devices, partitions
 from neuron_dra.emulation import mode as emulation
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.setting_table import settings_of
 from tests.support.built_tools import HELM, needs
 

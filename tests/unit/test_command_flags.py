@@ -83,7 +83,9 @@ def test_status_and_topology_show_nodes_with_labels(
     _, out, _ = run(capsys, "status", "-l", selector, "--snapshot", str(cluster), "-o", "json")
     assert [node["name"] for node in json.loads(out)["nodes"]] == nodes
     _, out, _ = run(capsys, "status", "-l", selector, "--snapshot", str(cluster))
-    assert out.splitlines()[1].split()[:3] == ["trn2.48xlarge", str(len(nodes)), str(16 * len(nodes))]
+    lines = out.splitlines()
+    row = lines[next(number for number, line in enumerate(lines) if "PUBLISHED" in line) + 1]
+    assert row.split()[:3] == ["trn2.48xlarge", str(len(nodes)), str(16 * len(nodes))]
     _, out, _ = run(capsys, "topology", "--fleet", "-l", selector, "--snapshot", str(cluster))
     assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0] in "abc"] == nodes
 

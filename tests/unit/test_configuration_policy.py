@@ -19,10 +19,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hack.generate import render
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import rules, specs
+from neuron_dra.ask.world import refusals
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import refusals, rules, snapshot, specs
 from tests.support.built_tools import HELM, needs
 from tests.support.configurations import ROWS, STRICT, V1, Row, claim, entry, neuron, template
 from tests.support.policies import Denied, admit

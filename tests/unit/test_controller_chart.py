@@ -181,6 +181,8 @@ def test_break_glass_users_are_in_the_policies() -> None:
         "ultraserver-status",
         "workload-status",
         "namespace-limits",
+        "jobs-reserve",
+        "workload-priority",
     }
 
 
@@ -198,6 +200,7 @@ def test_policies_name_the_controllers_account() -> None:
         "ultraserver-status",
         "workload-status",
         "controller-nodes",
+        "controller-pods",
         "controller-services",
         "controller-endpointslices",
     }
@@ -208,6 +211,31 @@ def test_the_policies_can_be_left_out() -> None:
     kept = {name for kind, name in whole("ultraserverOperator.admissionPolicies.enabled=false") if kind.startswith("V")}
     own = {"neuron-dra-driver-own-resourceslices", "neuron-dra-driver-configuration"}
     assert kept == {*own, "neuron-dra-driver-capacity-block-label"}
+
+
+@needs_helm
+def test_reservations_for_jobs_are_off_by_default() -> None:
+    plain, jobs = whole(), whole("ultraserverOperator.jobs.enabled=true")
+    role, deployment = ((kind, "neuron-ultraserver-controller") for kind in ("ClusterRole", "Deployment"))
+    changed = {key for key in jobs if jobs[key] != plain.get(key)}
+    assert changed == {role, deployment}
+    added = [each for each in jobs[role]["rules"] if each not in plain[role]["rules"]]
+    assert {(resource, *each["verbs"]) for each in added for resource in each["resources"]} == {
+        *((kind, "get", "list", "watch") for kind in ("jobs", "statefulsets", "jobsets", "leaderworkersets")),
+        ("neuronultraserverworkloads", "create", "delete"),
+        ("pods/status", "patch"),
+        ("validatingadmissionpolicies", "get"),
+        ("validatingadmissionpolicybindings", "get"),
+    }
+    (container,) = jobs[deployment]["spec"]["template"]["spec"]["containers"]
+    assert "--jobs-may-reserve" in container["args"]
+
+
+@needs_helm
+def test_reservations_for_jobs_need_the_policy() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        whole("ultraserverOperator.jobs.enabled=true", "ultraserverOperator.admissionPolicies.enabled=false")
+    assert "jobs.enabled needs ultraserverOperator.admissionPolicies.enabled" in refusal.value.stderr
 
 
 @needs_helm

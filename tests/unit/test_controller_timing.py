@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from controller import timing as controller
+from neuron_dra.ask.doctor import timing as doctor
+from neuron_dra.ask.read import timing as inspect
 from neuron_dra.core.timing import rows
 from neuron_dra.demo import timing as demo
-from neuron_dra.doctor import timing as doctor
-from neuron_dra.inspect import timing as inspect
 from neuron_dra.node import timing as node
 
 TIMINGS = {

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Damaged
+from neuron_dra.ask.world import unseen
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import snapshot, unseen
-from neuron_dra.inspect.snapshot import Damaged
 from tests.support import small_clusters as small
 
 CASES: list[Any] = [

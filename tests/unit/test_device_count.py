@@ -7,10 +7,10 @@ import json
 import pytest
 
 from neuron_dra.api import claims as wire
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ClaimError
 
 REF = ClaimRef("ml", "all", "uid")

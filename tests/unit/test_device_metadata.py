@@ -11,6 +11,7 @@ import pytest
 
 from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.api import claims as wire
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, checkpoint, metadata
 from neuron_dra.core.catalogue import all_types
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
@@ -22,7 +23,6 @@ from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase
-from neuron_dra.emulation.objects import healthy_node
 
 UID = "0b1c7a52-7f0e-4d0e-9d7e-2f6f6f3f7b11"
 REF = ClaimRef("ml", "claim", UID)

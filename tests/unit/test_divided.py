@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuron_dra.api.objects import device_class, healthy_node
 from neuron_dra.core import connected, devices, divided, limits, names, partitions, slices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.divided import Division, Leaving, Outcome
@@ -17,7 +18,6 @@ from neuron_dra.core.facts import NodeLabels, UltraServerFacts
 from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, Situation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
-from neuron_dra.emulation.objects import device_class, healthy_node
 
 RING = healthy_node("inf2.48xlarge")
 SET = "neuron-set-3-0"

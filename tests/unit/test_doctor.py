@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hack.generate import crd_fields as crd_fields_program
+from neuron_dra.ask.doctor import crd_fields, installed, lines, nodes, text
+from neuron_dra.ask.doctor.lines import Line, State
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, POLICIES, Seen
+from neuron_dra.ask.read.snapshot import NOT_SERVED, Damaged
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor import crd_fields, installed, lines, nodes
-from neuron_dra.doctor.lines import Line, State
-from neuron_dra.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, POLICIES, Seen
-from neuron_dra.inspect.snapshot import NOT_SERVED, Damaged
-from neuron_dra.inspect.world import World
 from tests.support import small_clusters as small
 from tests.support.installations import DRIVER, NOW, POLICY_FILES, ROOT, crds, driver, healthy, lease, manifests, the
 
@@ -39,7 +39,7 @@ def test_healthy_cluster_is_ok() -> None:
     assert [each for each in found if each.state is not State.OK] == []
     assert lines.exit_code(found) == 0
     assert {each.area for each in found} >= {"Kubernetes", "class", "CRD", "policy", "controller", "lease", "driver"}
-    assert lines.text_of(found)[-1] == "nothing is wrong"
+    assert text.screen(found)[-1] == "nothing is wrong"
 
 
 def test_driver_alone_needs_no_controller() -> None:
@@ -190,7 +190,7 @@ def test_what_could_not_be_read_is_unknown() -> None:
     found = checked(Seen(snapshot, unread=dict.fromkeys(KINDS, "forbidden"), why_no_version="timeout"))
     assert {each.state for each in found} == {State.UNKNOWN}
     assert lines.exit_code(found) == 1
-    assert lines.text_of(found)[-1].startswith("nothing is wrong, ")
+    assert text.screen(found)[-1].startswith("nothing is wrong, ")
 
 
 def test_pods_that_were_not_all_read_hide_no_driver() -> None:
@@ -238,7 +238,7 @@ def test_nodes_with_the_same_finding_share_a_line() -> None:
 
 def test_text_of_others_cannot_control_the_terminal() -> None:
     line = lines.wrong("nodes", "X", "a\x1b[2Jb\nc\x07" + "d" * 5000, "e\r\nf")
-    shown = "\n".join(lines.text_of([line]))
+    shown = "\n".join(text.screen([line]))
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "\r" not in shown

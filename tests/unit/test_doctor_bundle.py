@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.doctor import bundle, lines, nodes, redacted
+from neuron_dra.ask.doctor.seen import KINDS, Seen
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor import bundle, lines, nodes, redacted
-from neuron_dra.doctor.seen import KINDS, Seen
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import snapshot
-from neuron_dra.inspect.world import World
 from tests.support import small_clusters as small
 from tests.support.installations import NOW, healthy, the
 

@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import pytest
 
+from neuron_dra.ask.doctor import node_checks as checks
+from neuron_dra.ask.doctor import remote
+from neuron_dra.ask.doctor.lines import Line, State
+from neuron_dra.ask.doctor.remote import parsed
+from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor import node_checks as checks
-from neuron_dra.doctor import remote
-from neuron_dra.doctor.lines import Line, State
-from neuron_dra.doctor.remote import parsed
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
-from neuron_dra.inspect.node_text import State as NodeState
 from tests.support import small_clusters as small
 from tests.support.installations import NOW, driver
 
 TYPE = "trn2.48xlarge"
 
 
-def state(ids: range = range(16), *, held: tuple[int, ...] = (), published: int = 16, slices: int = 1) -> NodeState:
+def state(ids: range = range(16), *, held: tuple[int, ...] = (), published: int = 16, slices: int = 1) -> PluginState:
     devices = [
         pb.NeuronDevice(
             device_id=i,
@@ -35,7 +35,7 @@ def state(ids: range = range(16), *, held: tuple[int, ...] = (), published: int 
         )
         for i in ids
     ]
-    return NodeState(
+    return PluginState(
         status=pb.GetStatusResponse(registered=True, published=True, devices=published, slices=slices),
         devices=pb.ListDevicesResponse(node_name="a", instance_type=TYPE, devices=devices),
         claims=pb.ListPreparedClaimsResponse(),
@@ -62,6 +62,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(), state(), ["Ok"]),
         (facts(), None, ["Ok"]),
         (facts(range(0)), state(), ["NoDevices"]),
+        (replace(facts(range(0)), vanished=True), state(), ["DriverNotLoaded"]),
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
         (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),
@@ -69,7 +70,7 @@ def codes(found: list[Line]) -> list[str]:
         (facts(), state(range(15)), ["HardwareDiffers"]),
     ],
 )
-def test_hardware(found: NodeFacts, known: NodeState | None, code: list[str]) -> None:
+def test_hardware(found: NodeFacts, known: PluginState | None, code: list[str]) -> None:
     assert codes(checks.hardware(found, known)) == code
 
 
@@ -129,7 +130,7 @@ def test_runtime(runtime: str, configuration: str, code: str, result: State) -> 
         (small.slices("a"), state(range(17)), "NotPublished"),
     ],
 )
-def test_slices(slices: list[Obj], known: NodeState | None, code: str) -> None:
+def test_slices(slices: list[Obj], known: PluginState | None, code: str) -> None:
     assert codes(checks.published(slices, "a", known)) == [code]
 
 

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from neuron_dra import __version__
+from neuron_dra.api import objects
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa, examples
-from neuron_dra.emulation import objects, simulated_node
-from neuron_dra.node import slices_command
+from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import allocator, scheduler
 
@@ -44,7 +44,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Obj]]:
         simulated_node.write(root, instance_type, node_id=number, driver_version=version)
         node = topology.build(sysfs.read_node(root), NodeLabels.from_labels({}))
         published = devices.published(node, driver_version=__version__, ultraserver_devices="node")
-        found[name] = slices_command.slice_objects(name, limits.check_devices(published)[0])
+        found[name] = objects.slice_objects(name, limits.check_devices(published)[0])
     return found
 
 
@@ -186,7 +186,7 @@ def test_sixteen_pods_of_four_fill_four_nodes(tmp_path: Path) -> None:
     node = topology.build(sysfs.read_node(tmp_path), NodeLabels.from_labels({}))
     kept, _ = limits.check_devices(devices.published(node, driver_version=__version__, ultraserver_devices="node"))
     names = [f"n{number}" for number in range(4)]
-    published = [wire for name in names for wire in slices_command.slice_objects(name, kept)]
+    published = [wire for name in names for wire in objects.slice_objects(name, kept)]
     held: list[Obj] = []
     pod, (claim,) = claims_of(examples.load("1x4-connected-devices.yaml"))
     for number in range(17):

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli
-from neuron_dra.core import health, signals, vocabulary
+from neuron_dra.ask.explain import meanings as explain
+from neuron_dra.ask.why import jobs
+from neuron_dra.core import causes, health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
-from neuron_dra.inspect import explain
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "observe", "apply", "limits")
+CONTROLLER = ("plan", "observe", "apply", "limits", "jobs")
 OTHERS = {
     *(
         "All",
@@ -30,6 +31,7 @@ OTHERS = {
         "False",
         "Eviction",
         "Lease",
+        "PodGroup",
     ),
     *("Pending", "Allocating", "PartiallyAllocated", "Deallocating", "Failed", "Bound"),  # states and phases
     *("MigrateAffected", "ReplaceAffected", "RestartAll", "NoOp", "Migrate"),  # strategies
@@ -38,6 +40,9 @@ OTHERS = {
     *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
     *("Service", "EndpointSlice", "None", "Failed", "Succeeded", "InternalIP"),
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
+    *("Job", "JobSet", "LeaderWorkerSet", "StatefulSet", "PodGroup", "Complete", "Completed"),
+    *("Deny", "Fail"),  # of an admission policy
+    *("TemplateCreated",),  # of the condition that wakes a pod
     *("Limits", "Trial", "IndexT", "Attributes"),  # names of types
 }
 """Words of the controller that are no condition, reason or Event."""
@@ -103,7 +108,7 @@ def test_reasons_belong_to_conditions_of_their_kind() -> None:
         ("devicegroup4_id", ["resource.aws.com/devicegroup4_id"]),
         ("NeuronConfig", ["NeuronConfig.logicalNeuronCore"]),
         ("workloadUid", ["workloadUid", "UltraServerConfig.workloadUid"]),
-        ("NodeNotReady", ["NodeNotReady", "NodeNotReady"]),
+        ("NodeNotReady", ["NodeNotReady", "NodeNotReady", "NodeNotReady"]),
         ("nothing", []),
     ],
 )
@@ -150,3 +155,37 @@ def test_vocabulary_is_one_sentence_for_each_word() -> None:
     for each in (*vocabulary.CONDITIONS, *REASONS, *EVENTS):
         assert each.text
         assert not each.text.endswith(".")
+
+
+ASK = ROOT / "neuron_dra/ask"
+NO_CODES = {
+    *("AlwaysAllow", "ContainerCreating", "DisruptionTarget", "FailedCreatePodSandBox", "FailedStart", "FromClaim"),
+    *("FromClass", "FailedResourceClaimCreation", "FailedPrepareDynamicResources", "PodInitializing", "QuotaReserved"),
+    *("ReplicaSet", "RollingUpdate", "UltraServer", "PodDisruptionBudget", "ResourceQuota", "DeviceTaintRule"),
+    *("PartiallyAllocated", "NeuronDeviceU", "Failed", "Succeeded", "Pending", "Running", "Workload", "Admitted"),
+    *(
+        "Normal",
+        "True",
+        "False",
+        "None",
+        "Event",
+        "All",
+        "Exists",
+        "Allocated",
+        "Checker",
+        "Problem",
+        "Neuron",
+        "FailedCreate",
+        "Allocating",
+        "Degraded",
+        "Ready",
+    ),
+}
+"""Words of Kubernetes in the modules of causes."""
+
+
+def test_every_code_of_a_cause_has_a_meaning() -> None:
+    codes = {name for meanings in causes.OF.values() for name in meanings}
+    written = set(constants(ASK / "why", ASK / "validate", ASK / "simulate")) - set(jobs.KINDS.values())
+    assert sorted(written - codes - NO_CODES - NAMES - OTHERS) == []
+    assert sorted(codes - written - {"KubeletBroken", "KubeletTooOld"}) == []

@@ -13,13 +13,14 @@ import yaml
 
 from hack.generate import render
 from neuron_dra import cli
+from neuron_dra.api import objects
+from neuron_dra.api.objects import slice_objects
+from neuron_dra.ask.doctor import counters
+from neuron_dra.ask.doctor.seen import Seen
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import rules
 from neuron_dra.core import devices, partitions, releases
 from neuron_dra.core.wire import Obj
-from neuron_dra.doctor import counters
-from neuron_dra.doctor.seen import Seen
-from neuron_dra.emulation import objects
-from neuron_dra.inspect import rules, snapshot
-from neuron_dra.node.slices_command import slice_objects
 from tests.support import small_clusters as small
 from tests.support.built_tools import HELM, needs
 
@@ -121,7 +122,7 @@ def test_simulate_imagines_no_sets_on_a_release_without_them(
 ) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("aws.amazon.com/neuron: 4", f"{LIMIT}: 1").replace("trn1.32xlarge", "inf2.48xlarge"))
-    words = ["simulate", str(path), "--fleet", "1 x inf2.48xlarge", "--kubernetes-version", version]
+    words = ["simulate", str(path), "--fleet", "1 x inf2.48xlarge", "--kubernetes", version]
     assert cli.main(words) == (0 if runs else 1)
     assert ("nodes publish no connected sets" in capsys.readouterr().out) is not runs
 

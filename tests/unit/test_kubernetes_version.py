@@ -1,4 +1,4 @@
-"""`simulate --kubernetes-version`: the schedulers of 1.34 and 1.37 differ (17.4)."""
+"""`--kubernetes`: the schedulers of 1.34 and 1.37 differ (17.4)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.inspect import imagined, snapshot
-from neuron_dra.inspect.world import World, version
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.world import imagined, server
+from neuron_dra.ask.world.world import World
 from neuron_dra.simulate import semantics
 
 FLEET = "1 x trn2.48xlarge"
@@ -43,7 +44,7 @@ def simulate(*words: str) -> int:
 
 def test_old_scheduler_gives_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = manifest(tmp_path, 1, 16)
-    assert simulate(path, "--fleet", FLEET, "--kubernetes-version", "1.34") == 1
+    assert simulate(path, "--fleet", FLEET, "--kubernetes", "1.34") == 1
     text = " ".join(capsys.readouterr().out.split())
     assert "default/p0 trn2-0 device 0 default/p1 - waits" in text
     assert "note: simulated as Kubernetes 1.34 and 1.35 allocate" in text
@@ -57,21 +58,27 @@ def test_new_scheduler_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("text", ["1.33", "1.40", "new", ""])
 def test_other_versions_are_rejected(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        simulate(manifest(tmp_path, 1), "--fleet", FLEET, "--kubernetes-version", text)
+        simulate(manifest(tmp_path, 1), "--fleet", FLEET, "--kubernetes", text)
     assert "write a version from 1.34 to 1.37" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("kubelets", "found", "old"),
-    [(["v1.34.4-eks-1", "v1.33.2"], (1, 34), True), (["v1.34.4", "v1.37.0"], (1, 37), False), (["?", ""], None, False)],
+    [
+        (["v1.34.4-eks-1", "v1.33.2"], None, False),
+        (["v1.34.4", "v1.37.0"], (1, 37), False),
+        (["?", ""], None, False),
+    ],
 )
-def test_version_is_that_of_the_newest_kubelet(kubelets: list[str], found: tuple[int, int] | None, old: bool) -> None:
+def test_newest_kubelet_proves_the_version_of_a_new_allocator(
+    kubelets: list[str], found: tuple[int, int] | None, old: bool
+) -> None:
     items = imagined.fleet("2 x trn2.48xlarge", "test")
     nodes = [item for item in items if item["kind"] == "Node"]
     for node, kubelet in zip(nodes, kubelets, strict=True):
         node["status"] = {**node.get("status", {}), "nodeInfo": {"kubeletVersion": kubelet}}
     built = snapshot.build(items)
-    assert version(built) == found
+    assert server.version(built) == found
     rules = World(built).rules
     assert (rules.taints, rules.permutations) == (not old, False)
     assert semantics.of(found) is (semantics.OLD if old else semantics.NEW)

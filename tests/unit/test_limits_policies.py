@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from hack.generate import render
 from hack.oracle.limited import LABEL, NEURON, one, pod, sets
+from neuron_dra.api.problems import CannotMigrate
+from neuron_dra.ask.migrate import rewrite
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
-from neuron_dra.migrate import rewrite
-from neuron_dra.migrate.problems import CannotMigrate
 from tests.support.built_tools import HELM, needs
 from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
 from tests.support.policies import Denied, admit, pod_specs

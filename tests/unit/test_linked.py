@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, devices, linked, partitions
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.linked import Links, Pair
 from neuron_dra.core.topology import Node
-from neuron_dra.emulation.objects import healthy_node
 
 KINDS = tuple({(each.shape, each.device_count): each for each in catalogue.all_types()}.values())
 HOLD_S = 60.0

@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuron_dra.api.problems import BadInput, CannotMigrate
+from neuron_dra.ask.migrate import leftovers
+from neuron_dra.ask.migrate.rewrite import Options, Outcome, rewrite
 from neuron_dra.core import catalogue, sizes
-from neuron_dra.migrate import leftovers
-from neuron_dra.migrate.problems import BadInput, CannotMigrate
-from neuron_dra.migrate.rewrite import Options, Outcome, rewrite
 
 NAMES, CLAIMS = Options(names=True), Options(names=False)
 NEURON, CORE, LEGACY = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"

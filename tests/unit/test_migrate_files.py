@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra import cli
-from neuron_dra.migrate import files
-from neuron_dra.migrate.problems import BadInput
+from neuron_dra.api.problems import BadInput
+from neuron_dra.ask.migrate import files
 
 POD = """\
 # A pod.
@@ -264,7 +264,7 @@ def test_a_reader_that_leaves_early_is_no_error(manifest: Path) -> None:
 
 def test_the_plugin_imports_nothing_of_this_command() -> None:
     program = "import sys; from neuron_dra import cli; from neuron_dra.node import plugin; "
-    program += "print('neuron_dra.migrate' in sys.modules)"
+    program += "print('neuron_dra.ask.migrate' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -283,8 +283,8 @@ def test_any_layout_is_migrated_once_and_keeps_its_comments(
     containers: list[tuple[dict[str, str], bool, int]], version: str, crlf: bool
 ) -> None:
     """Migrating the output changes nothing, and no comment is lost that is not on a removed line."""
-    from neuron_dra.migrate import command
-    from neuron_dra.migrate.rewrite import Options
+    from neuron_dra.ask.migrate import command
+    from neuron_dra.ask.migrate.rewrite import Options
 
     text = (
         "# top\nkind: Pod\nspec:\n  nodeSelector:\n    node.kubernetes.io/instance-type: trn1.32xlarge\n  containers:\n"

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.migrate import leftovers
-from neuron_dra.migrate.problems import CannotMigrate
-from neuron_dra.migrate.rewrite import Options, rewrite
+from neuron_dra.api.problems import CannotMigrate
+from neuron_dra.ask.migrate import leftovers
+from neuron_dra.ask.migrate.rewrite import Options, rewrite
 
 OLD = "aws.amazon.com/neuron"
 FOUR = "deviceclass.resource.kubernetes.io/connected-4.neuron.aws.com"

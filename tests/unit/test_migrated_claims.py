@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from neuron_dra import __version__
+from neuron_dra.api import objects
+from neuron_dra.ask.migrate.rewrite import Options, rewrite
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation import objects, simulated_node
-from neuron_dra.migrate.rewrite import Options, rewrite
-from neuron_dra.node import slices_command
+from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import scheduler
 from neuron_dra.simulate.model import DeviceId
@@ -30,7 +30,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Obj]:
         simulated_node.write(root, name)
         node = topology.build(sysfs.read_node(root), NodeLabels.from_labels({}))
         published = devices.published(node, driver_version=__version__, ultraserver_devices="node")
-        found += slices_command.slice_objects(name, limits.check_devices(published)[0])
+        found += objects.slice_objects(name, limits.check_devices(published)[0])
     return found
 
 

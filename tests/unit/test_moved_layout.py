@@ -210,3 +210,12 @@ def test_vanished_class_folder_is_unknown_and_never_zero_devices(whole: Path) ->
     }
     assert states[5].reasons == ("DeviceFileMissing",)
     assert findings(read) == {"no-class-folder", "missing-device-file"}
+
+
+def test_class_folder_that_was_never_there_is_a_driver_that_is_not_loaded(whole: Path) -> None:
+    shutil.rmtree(whole / CLASS)
+    shutil.rmtree(whole / DEVICES)
+    read = sysfs.read_node(whole)
+    [finding] = topology.build(read, LABELS).findings
+    assert (read.devices, read.vanished, finding.kind) == ((), True, "no-class-folder")
+    assert "is not loaded" in finding.message

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from neuron_dra.api import claims
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.arguments import NESTING, Parser, guarded
 from neuron_dra.core.claims import AllocatedDevice
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient

@@ -9,9 +9,11 @@ from typing import Final
 
 import pytest
 
+from neuron_dra.api import objects
 from neuron_dra.core import catalogue, devices, limits, names, partitions, topology
 from neuron_dra.core.facts import NodeLabels, NumaFacts, UltraServerFacts
-from neuron_dra.emulation import objects, simulated_node, simulated_pci
+from neuron_dra.core.numa import numa_nodes
+from neuron_dra.emulation import simulated_node, simulated_pci
 from neuron_dra.node.hardware import sysfs
 
 LABELS: Final = NodeLabels("x", ("nn-1", "nn-2", "nn-3"), "cr-1")
@@ -56,7 +58,7 @@ def test_each_efa_function_is_on_the_bus_next_to_its_device() -> None:
     assert all(0 < neuron[device_id] - efa[device_id] <= 3 for device_id in neuron)
     others = [abs(neuron[one] - efa[other]) for one in neuron for other in neuron if numa[one] != numa[other]]
     assert min(others) > 0x10
-    assert simulated_pci.numa_nodes(spec) == [numa for _, numa in NEURON_LS.values()]
+    assert numa_nodes(spec) == [numa for _, numa in NEURON_LS.values()]
 
 
 def test_simulated_devices_have_the_node_of_their_efa_function(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.read import manifests
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import manifests
 
 POD = {"spec": {"containers": [{"name": "c"}]}}
 

@@ -6,8 +6,8 @@ import pytest
 
 from hack.oracle import packing
 from hack.oracle.connected_slices import partitions_of, slices_of
+from neuron_dra.api import objects
 from neuron_dra.core import slices
-from neuron_dra.emulation import objects
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.model import DeviceId

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from neuron_dra.api import claims as wire
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, cdi, checkpoint, health, members
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
@@ -16,7 +17,6 @@ from neuron_dra.core.config import Entry, NeuronSettings, Source
 from neuron_dra.core.decision import decide
 from neuron_dra.core.members import Cores, Members
 from neuron_dra.core.topology import Node
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ClaimError, DeviceInUse
 
 INF2, INF1, TRN2 = (healthy_node(name) for name in ("inf2.48xlarge", "inf1.24xlarge", "trn2.48xlarge"))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, devices, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.partitions import (
@@ -23,7 +24,6 @@ from neuron_dra.core.partitions import (
     partitioned,
 )
 from neuron_dra.emulation import simulated_node
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.node.hardware import sysfs
 
 TYPES = ("inf1.xlarge", "inf1.6xlarge", "inf1.24xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge",

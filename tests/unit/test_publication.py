@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import devices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, Claimed, Outcome, Situation, decide
-from neuron_dra.emulation.objects import healthy_node
 
 TRN2 = devices.published(healthy_node("trn2.48xlarge"), driver_version="0.1.0")
 NODE, DEVICES = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import devices, partitions
-from neuron_dra.emulation.objects import healthy_node
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/from-the-scheduler-extension.md").read_text()

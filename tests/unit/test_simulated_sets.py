@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from neuron_dra import cli
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import rules
+from neuron_dra.ask.world import extended
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import extended, rules, snapshot
 from tests.support import small_clusters as small
 
 PREFIX = "deviceclass.resource.kubernetes.io/"

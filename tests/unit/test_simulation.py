@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.ask.read import manifests, snapshot
+from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import fleet, imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import fleet, imagined, manifests, simulation, snapshot, trials
-from neuron_dra.inspect.world import World
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import small_clusters as small
 
@@ -93,10 +96,10 @@ def test_malformed_manifests_are_named(item: Obj, words: str) -> None:
 
 def test_what_is_not_simulated_is_said() -> None:
     items = [
-        {"kind": kind, "metadata": {"name": "x"}} for kind in ("DaemonSet", "NeuronUltraServerWorkload", "Service")
+        {"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "NeuronUltraServerWorkload", "Service")
     ]
     assert manifests.expand(items, "default").notes == [
-        "DaemonSet x is not simulated",
+        "not counted: PodTemplate x, which has a pod template",
         "NeuronUltraServerWorkload x: see neuron-ultraserver-controller plan",
         "not relevant here: 1 Service",
     ]
@@ -159,7 +162,7 @@ def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: p
     assert cli.main(["migrate", "--in-place", str(file)]) == 0
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
     assert (code, "neuron-set-4-0" in out) == (0, True), out
-    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes-version", "1.34")
+    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes", "1.34")
     assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
 
 

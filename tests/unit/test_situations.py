@@ -9,11 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.render import report_text
+from neuron_dra.ask.render.findings import Report
+from neuron_dra.ask.why import answer, trials
+from neuron_dra.ask.why import command as why_command
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, vocabulary
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot, trials, why_command, why_other, why_text
-from neuron_dra.inspect.findings import Report
-from neuron_dra.inspect.world import World
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
@@ -32,7 +35,7 @@ def report(items: list[Obj], kind: str, name: str) -> Report:
     namespace = {"Node": "", "NeuronUltraServerWorkload": "ml"}.get(kind, "default")
     found = built.get(kind, name, namespace)
     assert found is not None
-    return why_other.report(built, kind, found)
+    return answer.report(built, kind, found)
 
 
 def fault(which: faults.Fault) -> Situation:
@@ -215,7 +218,7 @@ SITUATIONS: list[tuple[str, str, str, Situation]] = [
     (
         "runtime without CDI",
         "Pod/p",
-        "the node's runtime does not read /var/run/cdi, on node a",
+        "the runtime of node a finds no CDI devices of its claim",
         with_event("Failed", "Error: CDI device injection failed: unresolvable CDI devices k8s.neuron/claim=x"),
     ),
     ("image", "Pod/p", "container main: ImagePullBackOff", container("ImagePullBackOff", "not found")),
@@ -270,7 +273,7 @@ def test_first_line_names_the_cause(subject: str, text: str, situation: Situatio
     found = report(situation(), kind, name)
     assert found.findings, found
     assert text in found.findings[0].text
-    first = " ".join(line.strip() for line in why_text.lines(found)[:8])
+    first = " ".join(line.strip() for line in report_text.lines(found)[:8])
     assert first.startswith(f"{found.subject} {found.state}: {found.findings[0].text}"[:200])
 
 
@@ -285,7 +288,7 @@ def test_events_of_the_driver_are_named(reason: str, silent: bool) -> None:
     items = [*node(nothing, silent=silent)(), event(reason, f"text of {reason}", "Node", "a")]
     found = report(items, "Node", "a")
     assert any(f"text of {reason}" in each.text for each in found.findings), found
-    causes = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoDevices")
+    causes = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
     if not silent or reason in causes:
         assert f"text of {reason}" in found.findings[0].text
         assert len(found.findings) == 1

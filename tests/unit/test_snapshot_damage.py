@@ -9,22 +9,19 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.read import manifests, snapshot
+from neuron_dra.ask.render import report_text
+from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.topology import svg as topology_svg
+from neuron_dra.ask.topology import text as topology_text
+from neuron_dra.ask.validate import rules
+from neuron_dra.ask.why import answer
+from neuron_dra.ask.world import fleet
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NeuronDraError, SettingsError
-from neuron_dra.inspect import (
-    fleet,
-    manifests,
-    rules,
-    simulation,
-    snapshot,
-    status_text,
-    topology_svg,
-    topology_text,
-    why_other,
-    why_text,
-)
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.unit.test_why_pod import event, ultraserver_cluster
 
@@ -77,9 +74,9 @@ def look(items: list[Obj]) -> None:
     for name, group in fleet.ultraservers(views).items():
         topology_text.ultraserver(world, name, group)
         topology_svg.ultraserver(name, group)
-    for kind, report in why_other.REPORTS.items():
+    for kind, report in answer.REPORTS.items():
         for item in found.all(kind)[:6]:
-            why_text.lines(report(World(found), item))
+            report_text.lines(report(World(found), item))
     kinds = ("Pod", "ResourceClaim", "ResourceClaimTemplate")
     pods = manifests.expand([item for item in items if item["kind"] in kinds], "default").pods
     simulation.Simulation(world).run(pods)

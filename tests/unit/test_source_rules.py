@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,9 @@ PRODUCTION = sorted(
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
 ALLOWED = {
     "arguments.py": {"open"},  # the null device, in place of a closed output
-    "doctor/bundle.py": {"open"},  # a file for a user
-    "migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
-    "inspect/templates_command.py": {"write_text"},  # manifests for a user
+    "ask/doctor/bundle.py": {"open"},  # a file for a user
+    "ask/migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
+    "ask/templates/command.py": {"write_text"},  # manifests for a user
     "node/files.py": WRITES | {"open"},
     "node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
     "node/publish/publisher_lock.py": {"open"},  # a lock file without contents
@@ -84,3 +85,21 @@ def owners_compared(path: Path) -> Iterator[int]:
 @pytest.mark.parametrize("path", CONTROLLER, ids=lambda path: str(path.relative_to(ROOT.parent)))
 def test_whose_claim_has_one_spelling(path: Path) -> None:
     assert not list(owners_compared(path)), "use ClaimUse.is_of: claims of AWS's templates have no workloadUid"
+
+
+def minor_versions(path: Path) -> Iterator[int]:
+    """Yield the lines with a version of Kubernetes as a literal, such as (1, 36) or "1.37"."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        text = ast.unparse(node) if isinstance(node, ast.Tuple | ast.Constant) else ""
+        if re.fullmatch(r"\(1, 3\d(, \d+)?\)|'v?1\.3\d'", text):
+            yield node.lineno  # type: ignore[attr-defined]
+
+
+ONE_TABLE = ("core/versions.py", "core/releases.py")
+"""The versions from which on Kubernetes does something, and the releases with known faults."""
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
+def test_versions_of_kubernetes_are_one_table(path: Path) -> None:
+    found = list(minor_versions(path))
+    assert not found or str(path.relative_to(ROOT)) in ONE_TABLE, "name it in core/versions.py"

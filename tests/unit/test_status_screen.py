@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot, status_text
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 
@@ -32,10 +33,18 @@ def test_fleet_is_counted_by_type() -> None:
     items += [small.node("silent", "trn2.48xlarge"), small.node("web", "m5.large")]
     slices = faults.all_of(items, "ResourceSlice")
     slices[0]["spec"]["devices"][15]["taints"] = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
-    assert screen(items)[:3] == [
-        "TYPE           NODES  DEVICES  FREE  HELD  UNHEALTHY  MOST FREE  PROBLEMS",
-        "inf2.48xlarge  1      12       12    0     0          12",
-        "trn2.48xlarge  3      32       27    4     1          16         1 silent",
+    assert screen(items)[:11] == [
+        "WRONG",
+        "  unhealthy: neuron.aws.com/unhealthy: node a (device 15)",
+        "  publishes nothing: node silent",
+        "",
+        "TYPE           MOST ON A NODE  FREE        OF 4  OF 8  OF 16",
+        "inf2.48xlarge  12              12 devices  -     -     -",
+        "trn2.48xlarge  16              27 devices  6     2     1",
+        "",
+        "TYPE           NODES  PUBLISHED   HELD  UNHEALTHY  RESERVED  PROBLEMS",
+        "inf2.48xlarge  1      12 devices  0     0          0",
+        "trn2.48xlarge  3      32 devices  4     1          0         1 silent",
     ]
 
 
@@ -98,7 +107,7 @@ def test_connected_sets_in_use_hold_their_devices() -> None:
             "reservedFor": [{"resource": "pods", "name": "set"}],
         },
     }
-    assert screen([*items, claim])[1] == "trn2.48xlarge  1      16       12    4     0          12"
+    assert screen([*items, claim])[1] == "trn2.48xlarge  12              12 devices  3     1     0"
 
 
 def test_cluster_without_neuron_nodes_says_so() -> None:

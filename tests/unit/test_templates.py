@@ -8,11 +8,15 @@ import pytest
 import yaml
 
 from neuron_dra import cli
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.templates import library as templates
+from neuron_dra.ask.templates.library import Template
+from neuron_dra.ask.validate import rules
+from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, groups, names
 from neuron_dra.demo import efa
-from neuron_dra.inspect import imagined, rules, simulation, snapshot, templates
-from neuron_dra.inspect.templates import Template
-from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, model, permutations, semantics
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.semantics import Semantics

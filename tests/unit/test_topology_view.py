@@ -7,12 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.topology import matrix, picture
+from neuron_dra.ask.topology import svg as topology_svg
+from neuron_dra.ask.topology import text as topology_text
+from neuron_dra.ask.topology.picture import Legend
+from neuron_dra.ask.world import fleet
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import fleet, matrix, picture, snapshot, topology_svg, topology_text
-from neuron_dra.inspect.fleet import NodeView
-from neuron_dra.inspect.picture import Legend
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 from tests.unit.test_status_screen import ultraserver

@@ -38,8 +38,11 @@ POLICIES = (
     "workload-status",
     "controller-endpointslices",
     "controller-nodes",
+    "controller-pods",
     "controller-services",
     "namespace-limits",
+    "jobs-reserve",
+    "workload-priority",
 )
 
 Objects = dict[tuple[str, str], dict[str, Any]]

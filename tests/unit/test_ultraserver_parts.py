@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from controller.observe import slices as observed
+from neuron_dra.api.objects import healthy_node, slice_objects
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.partitions import Partitioned
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.objects import healthy_node
-from neuron_dra.inspect import imagined, snapshot
-from neuron_dra.inspect.world import World
-from neuron_dra.node.slices_command import slice_objects
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import small_clusters as small
 

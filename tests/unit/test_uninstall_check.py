@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from neuron_dra import cli
+from neuron_dra.ask.uninstall import command as uninstall_command
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import uninstall_command
 from tests.support import small_clusters as small
 
 WORKLOAD: Obj = {

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render.findings import Report
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.why import answer
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot, status_text, why_other
-from neuron_dra.inspect.findings import Report
-from neuron_dra.inspect.snapshot import Snapshot
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 from tests.unit.test_why_pod import event, ultraserver_cluster
@@ -33,7 +35,7 @@ def screen(found: Snapshot, *, wide: bool = False) -> list[str]:
 def why(found: Snapshot, kind: str, name: str, namespace: str = "default") -> Report:
     item = found.get(kind, name, namespace)
     assert item is not None
-    return why_other.report(found, kind, item)
+    return answer.report(found, kind, item)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +143,10 @@ def in_the_way(*budgets: Obj, ready: str = "True") -> list[Obj]:
 
 
 def changes(found: Report) -> list[str]:
-    return [change.text for change in found.findings[0].changes if "pod default/small" in change.text]
+    return [change.text for change in found.findings[0].changes if "pod small" in change.text]
 
 
-MOVE = ["move pod default/small to node b, where it fits"]
+MOVE = ["kubectl delete pod small -n default"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuron_dra.ask.render import words
+from neuron_dra.ask.top import text as top_text
+from neuron_dra.ask.top import usage
+from neuron_dra.ask.top.usage import Sample
 from neuron_dra.core.telemetry import User
-from neuron_dra.inspect import top_text, usage, words
-from neuron_dra.inspect.usage import Sample
 
 LLM = User("ml", "llm-0", "main", "llm-0-neurons", "")
 GIB = 2**30

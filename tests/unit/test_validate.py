@@ -10,10 +10,11 @@ import pytest
 
 from neuron_dra import cli
 from neuron_dra.api import config as user_config
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import rules, trap
+from neuron_dra.ask.validate.rules import Problem
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import rules, snapshot, trap
-from neuron_dra.inspect.rules import Problem
 from tests.support import small_clusters as small
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.render.findings import Change, Report
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world import refusals
+from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
-from neuron_dra.inspect import refusals, snapshot, why_pod
-from neuron_dra.inspect.findings import Change, Report
-from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, scheduler
 from tests.support import cluster_faults
 from tests.support.cluster_faults import FAULTS, LAST, Fault, all_of, the, waiting

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from neuron_dra.ask.read import cluster
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.inspect import cluster
 from neuron_dra.kube.config import KubeConfig
 from tests.support.cluster_faults import FAULTS, LAST, Fault
 from tests.unit.test_why_faults import broken, check_changes, report

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.render import report_text
+from neuron_dra.ask.render.findings import Report
+from neuron_dra.ask.why import answer
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import imagined, snapshot, why_other, why_pod, why_text
-from neuron_dra.inspect.findings import Report
-from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 
@@ -25,7 +29,7 @@ def report(items: list[Obj], kind: str = "Pod", name: str = "p", namespace: str 
     world = World(snapshot.build(copy.deepcopy(items)))
     found = world.snapshot.get(kind, name, namespace)
     assert found is not None
-    return why_other.REPORTS[kind](world, found)
+    return answer.REPORTS[kind](world, found)
 
 
 def broken(*which: faults.Fault) -> list[Obj]:
@@ -68,7 +72,7 @@ def event(reason: str, message: str, kind: str = "Pod", name: str = "p") -> Obj:
 
 
 def test_selector_that_matches_nothing_shows_what_was_there() -> None:
-    assert why_text.lines(report(broken(faults.wrong_type))) == [
+    assert report_text.lines(report(broken(faults.wrong_type))) == [
         "pod default/p waits for a node: the selector of request neurons matches no",
         "  device",
         "  selector    device.attributes['neuron.aws.com'].instanceType ==",
@@ -83,7 +87,7 @@ def test_selector_that_matches_nothing_shows_what_was_there() -> None:
 
 
 def test_busy_devices_show_who_holds_them() -> None:
-    lines = why_text.lines(report(broken(faults.held_in_part)))
+    lines = report_text.lines(report(broken(faults.held_in_part)))
     assert lines[0].startswith("pod default/p waits for a node: 2 nodes have too few free devices")
     assert any("devices 0-3 by default/other" in line for line in lines)
     assert any("to change" in line for line in lines)
@@ -101,8 +105,8 @@ def test_pod_that_can_move_is_named_with_its_new_node() -> None:
     items += [made, *small.created(small.pod("p", "whole"), made)]
     first = report(items).findings[0].changes[0]
     assert (first.text, first.outcome) == (
-        "move pod default/small to node b, where it fits",
-        "then p gets devices 0-15 of node a",
+        "kubectl delete pod small -n default",
+        "then p gets devices 0-15 of node a; created again, default/small fits on node b",
     )
 
 
@@ -122,7 +126,7 @@ def test_pod_that_can_move_is_named_with_its_new_node() -> None:
         (
             [event("Failed", "Error: CDI device injection failed: unresolvable CDI devices k8s.neuron/claim=x")],
             "RuntimeRejects",
-            "the node's runtime does not read /var/run/cdi, on node a",
+            "the runtime of node a finds no CDI devices of its claim",
         ),
         (
             [event("Failed", 'Error: failed to stat CDI host device "/dev/neuron5": no such file or directory')],
@@ -257,7 +261,7 @@ def test_other_nodes_take_no_part_in_a_pod_with_an_allocated_claim() -> None:
     shared["spec"]["resourceClaims"] = [{"name": "neurons", "resourceClaimName": "other-neurons-x"}]
     found = report([*items, shared], name="p2").findings
     assert [each.code for each in found] == ["ResourcesLacking"]
-    assert found[0].text == "node a has the devices, and too little cpu"
+    assert found[0].text == "its claim other-neurons-x has devices of node a alone, which has too little cpu"
 
 
 def test_pod_affinity_is_said_not_to_be_simulated() -> None:
@@ -306,8 +310,8 @@ def test_one_pod_moved_frees_an_ultraserver() -> None:
     assert ("UltraServer", "us-0: trn2u-0: default/small; trn2u-1: free; trn2u-2: free; trn2u-3: free") in first.facts
     assert [(each.text, each.outcome) for each in first.changes] == [
         (
-            "move pod default/small to node trn2u-5, where it fits",
-            "then no claim holds a device of UltraServer us-0",
+            "kubectl delete pod small -n default",
+            "then no claim holds a device of UltraServer us-0; created again, default/small fits on node trn2u-5",
         )
     ]
 
@@ -349,7 +353,7 @@ def test_kinds_that_a_file_lacks_are_no_cause(kind: str, fault: faults.Fault) ->
     whole = dataclasses.replace(built, left_out=snapshot.absent_from_file(built))
     pod = whole.get("Pod", "p", "default")
     assert pod is not None
-    found = why_other.report(whole, "Pod", pod)
+    found = answer.report(whole, "Pod", pod)
     assert found.findings[0].code == "Unknown"
     assert found.notes == (f"not seen: {kind} (the file has none)",)
     assert not found.findings[0].changes
@@ -360,6 +364,6 @@ def test_changes_are_not_proposed_where_claims_could_not_be_read() -> None:
     part = dataclasses.replace(built, left_out={"ResourceClaim": "only namespace default, the others are forbidden"})
     pod = part.get("Pod", "p", "default")
     assert pod is not None
-    found = why_other.report(part, "Pod", pod)
+    found = answer.report(part, "Pod", pod)
     assert (found.findings[0].code, found.findings[0].changes) == ("CountTooLarge", ())
-    assert why_other.report(built, "Pod", pod).findings[0].changes
+    assert answer.report(built, "Pod", pod).findings[0].changes

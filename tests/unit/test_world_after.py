@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot
-from neuron_dra.inspect.snapshot import key_of
-from neuron_dra.inspect.world import World
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot, key_of
+from neuron_dra.ask.world.world import Derived, World
+from neuron_dra.core.wire import Obj, Wire
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
 
@@ -80,3 +80,38 @@ def test_world_after_removals_has_the_devices_of_the_claims() -> None:
     gone = [key_of(item) for item in found if item["metadata"]["name"].startswith("second")]
     expected = [item for item in found if key_of(item) not in gone]
     assert looks(world.after(removed=gone)) == looks(World(snapshot.build(copy.deepcopy(expected))))
+
+
+class Watched(Snapshot):
+    """A snapshot that records which kinds are read."""
+
+    def __init__(self, of: Snapshot, read: set[str]) -> None:
+        super().__init__(of.objects, of.left_out, of.by_kind, of.damaged)
+        object.__setattr__(self, "_read", read)
+
+    def all(self, kind: str) -> Sequence[Wire]:
+        self._read.add(kind)  # type: ignore[attr-defined]
+        return super().all(kind)
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Wire | None:
+        self._read.add(kind)  # type: ignore[attr-defined]
+        return super().get(kind, name, namespace)
+
+
+DERIVED = [name for name, value in vars(World).items() if isinstance(value, Derived)]
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_value_declares_the_kinds_that_it_reads(name: str) -> None:
+    made = items()
+    claim = next(each for each in faults.all_of(made, "ResourceClaim") if each.get("status"))
+    claim["status"]["reservedFor"] = [{"resource": "podgroups", "name": "gang"}]  # so that pods are looked for
+    slices = [each for each in made if each["kind"] == "ResourceSlice"]
+    made = [*(each for each in made if each["kind"] != "ResourceSlice"), *small.reserved(slices, "job")]
+    read: set[str] = set()
+    world = World(Watched(snapshot.build(made), read))
+    read.clear()
+    getattr(world, name)
+    declared = vars(World)[name]
+    assert isinstance(declared, Derived)
+    assert read - declared.kinds == set()

@@ -24,7 +24,10 @@ class Cause:
 
 
 def invalid(field: str, value: object, why: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else "null" if value is None else str(value)
+    if isinstance(value, str):
+        shown = f'"{value}"'
+    else:
+        shown = "null" if value is None else str(value)
     return Cause("FieldValueInvalid", f"Invalid value: {shown}: {why}", field)
 
 

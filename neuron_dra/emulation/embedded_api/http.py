@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from neuron_dra.core import versions
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import discovery, errors, execution, messages, patches, proxy, schema, selectors
 from neuron_dra.emulation.embedded_api.authentication import Authentication
@@ -28,7 +29,7 @@ from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
 _MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
 _LONGEST_WATCH_S = 1800.0
 _LARGEST_BODY = 3 * 1024 * 1024  # bytes, as the real server's limit
-_VERSION = "v1.37.0+embedded"
+_VERSION = f"v{versions.text(versions.NEWEST)}.0+embedded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ lists, maps and strings are not stored. Kinds without an entry are stored as sen
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Final
 
@@ -133,6 +134,7 @@ _KINDS: Final[dict[tuple[str, str], Type]] = {
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
+@functools.cache
 def _of(group: str, kind: str) -> Type:
     return {"apiVersion": S, "kind": S, **_KINDS.get((group, kind), {OPEN: ANY}), "metadata": _META}
 
@@ -158,6 +160,9 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
         _expect(value, dict, "object", path, kind)
         found = {}
         for name, entry in value.items():
+            if type(entry) is str and schema.get(name) == S:  # most fields: their paths are not needed
+                found[name] = entry
+                continue
             where = f"{path}.{name}" if path else name
             if name in schema and name != OPEN:
                 decoded = _decode(schema[name], entry, where, kind, unknown)
@@ -173,6 +178,8 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
         return [_decode(schema[0], entry, f"{path}[{index}]", kind, unknown) for index, entry in enumerate(value)]
     if isinstance(schema, tuple):
         _expect(value, dict, "map", path, kind)
+        if schema[1] == S and all(type(entry) is str for entry in value.values()):
+            return dict(value)
         return {key: _decode(schema[1], entry, f"{path}[{key}]", kind, unknown) for key, entry in value.items()}
     return _leaf(schema, value, path, kind)
 
@@ -196,6 +203,9 @@ def _name(value: Any) -> str:
     return names.get(type(value), "object")
 
 
+_TYPES: Final[dict[str, type]] = {S: str, P: str, B: bool, I: int}
+
+
 def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
     if schema == Q:
         text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
@@ -208,7 +218,7 @@ def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
         if not _TIME.fullmatch(value):
             raise bad_request(f'{kind} cannot be handled: {path}: parsing time "{value}"')
         return value
-    wanted: type = {S: str, P: str, B: bool, I: int}[schema]
+    wanted = _TYPES[schema]
     fits = isinstance(value, wanted)
     if schema == I and fits:
         fits = not isinstance(value, bool) and -(2**63) <= value < 2**63

@@ -254,4 +254,9 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 def _labels(users: Sequence[User]) -> tuple[str, ...]:
     """Return the values of WHO; those of several users are separated by commas."""
-    return tuple(",".join(dict.fromkeys(value for user in users if (value := getattr(user, name)))) for name in WHO)
+    return tuple(_joined(getattr(user, name) for user in users) for name in WHO)
+
+
+def _joined(values: Iterable[str]) -> str:
+    """Return each value once, in the order of the first ones; empty ones are left out."""
+    return ",".join(value for value in dict.fromkeys(values) if value)

@@ -31,7 +31,8 @@ class Hardware:
     """Polls sysfs, which sends no change events, in a helper process, because a read may never end.
 
     `changed` is notified after a reading that differs. An unhealthy device stays unhealthy until its readings have been
-    good for `hold_s` seconds. Until the first reading ends, `known` is not set and `node` has no devices.
+    good for `hold_s` seconds. Until a reading has ended that found the kernel driver, `known` is not set and `node` has
+    no devices.
     """
 
     def __init__(
@@ -133,6 +134,9 @@ class Hardware:
     def take(self, raw: helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
         left_out = self._hanging.values()
+        if raw[1] is None and self._raw is None:
+            self._without_driver()
+            return
         read = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
             raw = sysfs.with_earlier(raw, self._raw, left_out)
@@ -140,6 +144,11 @@ class Hardware:
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
         self.read_at, self._is_overdue = time.time(), False
         self.learn(read)
+
+    def _without_driver(self) -> None:
+        """Report that the kernel driver is not loaded yet. The node's devices are unknown, which is not none."""
+        self._is_overdue = False
+        self._take(self.facts, dataclasses.replace(self.node, findings=(topology.NOT_LOADED,)), {})
 
     def learn(self, facts: NodeFacts) -> None:
         """Replace the facts, and rebuild node and health from them."""

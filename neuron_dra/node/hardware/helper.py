@@ -36,7 +36,7 @@ Raw = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None],
 """The node's files, the device ids, the class's files, for each device the kind of its file in /dev and its own files,
 or None if it was left out, and the paths that were found by name.
 
-If the class folder has vanished, the ids are None, and the devices are those that have a file in /dev."""
+If the class folder is not there, the ids are None, and the devices are those that have a file in /dev."""
 
 
 class Source:
@@ -57,10 +57,7 @@ class Source:
             return file.read(MAX_BYTES)
 
     def kind(self, path: str) -> int:
-        """Return BY_NAME = "?"  # begins a candidate that is the name of a file, wherever it is
-        DEPTH_AT_MOST = 4  # of the folders in which a file is looked for by its name
-        ENTRIES_AT_MOST = 1000  # of them and their files, for a device or the class
-        NO_FILE, A_DEVICE, A_PLAIN_FILE, or UNREADABLE if that cannot be seen, as where SELinux forbids it."""
+        """Return NO_FILE, A_DEVICE or A_PLAIN_FILE; UNREADABLE if that cannot be seen, as where SELinux forbids it."""
         try:
             return A_PLAIN_FILE if stat.S_ISREG(os.stat(path).st_mode) else A_DEVICE
         except (FileNotFoundError, NotADirectoryError):
@@ -190,7 +187,8 @@ class _Reading:
 
 
 def _ids(names: Collection[str]) -> list[int]:
-    return sorted(number for name in names if (number := _id(name)) is not None)
+    numbers = map(_id, names)
+    return sorted(number for number in numbers if number is not None)
 
 
 def _contents(source: Source, path: str) -> bytes:

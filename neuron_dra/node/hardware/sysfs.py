@@ -7,8 +7,9 @@ does malformed text; no content raises an error. `reset` is read and never writt
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -58,10 +59,15 @@ NAMED: Final = frozenset({*DEVICE_FILES, *ULTRASERVER_FILES} - {"dev", "reset_st
 
 def _layout(files: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the candidates of each file: the known paths, then the file of that name, wherever it is."""
-    return tuple(
-        (*paths, f"{helper.BY_NAME}{paths[0].rpartition('/')[2]}") if value in NAMED else paths
-        for value, paths in files.items()
-    )
+    groups = []
+    for value, paths in files.items():
+        by_name = f"{helper.BY_NAME}{_file_name(paths[0])}"
+        groups.append((*paths, by_name) if value in NAMED else paths)
+    return tuple(groups)
+
+
+def _file_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 LAYOUT: Final = (
@@ -120,7 +126,7 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     devices = {i: raw[3].get(i) for i in ids or ()}
     product_name, driver_version = (_decoded(text) for text in node[:2])
     read = tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ())
-    vanished = raw[1] is None and before is not None
+    vanished = raw[1] is None
     if vanished:
         read = tuple(replace(each, device_file=each.device_id in raw[3] if is_hosts_dev else None) for each in read)
     return NodeFacts(
@@ -155,28 +161,42 @@ def _validated(raw: Raw) -> Raw:
     of_class, devices, kept = list(of_class), dict(devices), []
     for path in paths:
         number = helper.unit_of(path).removeprefix("neuron")
-        known = devices.get(int(number)) if number.isdecimal() else None
-        files = DEVICE_FILES if known is not None else ULTRASERVER_FILES
-        n = _names(files).index(path.rpartition("/")[2])
-        value = list(files)[n]
-        texts = list(of_class if known is None else known[1])
-        read = _ultraserver(texts) if known is None else _device(known[0], texts, int(number), is_hosts_dev=True)
-        if getattr(read, value) is not Unread.UNKNOWN:
-            kept.append(path)
-            continue
-        texts[n] = None
-        if known is None:
-            of_class = texts
+        device_id = int(number) if number.isdecimal() else None
+        known = None if device_id is None else devices.get(device_id)
+        if device_id is None or known is None:
+            is_good, checked = _without_malformed(path, ULTRASERVER_FILES, of_class, _ultraserver)
+            of_class = checked
         else:
-            devices[int(number)] = known[0], texts
+            kind, texts = known
+            read = functools.partial(_device, kind, device_id=device_id, is_hosts_dev=True)
+            is_good, checked = _without_malformed(path, DEVICE_FILES, texts, read)
+            devices[device_id] = kind, checked
+        if is_good:
+            kept.append(path)
     return node, ids, of_class, devices, kept
+
+
+def _without_malformed(
+    path: str,
+    files: Mapping[str, tuple[str, ...]],
+    texts: Sequence[bytes | None],
+    read: Callable[[list[bytes | None]], object],
+) -> tuple[bool, list[bytes | None]]:
+    """Return whether the file at `path` has a text of its value's form, and the texts without it if not."""
+    index = _names(files).index(_file_name(path))
+    value = list(files)[index]
+    checked = list(texts)
+    if getattr(read(checked), value) is not Unread.UNKNOWN:
+        return True, checked
+    checked[index] = None
+    return False, checked
 
 
 def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[DeviceFacts, ...]:
     """Return the devices with the names of their files that were found at `paths`."""
     names: dict[str, list[str]] = {}
     for path in paths:
-        names.setdefault(helper.unit_of(path), []).append(path.rpartition("/")[2])
+        names.setdefault(helper.unit_of(path), []).append(_file_name(path))
     return tuple(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))) for each in devices)
 
 
@@ -185,24 +205,32 @@ def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
 
     What is left out is not read, which says nothing about where it is.
     """
+    unread: list[str] = []
     texts = [device[1] for device in raw[3].values() if device is not None]
-    of_devices = [name for n, name in enumerate(_names(DEVICE_FILES)) if not any(text[n] is not None for text in texts)]
-    of_class = [name for name, text in zip(_names(ULTRASERVER_FILES), raw[2], strict=True) if text is None]
-    hanging = {path.rpartition("/")[2] for path in left_out}
-    return tuple(name for name in (*(of_devices if texts else ()), *of_class) if name not in hanging)
+    if texts:
+        for index, name in enumerate(_names(DEVICE_FILES)):
+            if all(of_device[index] is None for of_device in texts):
+                unread.append(name)
+    for name, text in zip(_names(ULTRASERVER_FILES), raw[2], strict=True):
+        if text is None:
+            unread.append(name)
+    hanging = set(map(_file_name, left_out))
+    return tuple(name for name in unread if name not in hanging)
 
 
 def _names(files: Mapping[str, tuple[str, ...]]) -> list[str]:
-    return [candidates[0].rpartition("/")[2] for candidates in files.values()]
+    return [_file_name(candidates[0]) for candidates in files.values()]
 
 
 def _or_before(
     folder: str, groups: helper.Groups, read: helper.Texts, before: helper.Texts, left_out: set[str]
 ) -> helper.Texts:
-    return [
-        old if text is None and left_out.intersection(f"{folder}{candidate}" for candidate in group) else text
-        for group, text, old in zip(groups, read, before, strict=True)
-    ]
+    merged = []
+    for group, text, old in zip(groups, read, before, strict=True):
+        paths = {f"{folder}{candidate}" for candidate in group}
+        was_left_out = text is None and not left_out.isdisjoint(paths)
+        merged.append(old if was_left_out else text)
+    return merged
 
 
 def _device_or_before(

@@ -28,7 +28,6 @@ from neuron_dra.node.timing import Timing
 
 log = logging.getLogger(__name__)
 
-OLDEST: Final = (1, 36)
 CONFLICTS: Final = 5  # attempts at once, each with the claim as it is by then
 
 
@@ -46,7 +45,7 @@ class ClaimStatus:
         """Write the status of each prepared claim once, until cancelled."""
         found = (await version.server(self._client, self._timing.version_retry_s)).version
         release = versions.parse(found)
-        if release is None or release < OLDEST:
+        if release is None or release < versions.FIRST_WITH_CLAIM_STATUS:
             log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": found})
             return
         waits = self._delays()

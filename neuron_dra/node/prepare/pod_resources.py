@@ -32,20 +32,17 @@ async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s)
 
 
 def _pod(pod: Any) -> ListedPod:
-    return ListedPod(
-        pod.namespace,
-        pod.name,
-        tuple(
-            ListedClaim(
-                claim.claim_namespace,
-                claim.claim_name,
-                frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources),
-                container.name,
-            )
-            for container in pod.containers
-            for claim in container.dynamic_resources
-        ),
-        frozenset(
-            given.resource_name for container in pod.containers for given in container.devices if given.device_ids
-        ),
-    )
+    claims: list[ListedClaim] = []
+    extended_resources: set[str] = set()
+    for container in pod.containers:
+        for claim in container.dynamic_resources:
+            claims.append(_claim(claim, container.name))
+        for given in container.devices:
+            if given.device_ids:
+                extended_resources.add(given.resource_name)
+    return ListedPod(pod.namespace, pod.name, tuple(claims), frozenset(extended_resources))
+
+
+def _claim(claim: Any, container: str) -> ListedClaim:
+    devices = frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources)
+    return ListedClaim(claim.claim_namespace, claim.claim_name, devices, container)

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from neuron_dra.api import objects
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.errors import AlreadyExists, ApiError, NotFound

@@ -1,0 +1,71 @@
+"""Reads the pods that use a claim which is reserved for a PodGroup, while a plan asks for them. Caches no pod."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from controller.apply.write_backoff import Tries
+from controller.observe import projections
+from controller.observe.model import ClaimUse, Pods
+from controller.plan.claim_pods import users
+from controller.timing import PodTiming
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.kube.requests import PODS
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8
+"""The limit of claims whose pods are read in one pass."""
+
+
+class ClaimPods:
+    """Schedules the reads, and keeps their results: `found` has the pods by the claim's namespace/name."""
+
+    def __init__(self, client: KubeClient, timing: PodTiming) -> None:
+        self._client = client
+        self._timing = timing
+        self._looks: dict[str, Tries] = {}
+        self.found: dict[str, Pods] = {}
+
+    async def look(self, claims: Sequence[ClaimUse], now: datetime.datetime) -> datetime.datetime | None:
+        """Read the pods that are due; return when the next are due, which is now if results changed."""
+        asked = {use.ref: use for use in claims}
+        before = self.found
+        self.found = {ref: pods for ref, pods in before.items() if ref in asked}
+        self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in asked}
+        due = [use for ref, use in asked.items() if self._looks[ref].next_at <= now][:AT_ONCE]
+        await asyncio.gather(*(self._one(use, now) for use in due))
+        if self.found != before:
+            return now
+        return min((tries.next_at for tries in self._looks.values()), default=None)
+
+    def end_waits(self) -> None:
+        """Read all of them again at once."""
+        self._looks = {}
+
+    async def _one(self, use: ClaimUse, now: datetime.datetime) -> None:
+        tries = self._looks[use.ref]
+        try:
+            pods = [pod for node in use.nodes for pod in await self._pods_on(node, use.namespace)]
+        except (ApiError, *MALFORMED) as err:
+            facts = {"claim": use.ref, "error": str(err) or repr(err)}
+            log.warning("the pods that use a claim could not be read", extra=facts)
+        else:
+            found = users(use, pods)
+            if found != self.found.get(use.ref):
+                tries = Tries(0, now)  # what changes is looked at more often
+            self.found[use.ref] = found
+        self._looks[use.ref] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
+
+    async def _pods_on(self, node: str, namespace: str) -> list[projections.Pod]:
+        """Return the pods of a namespace on a node. Raises ApiError, MALFORMED."""
+        found: list[projections.Pod] = []
+        async for page in self._client.list(PODS, namespace, fieldSelector=f"spec.nodeName={node}"):
+            found += page.decoded(projections.Pod).objects
+        return found

@@ -1,0 +1,322 @@
+"""What to make, change and release for the jobs that ask for UltraServers. Pure: objects in, writes and Events out.
+
+A job asks with an annotation, and its pods name the ResourceClaimTemplate from which they get their devices. For each
+such job there is one NeuronUltraServerWorkload, which makes that template. The workload is marked with the job's kind,
+name and UID. An owner reference could not serve as the mark: it is gone when the job is deleted and its pods are kept.
+
+Nothing is decided by who wrote what. A namespace either may reserve for jobs or not; how much, its limit says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.jobs import authority
+from controller.jobs.model import ANNOTATION, InvalidWish, Job, Wish, wish
+from controller.observe.model import API_VERSION, GROUPS_AT_MOST, MADE_FOR, Namespace, Template, Workload, condition
+from controller.plan.objects import MANAGED
+
+NAME_CHARACTERS: Final = 63
+"""The limit of a workload's name, from its CRD."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An Event on a job. It is posted again when `key` changes."""
+
+    job: Job
+    warning: bool
+    reason: str
+    message: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create the workload `body` for a job."""
+
+    job: Job
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change the spec of the job's workload by a merge patch, guarded by its resourceVersion."""
+
+    job: Job
+    workload: Workload
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Delete a workload. `gone`: first verify that the job which it was made for does not want it any more."""
+
+    workload: Workload
+    why: str
+    gone: bool = False
+
+
+Write = Create | Change | Release
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a decision depends on.
+
+    - `jobs`: those with the annotation; `kinds`: the kinds of which all are known.
+    - `templates`: every ResourceClaimTemplate by namespace and name.
+    - `namespaces`: by name; None if they cannot be read.
+    - `default_limit`: the nodes that a namespace without a limit may reserve; None is no limit.
+    - `unguarded`: why the policy that guards the label does not hold; empty if it holds.
+    - `in_use`: returns True if a claim of the workload is allocated.
+    """
+
+    jobs: Collection[Job]
+    kinds: Collection[str]
+    workloads: Collection[Workload]
+    templates: Mapping[tuple[str, str], Template]
+    namespaces: Mapping[str, Namespace] | None
+    default_limit: int | None
+    unguarded: str
+    in_use: Callable[[Workload], bool]
+
+
+@dataclass(slots=True)
+class Decision:
+    """The writes, and at most one Event for each job."""
+
+    writes: list[Write] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+def decide(view: View) -> Decision:
+    """Return what to write, and what to tell."""
+    found = Decision()
+    made: dict[tuple[str, str], list[Workload]] = {}
+    for workload in view.workloads:
+        if workload.made_for:
+            made.setdefault((workload.namespace, workload.made_for), []).append(workload)
+    for job in sorted(view.jobs, key=lambda each: (each.namespace, each.kind, each.name)):
+        _Step(view, found, job, made.pop((job.namespace, job.mark), [])).take()
+    for (_, mark), workloads in sorted(made.items()):
+        if mark.partition("/")[0] in view.kinds:
+            for each in workloads:
+                _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
+    return found
+
+
+def _release(view: View, found: Decision, workload: Workload, why: str, *, gone: bool = False) -> bool:
+    """Release a workload, unless a pod still uses its nodes; return whether it is or was released."""
+    if workload.deleting:
+        return True
+    if view.in_use(workload):
+        return False
+    found.writes.append(Release(workload, why, gone))
+    return True
+
+
+class _Step:
+    """The decision about one job. `own` are the workloads that are marked with it."""
+
+    def __init__(self, view: View, found: Decision, job: Job, own: Iterable[Workload]) -> None:
+        self._view = view
+        self._found = found
+        self._job = job
+        self._own = sorted(own, key=lambda each: (each.deleting, each.created, each.name))
+
+    def take(self) -> None:
+        """Decide."""
+        job = self._job
+        if job.over:
+            self._release_all(f"the {job.kind} {job.name} {job.over}")
+            return
+        if job.queue:
+            self._warn(
+                "ManagedByKueue",
+                f"Kueue manages this {job.kind} (queue {job.queue}): it starts no job whose devices can only be on "
+                "nodes that are reserved later; remove the label, or reserve by a NeuronUltraServerWorkload",
+            )
+            return
+        try:
+            asked = wish(job.wish)
+        except InvalidWish as err:
+            self._warn("InvalidUltraServers", f"annotation {ANNOTATION}: {err}")
+            return
+        template = self._template(asked)
+        if template is not None:
+            self._reserve(asked, template)
+
+    def _reserve(self, asked: Wish, template: str) -> None:
+        """Bring the workload in line with the pods that name this template."""
+        pods = [each for each in self._job.pods if template in each.claim_templates]
+        number = sum(each.count for each in pods)
+        if number == 0:
+            self._release_all(f"the {self._job.kind} {self._job.name} has no pods")
+            return
+        if number % asked.size:
+            self._warn(
+                "PodsDoNotFillGroups",
+                f"{number} pods name ResourceClaimTemplate {template}, which is no multiple of topologySize "
+                f"{asked.size}: each pod gets a node, and only whole groups are reserved; change the number of pods",
+            )
+            return
+        if number // asked.size > GROUPS_AT_MOST:
+            self._warn("TooManyGroups", f"{number // asked.size} groups: a workload has at most {GROUPS_AT_MOST}")
+            return
+        kinds = {asked.instance_type} if asked.instance_type else {each.instance_type for each in pods}
+        if len(kinds) != 1 or "" in kinds:
+            self._warn(
+                "InstanceTypeUnknown",
+                f"write instanceType=TYPE into the annotation {ANNOTATION}, or node.kubernetes.io/instance-type into "
+                "the node selector of all pods that name the template",
+            )
+            return
+        spec: dict[str, Any] = {
+            "instanceType": kinds.pop(),
+            "topologySize": asked.size,
+            "serverCount": number // asked.size,
+            "resourceClaimTemplate": {"name": template},
+        }
+        if asked.strategy:
+            spec["allocationPolicy"] = {"failureStrategy": asked.strategy}
+        if asked.logical_neuron_core:
+            spec["config"] = {"logicalNeuronCore": asked.logical_neuron_core}
+        self._keep_in_step(spec, template)
+
+    def _template(self, asked: Wish) -> str | None:
+        """Return the ResourceClaimTemplate that the reservation has to make; None if that is not certain.
+
+        Pods also name templates of others, such as one for network interfaces, which exist already.
+        """
+        job = self._job
+        named = list(dict.fromkeys(name for each in job.pods for name in each.claim_templates))
+        if asked.template:
+            if asked.template in named:
+                return asked.template
+            self._warn("NoTemplate", f"no pod names the ResourceClaimTemplate {asked.template} of the annotation")
+            return None
+        own = [each.template_name for each in self._own if not each.deleting and each.template_name in named]
+        free = own or [name for name in named if self._is_free(name)]
+        if len(free) == 1:
+            return free[0]
+        if free:
+            text = f"write template=NAME into the annotation {ANNOTATION}: the pods name {', '.join(free[:4])}"
+            self._warn("SeveralTemplates", f"{text}, and only one of them is to be made")
+        else:
+            text = "name a ResourceClaimTemplate that does not exist yet in spec.resourceClaims of the pods"
+            self._warn("NoTemplate", f"{text}: the reservation makes it, and each pod with it gets a node")
+        return None
+
+    def _is_free(self, name: str) -> bool:
+        """Return True unless the template exists and no reservation has made it."""
+        found = self._view.templates.get((self._job.namespace, name))
+        return found is None or bool(found.owner_uid)
+
+    def _keep_in_step(self, spec: dict[str, Any], template: str) -> None:
+        own = [each for each in self._own if each.template_name == template]
+        for each in self._own:
+            if each not in own[:1]:
+                _release(self._view, self._found, each, "its job asks for another template")
+        if not own:
+            self._create(spec, template)
+        elif not own[0].deleting:
+            self._change(own[0], spec)
+
+    def _create(self, spec: dict[str, Any], template: str) -> None:
+        job = self._job
+        there = [each for each in self._view.workloads if each.namespace == job.namespace]
+        serving = next((each for each in there if each.template_name == template), None)
+        if serving is not None and not serving.made_for:
+            text = f"NeuronUltraServerWorkload {serving.name}, which was not made for this job, makes the template"
+            self._say("WorkloadExists", f"{text} {template}: nothing is reserved beside it")
+            return
+        if serving is not None:
+            self._warn(
+                "TemplateNameInUse",
+                f"ResourceClaimTemplate {template} is that of another job's reservation, {serving.name}: give each "
+                "job a template name of its own, or wait until that reservation has ended",
+            )
+            return
+        if any(each.name == job.name for each in there):
+            self._warn("WorkloadNameTaken", f"NeuronUltraServerWorkload {job.name} exists and is not this job's")
+            return
+        if len(job.name) > NAME_CHARACTERS:
+            self._warn("NameTooLong", f"a reservation has the job's name: write at most {NAME_CHARACTERS} characters")
+            return
+        if refusal := authority.refusal(self._view, job.namespace):
+            self._warn(*refusal)
+            return
+        self._found.writes.append(Create(job, _workload(job, spec)))
+
+    def _change(self, workload: Workload, spec: dict[str, Any]) -> None:
+        """Change what may change; what may not is reserved anew as soon as no pod uses the nodes."""
+        job = self._job
+        fixed = (workload.instance_type, workload.size, workload.logical_neuron_core)
+        wanted = (spec["instanceType"], spec["topologySize"], (spec.get("config") or {}).get("logicalNeuronCore", 2))
+        if fixed != wanted:
+            if not _release(self._view, self._found, workload, f"the {job.kind} {job.name} asks for other nodes"):
+                self._warn("ReservationDiffers", _DIFFERS.format(ANNOTATION))
+            return
+        changes: dict[str, Any] = {}
+        strategy = (spec.get("allocationPolicy") or {}).get("failureStrategy", "")
+        same = {"ReplaceAffected": "MigrateAffected"}.get(strategy, strategy) == workload.strategy
+        if strategy and not same:
+            changes["allocationPolicy"] = {"failureStrategy": strategy}
+        refusal = None
+        if spec["serverCount"] != workload.count:
+            grows = spec["serverCount"] > workload.count
+            refusal = authority.refusal(self._view, job.namespace) if grows else None
+            if refusal is None:
+                changes["serverCount"] = spec["serverCount"]
+        if changes:
+            self._found.writes.append(Change(job, workload, changes))
+        if refusal is not None:
+            self._warn(*refusal)
+        else:
+            self._tell_state(workload)
+
+    def _tell_state(self, workload: Workload) -> None:
+        """Tell the job what its reservation waits for, and which fault it has."""
+        degraded = condition(workload.status, "Degraded")
+        shown = degraded if degraded.get("status") == "True" else condition(workload.status, "Ready")
+        reason, message = str(shown.get("reason") or ""), str(shown.get("message") or "")
+        if reason:
+            text = f"NeuronUltraServerWorkload {workload.name}: {message}"
+            warning = shown is degraded or workload.state == "Failed"
+            self._found.notes.append(Note(self._job, warning, reason, text, reason))
+
+    def _release_all(self, why: str) -> None:
+        for each in self._own:
+            _release(self._view, self._found, each, why)
+
+    def _warn(self, reason: str, message: str) -> None:
+        self._found.notes.append(Note(self._job, True, reason, message, f"{reason}: {message}"))
+
+    def _say(self, reason: str, message: str) -> None:
+        self._found.notes.append(Note(self._job, False, reason, message, f"{reason}: {message}"))
+
+
+_DIFFERS: Final = (
+    "the annotation {} or the pods ask for other nodes than are reserved; those stay reserved until no pod uses them: "
+    "suspend or delete the job to change instanceType, topologySize or logicalNeuronCore"
+)
+
+
+def _workload(job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the workload of a job, owned by it: it goes with the job, and does not hold up its deletion."""
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "labels": dict(MANAGED),
+            "annotations": {MADE_FOR: job.mark},
+            "ownerReferences": [owner],
+        },
+        "spec": dict(spec),
+    }

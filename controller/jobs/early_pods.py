@@ -1,0 +1,132 @@
+"""Wakes pods that were there before their template.
+
+Kubernetes makes the claim of a pod from a template. If the template does not exist, it tries again later and later, up
+to 1,000 s apart, and releases before 1.36 do not notice the template. They try again when the pod changes, so each such
+pod gets one condition, once for each template. Only the conditions are written; an admission policy allows no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from controller.apply.fence import Fence
+from controller.apply.write_backoff import Tries
+from controller.observe.model import GROUP, UNSCHEDULED, Template, Workload
+from controller.timing import JobTiming
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ApiError, Conflict, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.kube.requests import PODS
+
+log = logging.getLogger(__name__)
+
+CONDITION: Final = f"{GROUP}/TemplateExists"
+AT_ONCE: Final = 16
+"""The limit of pods that are touched in one pass."""
+LOOKS: Final = 4
+"""How often the pods of a template are listed; a pod that is made later finds the template."""
+
+
+class EarlyPods:
+    """Looks for such pods a few times after each new template of a job's workload."""
+
+    def __init__(self, client: KubeClient, timing: JobTiming, fence: Fence) -> None:
+        self._client = client
+        self._timing = timing
+        self._fence = fence
+        self._looks: dict[str, Tries] = {}  # by UID of the template
+
+    def end_waits(self) -> None:
+        """Look for all of them again."""
+        self._looks = {}
+
+    async def look(
+        self, workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], now: datetime.datetime
+    ) -> datetime.datetime | None:
+        """Touch the pods that are due; return when to look again."""
+        there: dict[str, Template] = {}
+        for workload in workloads:
+            template = templates.get((workload.namespace, workload.template_name))
+            if workload.made_for and template is not None and template.is_of(workload) and not template.deleting:
+                there[template.uid] = template
+        # Kubernetes may be about to make the claims itself.
+        later = Tries(0, now + datetime.timedelta(seconds=self._timing.first_s))
+        self._looks = {uid: self._looks.get(uid, later) for uid in there}
+        left = AT_ONCE
+        for uid, template in there.items():
+            tries = self._looks[uid]
+            if tries.number >= LOOKS or tries.next_at > now or left == 0:
+                continue
+            touched = await self._touch(template, now, left)
+            left -= touched
+            # While there are some, more may be left: look again soon.
+            again = Tries(0, now) if touched else tries
+            self._looks[uid] = again.once_more(self._timing.first_s, now, self._timing.longest_s)
+        return min((each.next_at for each in self._looks.values() if each.number < LOOKS), default=None)
+
+    async def _touch(self, template: Template, now: datetime.datetime, most: int) -> int:
+        """Touch the first pods that wait for a template; return how many there were."""
+        try:
+            waiting: list[Wire] = []
+            async for page in self._client.list(PODS, template.namespace, fieldSelector=UNSCHEDULED):
+                waiting += [pod for pod in page.decoded(dict).objects if waits_for(pod, template)]
+            due = waiting[:most]
+            await asyncio.gather(*(self._one(pod, template, now) for pod in due))
+            return len(due)
+        except (ApiError, *MALFORMED) as err:
+            facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
+            log.warning("pods that wait for a template could not be woken", extra=facts)
+            return 0
+
+    async def _one(self, pod: Wire, template: Template, now: datetime.datetime) -> None:
+        """Add the condition to a pod as it was read. Raises ApiError."""
+        meta = pod["metadata"]
+        self._fence.check()
+        try:
+            patch = touched(pod, template, now)
+            await self._client.patch(PODS, meta["namespace"], meta["name"], patch, "status")
+        except (NotFound, Conflict):
+            return  # it changed meanwhile, which wakes it too
+
+
+def waits_for(pod: Wire, template: Template) -> bool:
+    """Return True if a pod names a template, has no claim from it yet, and was not touched for it."""
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return False
+    status = pod.get("status") or {}
+    have = {each.get("name") for each in status.get("resourceClaimStatuses") or []}
+    asked = [
+        each.get("name")
+        for each in (pod.get("spec") or {}).get("resourceClaims") or []
+        if each.get("resourceClaimTemplateName") == template.name
+    ]
+    if not asked or have.issuperset(asked):
+        return False
+    return not any(
+        (each.get("type"), each.get("message")) == (CONDITION, _message(template))
+        for each in status.get("conditions") or []
+    )
+
+
+def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, Any]:
+    """Return the merge patch that adds the condition to a pod, if it is still as it was read."""
+    others = [each for each in (pod.get("status") or {}).get("conditions") or [] if each.get("type") != CONDITION]
+    moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    own = {
+        "type": CONDITION,
+        "status": "True",
+        "reason": "TemplateCreated",
+        "message": _message(template),
+        "lastTransitionTime": moment,
+    }
+    meta = {"resourceVersion": pod["metadata"]["resourceVersion"]}
+    return {"metadata": meta, "status": {"conditions": [*others, own]}}
+
+
+def _message(template: Template) -> str:
+    return f"ResourceClaimTemplate {template.name} exists ({template.uid})"

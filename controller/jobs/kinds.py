@@ -1,0 +1,198 @@
+"""The kinds of job that can reserve UltraServers: one row each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from controller.jobs.model import ANNOTATION, KUEUE_LABEL, Job, PodSet
+from neuron_dra.core import names
+from neuron_dra.core.wire import Wire
+from neuron_dra.kube.requests import Resource
+
+Sets = Iterator[tuple[int, Wire]]
+"""How many pods run at the same time, and their template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of job.
+
+    - `pods`: returns the sets of pods of a spec.
+    - `ends`: the conditions that say that it has ended, each with words for it.
+    """
+
+    name: str
+    resource: Resource
+    pods: Callable[[Wire], Sets]
+    ends: Mapping[str, str]
+
+    def job(self, item: Wire) -> Job | None:
+        """Return an object of this kind as a job; None if it does not ask for UltraServers."""
+        meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+        annotations = meta.get("annotations") or {}
+        if ANNOTATION not in annotations:
+            return None
+        return Job(
+            api_version=f"{self.resource.group}/{self.resource.version}",
+            kind=self.name,
+            namespace=str(meta.get("namespace", "")),
+            name=meta["name"],
+            uid=str(meta.get("uid", "")),
+            wish=str(annotations[ANNOTATION]),
+            over=self._over(meta, spec, status),
+            queue=str((meta.get("labels") or {}).get(KUEUE_LABEL) or ""),
+            pods=tuple(_pod_set(count, template) for count, template in self.pods(spec)),
+        )
+
+    def _over(self, meta: Wire, spec: Wire, status: Wire) -> str:
+        """Return why it needs no nodes, empty if it may."""
+        if meta.get("deletionTimestamp"):
+            return "is being deleted"
+        for each in status.get("conditions") or []:
+            if each.get("status") == "True" and each.get("type") in self.ends:
+                return self.ends[each["type"]]
+        return "is suspended" if spec.get("suspend") else ""
+
+
+def _pod_set(count: int, template: Wire) -> PodSet:
+    spec = template.get("spec") or {}
+    claims = [str(each.get("resourceClaimTemplateName") or "") for each in spec.get("resourceClaims") or []]
+    selector = spec.get("nodeSelector") or {}
+    return PodSet(
+        max(0, count),
+        tuple(name for name in dict.fromkeys(claims) if name),
+        str(selector.get(names.INSTANCE_TYPE_LABEL) or ""),
+    )
+
+
+def _number(value: object) -> int:
+    """Return a number of replicas, by default 1."""
+    return value if isinstance(value, int) else 1
+
+
+def _job(spec: Wire) -> Sets:
+    count = _number(spec.get("parallelism"))
+    completions = spec.get("completions")
+    if isinstance(completions, int):
+        count = min(count, completions)
+    yield count, spec.get("template") or {}
+
+
+def _job_set(spec: Wire) -> Sets:
+    for each in spec.get("replicatedJobs") or []:
+        inner = (each.get("template") or {}).get("spec") or {}
+        for count, template in _job(inner):
+            yield _number(each.get("replicas")) * count, template
+
+
+def _leader_workers(spec: Wire) -> Sets:
+    groups = _number(spec.get("replicas"))
+    inner = spec.get("leaderWorkerTemplate") or {}
+    workers = inner.get("workerTemplate") or {}
+    yield groups, inner.get("leaderTemplate") or workers
+    yield groups * (_number(inner.get("size")) - 1), workers
+
+
+def _replicas(spec: Wire) -> Sets:
+    yield _number(spec.get("replicas")), spec.get("template") or {}
+
+
+JOB_SETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", namespaced=True)
+LEADER_WORKER_SETS: Final = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", namespaced=True)
+JOBS: Final = Resource("batch", "v1", "jobs", namespaced=True)
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", namespaced=True)
+
+KINDS: Final = (
+    Kind("Job", JOBS, _job, {"Complete": "is complete", "Failed": "has failed"}),
+    Kind("JobSet", JOB_SETS, _job_set, {"Completed": "is complete", "Failed": "has failed"}),
+    Kind("LeaderWorkerSet", LEADER_WORKER_SETS, _leader_workers, {}),
+    Kind("StatefulSet", STATEFUL_SETS, _replicas, {}),
+)
+
+
+# The fields that are decoded of these objects. All else of them never becomes a Python object.
+
+
+class _Part(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """A part of an object. Absent fields stay absent."""
+
+
+class _Meta(_Part):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Claim(_Part):
+    resource_claim_template_name: str | None = None
+
+
+class _PodSpec(_Part):
+    node_selector: dict[str, str] | None = None
+    resource_claims: list[_Claim] | None = None
+
+
+class _PodTemplate(_Part):
+    spec: _PodSpec | None = None
+
+
+class _InnerSpec(_Part):
+    parallelism: int | None = None
+    completions: int | None = None
+    template: _PodTemplate | None = None
+
+
+class _InnerJob(_Part):
+    spec: _InnerSpec | None = None
+
+
+class _Replicated(_Part):
+    replicas: int | None = None
+    template: _InnerJob | None = None
+
+
+class _LeaderWorker(_Part):
+    size: int | None = None
+    leader_template: _PodTemplate | None = None
+    worker_template: _PodTemplate | None = None
+
+
+class _Spec(_Part):
+    suspend: bool | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    replicas: int | None = None
+    template: _PodTemplate | None = None
+    replicated_jobs: list[_Replicated] | None = None
+    leader_worker_template: _LeaderWorker | None = None
+
+
+class _Condition(_Part):
+    type: str = ""
+    status: str = ""
+
+
+class _Status(_Part):
+    conditions: list[_Condition] | None = None
+
+
+class Fields(_Part):
+    """What is decoded of a job of any kind."""
+
+    metadata: _Meta
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+
+def read(raw: bytes) -> dict[str, Any]:
+    """Return these fields of an object that was read alone. Raises one of kube.objects.MALFORMED."""
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(raw, type=Fields))
+    return found

@@ -1,0 +1,194 @@
+"""Makes, changes and releases the workloads of jobs, and posts Events on the jobs."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from controller.apply.requests import Applier
+from controller.apply.write_backoff import Tries
+from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide
+from controller.jobs.early_pods import EarlyPods
+from controller.jobs.guard import Guard
+from controller.jobs.kinds import KINDS, read
+from controller.jobs.watches import JobWatches
+from controller.observe.caches import Caches
+from controller.observe.model import Namespace, Workload
+from controller.plan.fleet_index import FleetIndex
+from controller.timing import JobTiming
+from neuron_dra.core.ultraserver import Phase, Tag
+from neuron_dra.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.kube.requests import NEURON_WORKLOADS
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 16
+"""The limit of writes, and of Events, in one pass."""
+
+
+class JobReservations:
+    """Decides in each pass of the controller, and keeps no state but waits and what was told."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches[FleetIndex],
+        applier: Applier,
+        watches: JobWatches,
+        events: EventRecorder,
+        timing: JobTiming,
+        default_limit: int | None,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._applier = applier
+        self._watches = watches
+        self._events = events
+        self._timing = timing
+        self._default_limit = default_limit
+        self._guard = Guard(client, timing)
+        self._early_pods = EarlyPods(client, timing, applier.fence)
+        self._term = 0
+        self._tries: dict[str, Tries] = {}  # by namespace/name of the workload
+        self._rejected: dict[str, Note] = {}  # by UID of the job
+        self._told: dict[str, str] = {}  # by UID of the job, the key of the last note
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+        self._tries = {}
+        self._guard.end_waits()
+        self._early_pods.end_waits()
+
+    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
+        if not self._watches.settled:
+            return None  # the watches wake the controller
+        if self._term != self._applier.fence.term:
+            await self._watches.relist()
+            self._term = self._applier.fence.term
+        view = self._view(index)
+        marked = any(workload.made_for for workload in view.workloads)
+        if not view.jobs and not marked:
+            return None
+        moments = [await self._guard.look(now)] if view.jobs else []
+        found = decide(self._view(index))
+        due = [each for each in found.writes if self._due(each, now) <= now]
+        for each in due[:AT_ONCE]:
+            await self._make(each, now)
+        await self._tell(found.notes, {job.uid for job in view.jobs}, now)
+        keys = {_target(each) for each in found.writes}
+        self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
+        moments += [max(self._due(each, now), now) for each in found.writes]
+        early = await self._early_pods.look(view.workloads, view.templates, now)
+        return min((*moments, *([early] if early is not None else [])), default=None)
+
+    def _view(self, index: FleetIndex) -> View:
+        readable = None if index.namespaces is None else self._caches.namespaces.items
+        namespaces: dict[str, Namespace] | None = None
+        if readable is not None:
+            namespaces = {item["value"].name: item["value"] for item in readable.values()}
+        return View(
+            jobs=tuple(self._watches.jobs()),
+            kinds=self._watches.kinds,
+            workloads=[item["value"] for item in self._caches.workloads.items.values()],
+            templates=index.template_by_key,
+            namespaces=namespaces,
+            default_limit=self._default_limit,
+            unguarded=self._guard.problem,
+            in_use=lambda workload: _in_use(index, workload),
+        )
+
+    def _due(self, write: Write, now: datetime.datetime) -> datetime.datetime:
+        tries = self._tries.get(_target(write))
+        return tries.next_at if tries is not None else now
+
+    async def _make(self, write: Write, now: datetime.datetime) -> None:
+        """Make one write. What the server rejects becomes an Event, and is repeated later."""
+        key = _target(write)
+        tries = self._tries.get(key, Tries(0, now))
+        # The watch shows what was written; until then the same write is not repeated at once.
+        self._tries[key] = tries.once_more(self._timing.first_s, now, self._timing.longest_s)
+        job = None if isinstance(write, Release) else write.job
+        try:
+            self._applier.fence.check()
+            self._applier.schemas.refuse(NEURON_WORKLOADS)
+            await self._send(write)
+        except (AlreadyExists, Conflict, NotFound):
+            return  # it changed meanwhile: the next pass decides again
+        except (Forbidden, Invalid) as err:
+            if job is None:
+                log.warning("a reservation of a job was not released", extra={"workload": key, "error": str(err)})
+                return
+            text = f"the reservation was rejected: {err}"
+            self._rejected[job.uid] = Note(job, True, "ReservationRejected", text, text)
+            return
+        except MALFORMED as err:
+            log.warning("a job could not be read", extra={"workload": key, "error": repr(err)})
+            return
+        if job is not None:
+            self._rejected.pop(job.uid, None)
+
+    async def _send(self, write: Write) -> None:
+        """Send the request of a write. Raises ApiError, MALFORMED."""
+        workloads = self._caches.workloads
+        match write:
+            case Create(job=job, body=body):
+                workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
+                log.info("made a reservation for a job", extra={"workload": _target(write), "job": job.mark})
+            case Change(workload=old, spec=spec):
+                patch = {"metadata": {"resourceVersion": old.version}, "spec": dict(spec)}
+                workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
+            case Release(workload=old, why=why, gone=gone):
+                if gone and await self._still_asks(old):
+                    return
+                await self._client.delete(NEURON_WORKLOADS, old.namespace, old.name, uid=old.uid, version=old.version)
+                log.info("released the reservation of a job", extra={"workload": old.ref, "why": why})
+
+    async def _still_asks(self, workload: Workload) -> bool:
+        """Return True if the job that a workload was made for exists and asks for UltraServers. Raises ApiError.
+
+        The watch of jobs may lag behind, and a release evicts pods.
+        """
+        kind_name, _, rest = workload.made_for.partition("/")
+        name, _, uid = rest.rpartition("/")
+        kind = next((each for each in KINDS if each.name == kind_name), None)
+        if kind is None:
+            return True
+        try:
+            job = kind.job(read(await self._client.get(kind.resource, workload.namespace, name)))
+        except NotFound:
+            return False
+        return job is not None and job.uid == uid
+
+    async def _tell(self, notes: Iterable[Note], uids: set[str], now: datetime.datetime) -> None:
+        """Post the notes that are new."""
+        self._told = {uid: key for uid, key in self._told.items() if uid in uids}
+        self._rejected = {uid: note for uid, note in self._rejected.items() if uid in uids}
+        new = {note.job.uid: note for note in notes} | self._rejected
+        due = [note for uid, note in sorted(new.items()) if self._told.get(uid) != note.key]
+        for note in due[:AT_ONCE]:
+            self._told[note.job.uid] = note.key
+            job = note.job
+            about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
+            await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+
+
+def _target(write: Write) -> str:
+    """Return namespace/name of the workload that is written."""
+    if isinstance(write, Create):
+        return f"{write.job.namespace}/{write.job.name}"
+    return write.workload.ref
+
+
+def _in_use(index: FleetIndex, workload: Workload) -> bool:
+    """Return True if a claim of the workload is allocated on a node of its reservations, stored or copied."""
+    nodes = {name for one in index.held(workload.uid) for name in one.allocation.nodes}
+    for group in workload.groups:
+        nodes |= set(group["nodes"])
+    tag = Tag(workload.namespace, workload.name, workload.uid, "", Phase.BOUND)
+    return any(use.is_of(tag) for name in nodes for use in index.uses(name))

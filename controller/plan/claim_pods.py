@@ -1,0 +1,65 @@
+"""Which pods use a claim. Pure.
+
+A claim is usually reserved for pods, and names them. It may be reserved for a PodGroup instead, as one consumer for all
+pods of the group, which Kubernetes removes only when the PodGroup is deleted. Then the pods must be found: those of the
+group, in the claim's namespace, on the claim's node. `apply/claim_pods` reads them while a plan asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from controller.observe.model import ClaimUse, Consumer, Pods
+from controller.observe.projections import Pod
+from controller.plan.context import PlanningContext
+
+ENDED: Final = ("Succeeded", "Failed")
+
+
+def of(context: PlanningContext, use: ClaimUse) -> Pods:
+    """Return name and UID of the pods that use a claim, and ask for those that the claim does not name."""
+    if not use.others:
+        return use.pods
+    context.shared.append(use)
+    return (*use.pods, *context.snapshot.shared_by.get(use.ref, ()))
+
+
+def waited_for(context: PlanningContext, use: ClaimUse) -> list[str]:
+    """Return what must go before the claim's node is free, for a message: pods, else groups, else the claim."""
+    pods = [f"{use.namespace}/{name}" for name, _ in of(context, use)]
+    if pods:
+        return pods
+    # Only the deletion of the group releases its claim, and that is not the controller's to do.
+    advice = " (no pod of it is there: delete it)" if use.ref in context.snapshot.shared_by else ""
+    groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
+    return groups or [f"claim {use.ref}"]
+
+
+def _kind(consumer: Consumer) -> str:
+    return "PodGroup" if consumer.is_pod_group else f"{consumer.resource}.{consumer.group}".rstrip(".")
+
+
+def users(use: ClaimUse, pods: Iterable[Pod]) -> Pods:
+    """Return which of these pods, all on the claim's nodes, use a claim that is reserved for something else.
+
+    They name the claim, or they name claims and are of a PodGroup that it is reserved for. Pods that have ended hold
+    nothing.
+    """
+    groups = {each.name for each in use.others if each.is_pod_group}
+    found = []
+    for pod in pods:
+        if pod.metadata.namespace != use.namespace or (pod.status is not None and pod.status.phase in ENDED):
+            continue
+        if use.name in pod.claims or (_group(pod) in groups and _has_claims(pod)):
+            found.append((pod.metadata.name, pod.metadata.uid))
+    return tuple(sorted(found))
+
+
+def _group(pod: Pod) -> str | None:
+    group = pod.spec.scheduling_group if pod.spec is not None else None
+    return group.pod_group_name if group is not None else None
+
+
+def _has_claims(pod: Pod) -> bool:
+    return pod.spec is not None and bool(pod.spec.resource_claims)

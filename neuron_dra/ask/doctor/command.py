@@ -1,0 +1,118 @@
+"""`neuron-dra doctor`: what is wrong with an installation, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuron_dra.ask.read import source
+from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from neuron_dra.ask.doctor.lines import Line
+    from neuron_dra.ask.doctor.seen import Seen
+    from neuron_dra.kube.config import KubeConfig
+
+EXAMPLES = """\
+examples:
+  kubectl neuron doctor
+  kubectl neuron doctor node/ip-10-0-1-20.ec2.internal
+  kubectl neuron doctor --bundle doctor.tar.gz
+  kubectl exec -n neuron-dra-driver POD -- neuron-dra doctor --local
+  neuron-dra doctor --snapshot cluster.json -o json
+
+Exit code 0: everything is ok; 1: something is wrong or unknown; 2: it cannot be looked at."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra doctor`."""
+    parser.description = (
+        "Check an installation: versions, custom resources, policies, classes, the driver's pods, the controller, and "
+        "every Neuron node. With a NODE, also check that node, in the driver's pod there. Each line is ok, wrong or "
+        "unknown, and says what to do. Nothing is changed."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("node", nargs="?", default="", metavar="NODE", help="only this node: node/NAME, or its name")
+    parser.add_argument("--local", action="store_true", help="check this node; run it in the driver's container")
+    parser.add_argument("--socket", default="", metavar="FILE", help="with --local: the plugin's socket")
+    parser.add_argument("--bundle", default="", metavar="FILE", help="write report and redacted objects, as a tar.gz")
+    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the lines and return the exit code."""
+    if args.local:
+        return _shown(args, _local(args))
+    if args.socket:
+        raise SettingsError("--socket: only with --local")
+    node = args.node.removeprefix("node/")
+    if "/" in node or (args.node and not node):
+        raise SettingsError(f"{args.node}: write node/NAME")
+    from neuron_dra.ask.doctor import gather
+
+    if args.snapshot:
+        source.reader(args)  # rejects flags of a cluster
+        seen = gather.from_file(args.snapshot)
+        found = _outside(seen, node)
+    else:
+        kube, namespace, runner = gather.connected(args)
+        seen = gather.live(kube, namespace, runner.run)
+        found = _outside(seen, node) + (_inside(kube, runner, seen, node) if node else [])
+    source.keep(seen.snapshot)
+    if args.bundle:
+        from neuron_dra.ask.doctor import bundle
+
+        bundle.write(Path(args.bundle), found, seen)
+    return _shown(args, found)
+
+
+def _local(args: argparse.Namespace) -> list[Line]:
+    """Return the lines about this node. Raises SettingsError for flags that have no meaning here."""
+    for name in ("node", "snapshot", "kubeconfig", "context", "namespace", "bundle"):
+        if getattr(args, name):
+            raise SettingsError(f"--local checks this node only: leave out {'' if name == 'node' else '--'}{name}")
+    import asyncio
+
+    from neuron_dra.ask.doctor import local
+
+    return asyncio.run(local.lines(args.socket))
+
+
+def _inside(kube: KubeConfig, runner: asyncio.Runner, seen: Seen, node: str) -> list[Line]:
+    """Return the lines that the driver's pod prints about its node."""
+    from neuron_dra.ask.doctor import remote
+    from neuron_dra.ask.doctor.lines import Line
+    from neuron_dra.ask.world.world import World
+
+    pod = remote.chosen(World(seen.snapshot, proposes=False).driver_pods.get(node, ()))
+    return [pod] if isinstance(pod, Line) else runner.run(remote.look(kube, pod))
+
+
+def _outside(seen: Seen, node: str) -> list[Line]:
+    """Return the lines about a cluster, or about one node of it. Raises SettingsError if there is no such Node."""
+    from neuron_dra.ask.doctor import installed, nodes
+    from neuron_dra.ask.world import unseen
+    from neuron_dra.ask.world.world import World
+
+    if node and seen.snapshot.get("Node", node) is None and "Node" not in unseen.kinds(seen.snapshot):
+        near = seen.snapshot.near("Node", node)
+        raise SettingsError(f"there is no Node {node}" + (f"; did you mean {near}?" if near else ""))
+    world = World(seen.snapshot, proposes=False)
+    return [*([] if node else installed.lines(seen)), *nodes.lines(world, node)]
+
+
+def _shown(args: argparse.Namespace, found: list[Line]) -> int:
+    """Print the lines and return the exit code."""
+    from neuron_dra.ask.doctor import lines, text
+    from neuron_dra.ask.render import terminal
+
+    if args.output == "text":
+        terminal.write(text.screen(found))
+    else:
+        terminal.write_data(lines.to_wire(found), args.output)
+    return lines.exit_code(found)

@@ -1,0 +1,186 @@
+"""Reads what `doctor` checks from outside: a snapshot and the objects of an installation, from a cluster or a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import email.utils
+import gc
+import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from neuron_dra.ask.doctor import crd_fields
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, NAMESPACE, POLICIES, Seen
+from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
+from neuron_dra.ask.read import cluster, source
+from neuron_dra.ask.read.snapshot import Snapshot, named
+from neuron_dra.core import shapes
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ApiError, Forbidden, NotFound, SettingsError
+from neuron_dra.kube import requests
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.objects import MALFORMED, Page
+from neuron_dra.kube.requests import Resource
+
+_TEXT: Final = {"type": str, "status": str, "reason": str, "message": str}
+_SHAPES: Final[Mapping[str, Any]] = {
+    CRDS: {"spec": {"versions": [{"name": str, "served": bool, "schema": {}}]}, "status": {"conditions": [_TEXT]}},
+    POLICIES: {"spec": {}},
+    BINDINGS: {"spec": {"policyName": str, "validationActions": [str]}},
+    LEASES: {"spec": {"holderIdentity": str, "renewTime": str}},
+}
+
+
+def from_file(name: str) -> Seen:
+    """Return what a file has; what it lacks is unknown. Raises SettingsError."""
+    snapshot, items = source.from_file(name)
+    found: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
+    for item in items:
+        if item["kind"] in KINDS and not (item["kind"] == LEASES and item["metadata"]["name"] != LEASE):
+            found[item["kind"]].append(_checked(item))
+    unread = {kind: "the file has none" for kind, objects in found.items() if not objects}
+    return Seen(snapshot, found, unread, why_no_version="a file does not have it")
+
+
+def connected(args: argparse.Namespace) -> tuple[KubeConfig, str, asyncio.Runner]:
+    """Return the connection that the flags name, the namespace, and the event loop for it. Raises SettingsError."""
+    gc.disable()  # a snapshot has millions of values, none of which is garbage
+    kube = cluster.connection(args.kubeconfig, args.context)
+    return kube, args.namespace or kube.namespace or "default", asyncio.Runner()
+
+
+def live(
+    kube: KubeConfig,
+    namespace: str,
+    run: Callable[[Coroutine[Any, Any, Any]], Any],
+    timing: DoctorTiming = DEFAULT_TIMING,
+) -> Seen:
+    """Return what the API server shows. Raises SettingsError if it does not answer, or rejects the credentials."""
+    snapshot: Snapshot = cluster.read(kube, namespace, run)
+    seen: Seen = run(_rest(kube, snapshot, timing))
+    return seen
+
+
+async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> Seen:
+    spaces = {
+        str(pod["metadata"].get("namespace"))
+        for pod in snapshot.all("Pod")
+        if "neuron-ultraserver" in str((pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name"))
+    }
+    unread: dict[str, str] = {}
+    wanted = [("", name) for name in crd_fields.wanted()]
+    held = [(space, LEASE) for space in spaces or {NAMESPACE}]
+    async with KubeClient(kube) as client:
+
+        async def read(kind: str, reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
+            return await _read(kind, unread, reading, timing.kind_s)
+
+        definitions, policies, bindings, leases, seen = await asyncio.gather(
+            read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, wanted)),
+            read(POLICIES, _list(client, POLICIES, requests.POLICIES)),
+            read(BINDINGS, _list(client, BINDINGS, requests.POLICY_BINDINGS)),
+            read(LEASES, _by_name(client, LEASES, requests.LEASES, held)),
+            _version(client, Seen(snapshot), timing.kind_s),
+        )
+    objects = {CRDS: definitions, POLICIES: policies, BINDINGS: bindings, LEASES: leases}
+    return replace(seen, objects=objects, unread=unread)
+
+
+async def _read(
+    kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[Wire]], limit_s: float
+) -> list[Wire]:
+    """Return the objects; if they cannot be read within `limit_s` seconds, none, and `unread` gets the reason."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await reading
+    except TimeoutError:
+        unread[kind] = f"no answer within {limit_s:g} s"
+    except Forbidden as err:
+        unread[kind] = "forbidden" if err.status == 403 else "the API server rejects the credentials"
+    except NotFound:
+        unread[kind] = "this API server does not serve them"
+    except (ApiError, SettingsError) as err:
+        unread[kind] = str(err)
+    return []
+
+
+async def _by_name(client: KubeClient, kind: str, resource: Resource, keys: Iterable[tuple[str, str]]) -> list[Wire]:
+    """Return the objects with these names that exist: a list of the kind can be very large."""
+    found = []
+    for namespace, name in keys:
+        try:
+            raw = await client.get(resource, namespace, name)
+        except NotFound:
+            continue
+        item = _checked({**_decoded(raw), "kind": kind})
+        if item["metadata"].get("name") != name:
+            raise ApiError(f"the API server's answer is not {kind} {name}")
+        found.append(item)
+    return found
+
+
+async def _list(client: KubeClient, kind: str, resource: Resource) -> list[Wire]:
+    found = []
+    async for page in client.list(resource):
+        found += [_checked({**item, "kind": kind}) for item in items(page, resource)]
+    return found
+
+
+def items(page: Page, resource: Resource) -> list[dict[str, Any]]:
+    """Return the objects of a page of a list. Raises ApiError for any other answer."""
+    try:
+        return page.decoded(dict[str, Any]).objects
+    except MALFORMED as err:
+        raise ApiError(f"the API server's answer is not a list of {resource.plural}") from err
+
+
+async def _version(client: KubeClient, seen: Seen, limit_s: float) -> Seen:
+    """Return `seen` with the version and the clock of the API server."""
+    try:
+        async with asyncio.timeout(limit_s):
+            found = _decoded(await client.request("GET", "/version"))
+            now = clock(client.date)
+            try:
+                await client.request("GET", "/apis/resource.k8s.io/v1")
+                serves = True
+            except NotFound:
+                serves = False
+    except (ApiError, TimeoutError) as err:
+        return replace(seen, why_no_version=str(err) or f"no answer within {limit_s:g} s")
+    return replace(seen, version=str(found.get("gitVersion") or ""), serves_v1=serves, now=now)
+
+
+def clock(date: str) -> datetime.datetime | None:
+    """Return the time in a header Date; None if it is none."""
+    try:
+        found = email.utils.parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    """Return an object of the API server, or of a proxy before it. Raises ApiError."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise ApiError(f"the API server's answer is not JSON: {err}") from err
+
+
+def _checked(item: Any) -> Wire:
+    """Return an object with fields of the right types. Raises SettingsError."""
+    try:
+        kind = str(item["kind"])
+        wrong = shapes.wrong(item, {"metadata": {"name": str, "namespace": str}, **_SHAPES[kind]})
+        name = named(item)
+    except (KeyError, TypeError, AttributeError) as err:
+        raise SettingsError(f"an object without a name: {json.dumps(str(item)[:80])}") from err
+    if wrong:
+        raise SettingsError(f"{name}: {wrong}")
+    return dict(item)

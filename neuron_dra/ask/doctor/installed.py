@@ -1,0 +1,238 @@
+"""Checks what is installed in a cluster: versions, custom resources, policies, classes, and the controller. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from neuron_dra.api import objects
+from neuron_dra.ask.doctor import counters, crd_fields
+from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, Seen
+from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.render import words
+from neuron_dra.ask.world import unseen
+from neuron_dra.core import names, versions
+from neuron_dra.core.wire import Wire
+
+CONFIGURATION_POLICY: Final = "neuron-dra-driver-configuration"
+"""It may only warn: prepare rejects the same values."""
+DRIVER_POLICIES: Final = ("neuron-dra-driver-own-resourceslices", CONFIGURATION_POLICY)
+CONTROLLER_POLICIES: Final = tuple(
+    f"neuron-dra-driver-{name}"
+    for name in (
+        "reserved-templates",
+        "reserved-claims",
+        "reserved-pods",
+        "ultraserver-status",
+        "workload-status",
+        "controller-nodes",
+        "controller-services",
+        "controller-endpointslices",
+        "namespace-limits",
+    )
+)
+LEASE_AGE_S: Final = 60.0
+"""The leader renews its Lease every few seconds; older than this, no controller works."""
+
+
+def lines(seen: Seen) -> Iterator[Line]:
+    """Yield the line of each check."""
+    controllers = [pod for pod in seen.snapshot.all("Pod") if _is_controller(pod)]
+    yield _kubernetes(seen)
+    yield from counters.lines(seen)
+    yield from _classes(seen, expected=bool(controllers))
+    yield from _crds(seen, expected=bool(controllers))
+    yield _policies(seen, controller=bool(controllers))
+    yield _controller(seen, controllers)
+    yield from _lease(seen, expected=bool(controllers))
+    yield from _damaged(seen)
+
+
+def _is_controller(pod: Wire) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return any("neuron-ultraserver" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name"))
+
+
+def _kubernetes(seen: Seen) -> Line:
+    area = "Kubernetes"
+    if not seen.version:
+        return unknown(area, f"the version of the API server is unknown: {seen.why_no_version}")
+    release = versions.parse(seen.version)
+    tested = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+    if not seen.serves_v1 or (release is not None and release < versions.OLDEST):
+        lacks = "" if seen.serves_v1 else " and does not serve resource.k8s.io/v1"
+        return wrong(area, "KubernetesTooOld", f"the API server is {seen.version}{lacks}", f"use {tested}")
+    if release is None or release > versions.NEWEST:
+        return unknown(area, f"the API server is {seen.version}; this release was tested with {tested}")
+    return ok(area, f"the API server is {seen.version}")
+
+
+def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
+    area = "class"
+    if (why := _unread(seen, "DeviceClass")) is not None:
+        yield unknown(area, f"DeviceClasses: {why}")
+        return
+    todo = "apply the DeviceClasses of this release (deploy/manifests/20-deviceclasses.yaml, or the chart)"
+    for shipped in objects.DEVICE_CLASSES:
+        name = shipped["metadata"]["name"]
+        found = seen.snapshot.get("DeviceClass", name)
+        if found is None and (name == names.DRIVER or expected):
+            yield wrong(area, "ClassMissing", f"the DeviceClass {name} does not exist", todo)
+        elif found is not None and _selection(found) != _selection(shipped):
+            yield wrong(area, "ClassEdited", f"the DeviceClass {name} is not that of this release: {_cel(found)}", todo)
+        elif found is not None and (found.get("spec") or {}).get("config"):
+            text = f"the DeviceClass {name} has configuration, which all claims of the class get"
+            yield wrong(area, "ClassEdited", text, todo)
+        elif found is not None:
+            yield ok(area, f"the DeviceClass {name} is that of this release")
+
+
+def _expressions(device_class: Wire) -> list[str]:
+    selectors = (device_class.get("spec") or {}).get("selectors") or ()
+    return [str((each.get("cel") or {}).get("expression") or "") for each in selectors]
+
+
+def _cel(device_class: Wire) -> str:
+    return " && ".join(_expressions(device_class)) or "it has no selector, so it selects the devices of all drivers"
+
+
+def _selection(device_class: Wire) -> str:
+    return re.sub(r"\s+", "", " && ".join(_expressions(device_class))).replace('"', "'")
+
+
+def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
+    area = "CRD"
+    if CRDS in seen.unread:
+        yield unknown(area, f"CustomResourceDefinitions: {seen.unread[CRDS]}")
+        return
+    todo = "apply the CRDs of this release: kubectl apply --server-side -f deploy/crds"
+    for name, paths in crd_fields.wanted().items():
+        found = seen.named(CRDS, name)
+        if found is None and expected:
+            yield wrong(area, "CrdMissing", f"{name} does not exist, and the UltraServer controller needs it", todo)
+        elif found is None and (why := _unread(seen, "Pod")) is not None:
+            yield unknown(
+                area, f"{name} does not exist; whether the UltraServer controller runs is unknown: {why}", todo
+            )
+        elif found is None:
+            yield ok(area, f"{name} does not exist; only the UltraServer controller needs it", "NotInstalled")
+        else:
+            yield _crd(area, name, paths, found, todo)
+
+
+def _crd(area: str, name: str, paths: Sequence[str], found: Wire, todo: str) -> Line:
+    served = crd_fields.schemas(found)
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    if missing := [version for version in ("v1beta1", "v1") if version not in served]:
+        return wrong(area, "CrdOutdated", f"{name} does not serve {' and '.join(missing)}", todo)
+    if lost := crd_fields.dropped(paths, found):
+        text = f"{name} is of another release: the API server drops {words.listed(lost)}"
+        return wrong(area, "CrdOutdated", text, todo)
+    for each in conditions:
+        if each.get("type") == "Established" and each.get("status") != "True":
+            text = f"the API server does not serve {name}: {each.get('message') or each.get('reason')}"
+            return wrong(area, "CrdNotServed", text, f"kubectl describe crd {name}")
+    return ok(area, f"{name} keeps all {len(paths)} fields")
+
+
+def _policies(seen: Seen, *, controller: bool) -> Line:
+    area = "policy"
+    for kind in (POLICIES, BINDINGS):
+        if kind in seen.unread:
+            return unknown(area, f"{kind}: {seen.unread[kind]}")
+    wanted = (*DRIVER_POLICIES, *(CONTROLLER_POLICIES if controller else ()))
+    bound = set()
+    for each in seen.objects.get(BINDINGS, ()):
+        spec = each.get("spec") or {}
+        name, actions = spec.get("policyName"), spec.get("validationActions") or ()
+        if "Deny" in actions or (name == CONFIGURATION_POLICY and "Warn" in actions):
+            bound.add(name)
+    lost = [name for name in wanted if seen.named(POLICIES, name) is None]
+    idle = [name for name in wanted if name not in lost and name not in bound]
+    todo = "apply the admission policies of this release (the chart, or the -polic*.yaml files of deploy/manifests)"
+    if lost:
+        text = f"missing: {words.listed(lost)}; docs/security.md has what they prevent"
+        return wrong(area, "PolicyMissing", text, todo)
+    if idle:
+        text = f"no ValidatingAdmissionPolicyBinding puts into force: {words.listed(idle)}"
+        return wrong(area, "PolicyNotBound", text, todo)
+    if (why := _unread(seen, "Pod")) is not None and not controller:
+        return unknown(area, f"whether the UltraServer controller runs, which needs more policies, is unknown: {why}")
+    return ok(area, f"all admission policies are in force: {len(wanted)}")
+
+
+def _controller(seen: Seen, controllers: Sequence[Wire]) -> Line:
+    area = "controller"
+    if (why := _unread(seen, "Pod")) is not None:
+        return unknown(area, f"Pods: {why}")
+    workloads = seen.snapshot.all("NeuronUltraServerWorkload")
+    ready = [pod for pod in controllers if is_ready(pod)]
+    if ready:
+        return ok(area, f"{words.count(len(ready), 'pod')} of the UltraServer controller Ready")
+    if controllers:
+        meta = controllers[0]["metadata"]
+        pod = f"{meta.get('namespace')}/{meta['name']}"
+        text = f"no pod of the UltraServer controller is Ready, such as {pod}"
+        return wrong(area, "ControllerNotReady", text, f"neuron-dra why pod/{meta['name']} -n {meta.get('namespace')}")
+    if workloads:
+        text = f"{words.count(len(workloads), 'NeuronUltraServerWorkload')}, and no pod of the UltraServer controller"
+        return wrong(area, "ControllerMissing", text, "install it: ultraserverOperator.enabled=true in the chart")
+    if (why := _unread(seen, "NeuronUltraServerWorkload")) is not None:
+        return unknown(area, f"the UltraServer controller does not run; whether it is needed is unknown: {why}")
+    return ok(area, "the UltraServer controller is not installed, and nothing needs it", "NotInstalled")
+
+
+def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
+    area = "lease"
+    if not expected:
+        return
+    if LEASES in seen.unread:
+        yield unknown(area, f"the Lease {LEASE}: {seen.unread[LEASES]}")
+        return
+    found = seen.named(LEASES, LEASE)
+    if found is None:
+        yield unknown(area, f"there is no Lease {LEASE}: leader election is off, or it is another operator")
+        return
+    spec: Any = found.get("spec") or {}
+    holder, renewed = str(spec.get("holderIdentity") or ""), _time(spec.get("renewTime"))
+    todo = "look at the logs of the UltraServer controller's pods"
+    if not holder:
+        yield wrong(area, "LeaseFree", f"no replica of the controller holds the Lease {LEASE}", todo)
+    elif renewed is None or seen.now is None:
+        yield unknown(area, f"{holder} holds the Lease {LEASE}; when it was renewed, or the time now, is unknown")
+    elif (age := (seen.now - renewed).total_seconds()) > LEASE_AGE_S:
+        text = f"{holder} holds the Lease {LEASE} and renewed it {age:.0f} s ago: the controller does nothing"
+        yield wrong(area, "LeaseOld", text, todo)
+    elif age < -LEASE_AGE_S:
+        text = f"{holder} renewed the Lease {LEASE} {-age:.0f} s in the future: its node's clock is wrong"
+        yield wrong(area, "ClockWrong", text, "correct the clock of that node (chrony)")
+    else:
+        yield ok(area, f"{holder} holds the Lease {LEASE}")
+
+
+def _damaged(seen: Seen) -> Iterator[Line]:
+    """Yield a line for objects of which values, or the whole, cannot be decoded."""
+    parts = [f"{each.kind} {each.key}" for each in seen.snapshot.damaged if each.paths]
+    if parts:
+        text = f"values that their author wrote cannot be decoded, and are left out: {words.listed(parts)}"
+        yield unknown("objects", text, "nothing else is affected; have their author correct or delete them")
+    whole = [f"{each.kind} {each.key} ({each.why})" for each in seen.snapshot.damaged if not each.paths]
+    if whole:
+        text = f"objects cannot be decoded, and are left out: {words.listed(whole)}"
+        yield wrong("objects", "Unreadable", text, "correct or delete them")
+
+
+def _time(text: object) -> datetime.datetime | None:
+    try:
+        found = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
+
+
+def _unread(seen: Seen, kind: str) -> str | None:
+    """Return why not all objects of a kind of the snapshot could be read; None if they were, or if there are none."""
+    return unseen.kinds(seen.snapshot).get(kind)

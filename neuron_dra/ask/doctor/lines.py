@@ -1,0 +1,81 @@
+"""The lines of `doctor`: one for each check, with what is wrong and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+_LONGEST: Final = 1000  # letters of a text: messages are written by other programs
+
+
+class State(Enum):
+    """The result of a check. What could not be seen is unknown, never ok."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The result of one check.
+
+    `area` is a short word for what was checked, `code` is stable, for programs; `todo` says what to do.
+    """
+
+    state: State
+    area: str
+    code: str
+    text: str
+    todo: str = ""
+
+    def to_wire(self) -> dict[str, str]:
+        """Return the line for `-o json` and `-o yaml`."""
+        return {
+            "state": self.state.value,
+            "area": self.area,
+            "code": self.code,
+            "text": printable(self.text),
+            "toDo": printable(self.todo),
+        }
+
+
+def ok(area: str, text: str, code: str = "") -> Line:
+    """Return the line of a check that found nothing wrong."""
+    return Line(State.OK, area, code or "Ok", text)
+
+
+def wrong(area: str, code: str, text: str, todo: str) -> Line:
+    """Return the line of a check that found something."""
+    return Line(State.WRONG, area, code, text, todo)
+
+
+def unknown(area: str, text: str, todo: str = "") -> Line:
+    """Return the line of a check that could not be done."""
+    return Line(State.UNKNOWN, area, "Unknown", text, todo)
+
+
+def from_wire(found: object) -> Line:
+    """Return a line that another release may have written. Raises ValueError."""
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(key), str) for key in ("state", "text")):
+        raise ValueError("a line without state and text")
+    area, code, todo = (str(found.get(key) or "") for key in ("area", "code", "toDo"))
+    return Line(State(found["state"]), area, code, found["text"], todo)
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, without control characters: a terminal obeys those, and other programs wrote it."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
+
+
+def exit_code(lines: Iterable[Line]) -> int:
+    """Return 0 if everything is ok, otherwise 1."""
+    return int(any(each.state is not State.OK for each in lines))
+
+
+def to_wire(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return all lines for `-o json` and `-o yaml`."""
+    return {"checks": [each.to_wire() for each in lines]}

@@ -1,0 +1,310 @@
+"""Checks one node, in the container of its driver: the plugin, its sockets and files, the hardware, the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra.ask.doctor import gather, node_checks, node_files
+from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
+from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
+from neuron_dra.ask.inspect import command as inspect_command
+from neuron_dra.ask.inspect import state as plugin_state
+from neuron_dra.ask.inspect.state import PluginState
+from neuron_dra.ask.render import words
+from neuron_dra.core import cdi, shapes
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, Forbidden, NeuronDraError, SettingsError
+from neuron_dra.kube import config, requests
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.node.boot import boot_id
+from neuron_dra.node.endpoints.liveness import Liveness
+from neuron_dra.node.hardware import sysfs
+from neuron_dra.node.hardware.reader import Overdue, Reader
+from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.daemon_worker import Worker
+from neuron_dra.node.publish import coexistence
+from neuron_dra.node.timing import LivenessTiming
+from neuron_dra.settings import PluginSettings
+
+_SHAPES: Final[Mapping[requests.Resource, Any]] = {
+    requests.NODES: {"status": {"allocatable": {}, "nodeInfo": {"containerRuntimeVersion": str}}},
+    requests.RESOURCE_SLICES: {"spec": {"driver": str, "devices": [{"name": str}]}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the checks share: the plugin's state if it answers, its settings, and how to reach the API server."""
+
+    settings: PluginSettings
+    state: PluginState | None
+    problem: str  # why there is no state
+    kube: config.KubeConfig | None
+    kube_problem: str
+    timing: DoctorTiming
+
+    @property
+    def name(self) -> str:
+        """The name of the Node."""
+        return self.settings.node_name or (self.state.devices.node_name if self.state else "")
+
+
+async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
+    """Return the line of each check; `socket` is that of the plugin, empty for the newest that answers."""
+    node = await _node(socket, timing)
+    checks: Mapping[str, Callable[[Node], Awaitable[list[Line]]]] = {
+        "plugin": _plugin,
+        "sockets": _sockets,
+        "hardware": _hardware,
+        "files": _files,
+        "CDI": _cdi_folder,
+        "permissions": _permissions,
+        "kubelet": _kubelet,
+        "device plugin": _device_plugin,
+        "API server": _api_server,
+    }
+    found = await asyncio.gather(*(_bounded(area, check(node), timing.check_s) for area, check in checks.items()))
+    return [line for part in found for line in part]
+
+
+async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> list[Line]:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await check
+    except TimeoutError:
+        return [unknown(area, f"no answer within {limit_s:g} s", "look at the node's load, disks and kernel log")]
+    except (OSError, NeuronDraError) as err:
+        return [unknown(area, str(err))]
+
+
+async def _in_thread(work: Callable[..., Any], *args: Any) -> Any:
+    """Return `work(*args)` of a thread that does not keep this process from exiting."""
+    return await Worker("doctor").do(work, *args)
+
+
+async def _node(socket: str, timing: DoctorTiming) -> Node:
+    state, problem = None, ""
+    try:
+        async with asyncio.timeout(timing.check_s):
+            state = await _in_thread(_state, socket, timing)
+    except (SettingsError, TimeoutError) as err:
+        problem = str(err) or f"the plugin does not answer within {timing.check_s:g} s"
+    settings = _settings(state)
+    kube, why = None, ""
+    try:
+        kube = config.from_settings(settings.kube_api_server, settings.kubeconfig, os.environ)
+    except (SettingsError, OSError) as err:
+        why = str(err)
+    return Node(settings, state, problem, kube, why, timing)
+
+
+def _state(socket: str, timing: DoctorTiming) -> PluginState:
+    """Return the state of the plugin at a socket, empty for the newest that answers. Raises SettingsError."""
+    _, state = inspect_command.read(socket, call_s=timing.plugin_s)
+    return state
+
+
+def _settings(state: PluginState | None) -> PluginSettings:
+    """Return the settings in force, as the plugin reports them; without it, those of the container's environment."""
+    if state is None:
+        from neuron_dra import settings
+
+        with contextlib.suppress(SettingsError):
+            return settings.load({}, os.environ)
+        return PluginSettings()
+    texts = {each.name for each in dataclasses.fields(PluginSettings) if each.type == "str"}
+    values: dict[str, Any] = {e.name: e.value for e in state.configuration.settings if e.name in texts}
+    return PluginSettings(**values)
+
+
+async def _plugin(node: Node) -> list[Line]:
+    if node.state is None:
+        todo = "look at the log of the driver's pod on this node: kubectl logs"
+        return [wrong("plugin", "PluginSilent", node.problem, todo)]
+    todo = "neuron-dra explain, docs/troubleshooting.md and the driver's log have more"
+    found = [wrong("plugin", "PluginProblem", text, todo) for text in plugin_state.problems(node.state)]
+    status = node.state.status
+    published = (
+        f"{words.count(status.devices, 'device')} in {words.count(status.slices, 'slice')}, "
+        f"generation {status.pool_generation}"
+    )
+    return found or [ok("plugin", f"version {status.version}, registered, published {published}")]
+
+
+async def _sockets(node: Node) -> list[Line]:
+    settings = node.settings
+    for path in (settings.dra_socket, settings.registration_socket):
+        if not await _in_thread(path.is_socket):
+            text = f"there is no socket {path}"
+            return [wrong("sockets", "SocketMissing", text, "restart the driver's pod on this node")]
+    calls = LivenessTiming(call_s=node.timing.socket_s)
+    if await Liveness(settings.dra_socket, settings.registration_socket, calls).alive():
+        return [ok("sockets", f"{settings.dra_socket} and {settings.registration_socket} answer")]
+    text = f"{settings.dra_socket} or {settings.registration_socket} does not answer"
+    return [wrong("sockets", "SocketSilent", text, "restart the driver's pod on this node")]
+
+
+async def _hardware(node: Node) -> list[Line]:
+    root = Path(node.settings.host_root or "/")
+    dev = sysfs.device_folder(root, node.settings.host_dev)
+    reader = Reader(root, dev=dev.path)
+    try:
+        facts = sysfs.facts(await reader.read(node.timing.hardware_s), is_hosts_dev=dev.is_hosts)
+    except Overdue as err:
+        text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
+        return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
+    finally:
+        await reader.abandon()
+    return node_checks.hardware(facts, node.state)
+
+
+async def _files(node: Node) -> list[Line]:
+    """Compare checkpoint, CDI files and prepared claims; what differs twice is wrong."""
+    found = await _in_thread(_compare, node, node.state)
+    if not found:
+        return [ok("files", "the checkpoint, the CDI files and the plugin have the same claims")]
+    await asyncio.sleep(node.timing.again_s)
+    state = node.state
+    with contextlib.suppress(SettingsError):
+        if state is not None:
+            state = await _in_thread(_state, str(node.settings.dra_socket), node.timing)
+    again = await _in_thread(_compare, node, state)
+    same = [line for line in found if line in again]
+    return same or [unknown("files", "claims are prepared now, so the files could not be compared: try again")]
+
+
+def _compare(node: Node, state: PluginState | None) -> list[Line]:
+    try:
+        checkpoint = read_checkpoint(node.settings)
+    except CheckpointDamaged as err:
+        text = f"the checkpoint is damaged: {err}"
+        return [wrong("files", "CheckpointDamaged", text, "the driver rebuilds it; if not, look at its log")]
+    names = node_files.names(Path(node.settings.cdi_root))
+    uids = map(cdi.claim_uid_of, names)
+    ours = {uid for uid in uids if uid is not None}
+    prepared = None if state is None else {claim.uid for claim in state.claims.claims}
+    return node_checks.files(checkpoint, boot_id(node.settings), ours, prepared)
+
+
+def read_checkpoint(settings: PluginSettings) -> Checkpoint | None:
+    """Return what the checkpoint file has, None if there is none. Raises CheckpointDamaged, OSError."""
+    raw = node_files.read(settings.data_folder / CHECKPOINT)
+    return None if raw is None else checkpoints.decode(raw)
+
+
+async def _cdi_folder(node: Node) -> list[Line]:
+    folder = Path(node.settings.cdi_root)
+    problem = await _in_thread(node_files.why_not_writable, folder)
+    todo = f"mount the host's {folder} into the driver's pod, writable, and free space on its disk"
+    if problem:
+        return [wrong("CDI", "CdiNotWritable", problem, todo)]
+    runtime = await _in_thread(node_files.runtime_config)
+    wire = await _wire(node)
+    return [ok("CDI", f"{folder} is writable"), node_checks.runtime(wire, runtime, str(folder))]
+
+
+async def _permissions(node: Node) -> list[Line]:
+    settings = node.settings
+    folders = (settings.data_folder, Path(settings.kubelet_registrar_directory_path))
+    problems = [await _in_thread(node_files.why_not_writable, folder) for folder in folders]
+    wrongs = [text for text in problems if text]
+    if os.geteuid() != 0:
+        wrongs.append(f"it runs as uid {os.geteuid()}, and the kubelet's registry and core_count are root's")
+    todo = "use the DaemonSet of the chart: uid 0, and the kubelet's folders mounted writable"
+    return [wrong("permissions", "NoPermission", text, todo) for text in wrongs] or [
+        ok("permissions", "the kubelet's folders are writable")
+    ]
+
+
+async def _kubelet(node: Node) -> list[Line]:
+    path = Path(node.settings.kubelet_pod_resources_socket)
+    if not await _in_thread(path.exists):
+        text = (
+            f"{path} is not mounted or the kubelet does not serve it: claims of an earlier driver stay until a reboot"
+        )
+        return [unknown("kubelet", text)]
+    try:
+        pods = await pod_resources.listed(path)
+    except ConnectionError as err:
+        return [wrong("kubelet", "KubeletSilent", f"{path} does not answer: {err}", "look at the kubelet's log")]
+    return [ok("kubelet", f"{path} answers: {len(pods)} pods on the node")]
+
+
+async def _device_plugin(node: Node) -> list[Line]:
+    folder = Path(node.settings.kubelet_device_plugins_directory_path)
+    socket = await _in_thread(coexistence.live_socket, folder)
+    wire = await _wire(node)
+    pods: tuple[str, ...] = ()
+    with contextlib.suppress(ConnectionError):
+        listed = await pod_resources.listed(Path(node.settings.kubelet_pod_resources_socket))
+        pods = coexistence.pods_of_a_device_plugin(listed)
+    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name, pods)
+    if text:
+        return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
+    if wire is None or not await _in_thread(os.access, folder, os.R_OK):
+        return [unknown("device plugin", f"{folder} or the Node cannot be read")]
+    return [ok("device plugin", "no Neuron device plugin is on the node")]
+
+
+async def _wire(node: Node) -> Wire | None:
+    """Return the Node as the API server has it; None if it cannot be read."""
+    if node.kube is None or not node.name:
+        return None
+    with contextlib.suppress(ApiError):
+        async with KubeClient(node.kube) as client:
+            found = await _listed(client, requests.NODES, f"metadata.name={node.name}")
+            return found[0] if found else None
+    return None
+
+
+async def _api_server(node: Node) -> list[Line]:
+    if node.kube is None:
+        return [unknown("API server", f"it cannot be reached: {node.kube_problem}")]
+    async with KubeClient(node.kube) as client:
+        try:
+            slices = await _listed(client, requests.RESOURCE_SLICES, f"spec.nodeName={node.name}")
+        except Forbidden as err:
+            todo = "apply the ClusterRole of this release (deploy/manifests/10-rbac.yaml, or the chart)"
+            return [wrong("API server", "Forbidden", str(err), todo)]
+        found = node_checks.published(slices, node.name, node.state)
+        found.append(node_checks.clock(gather.clock(client.date), datetime.datetime.now(datetime.UTC)))
+        return [*found, await _claims(node, client)]
+
+
+async def _claims(node: Node, client: KubeClient) -> Line:
+    """Return whether each claim of the checkpoint is in the API server, with the same devices."""
+    checkpoint = await _in_thread(read_checkpoint, node.settings)
+    reader = ClaimReader(client, node.name)
+    gone, other = [], []
+    for claim in (checkpoint.claims if checkpoint is not None else {}).values():
+        try:
+            wire = await reader.find(claim.ref)
+        except ClaimError as err:
+            return unknown("claims", str(err))
+        if wire is None:
+            gone.append(str(claim.ref))
+        elif not node_checks.same_devices(claim, wire, node.name):
+            other.append(str(claim.ref))
+    return node_checks.claims(len(checkpoint.claims) if checkpoint else 0, gone, other)
+
+
+async def _listed(client: KubeClient, resource: requests.Resource, selector: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    async for page in client.list(resource, fieldSelector=selector):
+        found += gather.items(page, resource)
+    for item in found:
+        if wrong_field := shapes.wrong(item, _SHAPES[resource]):
+            raise ApiError(f"the API server's list of {resource.plural} cannot be read: {wrong_field}")
+    return found

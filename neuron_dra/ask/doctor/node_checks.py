@@ -1,0 +1,159 @@
+"""Compares what a node has: hardware, checkpoint, CDI files, slices, claims. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from neuron_dra.api import claims as wire
+from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
+from neuron_dra.ask.inspect.state import PluginState
+from neuron_dra.ask.render import words
+from neuron_dra.core import catalogue, names
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.facts import NodeFacts, Unread
+from neuron_dra.core.wire import Wire
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
+
+SKEW_S: Final = 30.0
+_ORPHANS: Final = "docs/health.md, a device held by an orphaned claim"
+
+
+def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
+    """Return whether the devices of sysfs are those that the plugin has, and readable."""
+    area, found = "hardware", []
+    ids = {device.device_id for device in facts.devices}
+    kind = state.devices.instance_type if state is not None else facts.product_name or ""
+    spec = catalogue.lookup(kind)
+    if facts.vanished:
+        text = "there is no /sys/class/neuron_device: the kernel driver is not loaded, so the devices are unknown"
+        return [wrong(area, "DriverNotLoaded", text, "load the kernel driver on the node (modprobe neuron; dmesg)")]
+    if not ids:
+        text = "sysfs shows no Neuron devices" + (f", and a {kind} has {spec.device_count}" if spec else "")
+        return [wrong(area, "NoDevices", text, "load the kernel driver on the node (lsmod | grep neuron)")]
+    if spec is not None and len(ids) < spec.device_count:
+        text = f"sysfs shows {len(ids)} of the {spec.device_count} devices of a {kind}"
+        found.append(wrong(area, "DevicesMissing", text, "docs/health.md has the reasons and remedies"))
+    dark = sorted(each.device_id for each in facts.devices if each.core_count is Unread.UNKNOWN)
+    if dark:
+        text = f"core_count of {words.count(len(dark), 'device')} cannot be read: {words.ranges(dark)}"
+        found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
+    if names_of_moved := sorted({path.rpartition("/")[2] for path in facts.found}):
+        text = f"found by the names of their files, which show no device as healthy: {', '.join(names_of_moved)}"
+        found.append(unknown(area, text, "docs/health.md, a kernel driver that moved its files; update this driver"))
+    if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
+        text = f"no file in the host's /dev: neuron {unseen}"
+        todo = "check udev and the kernel log of the node; load the kernel driver again, or reboot the node"
+        found.append(wrong(area, "DeviceFileMissing", text, todo))
+    if state is not None and (known := {each.device_id for each in state.devices.devices}) != ids:
+        gone, new = words.ranges(known - ids), words.ranges(ids - known)
+        text = f"sysfs and the plugin differ: only the plugin has {gone or 'none'}, only sysfs {new or 'none'}"
+        found.append(wrong(area, "HardwareDiffers", text, "wait 10 s and try again; then restart the driver's pod"))
+    version = facts.driver_version or "unknown"
+    return found or [ok(area, f"{words.count(len(ids), 'device')} in sysfs, kernel driver {version}")]
+
+
+def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], prepared: Any) -> list[Line]:
+    """Return where the checkpoint, the CDI files and the plugin differ; `prepared` are its claims, None if unknown."""
+    area, found = "files", []
+    if checkpoint is None:
+        if prepared or specified:
+            text = f"there is no checkpoint, and {words.count(len(specified), 'CDI file')} of claims"
+            found.append(wrong(area, "CheckpointMissing", text, "look at the driver's log: it rebuilds the checkpoint"))
+        return found
+    if checkpoint.boot_id != boot:
+        text = "the checkpoint is of an earlier boot of the node: the driver has not started since"
+        return [wrong(area, "CheckpointOld", text, "look at the log of the driver's pod")]
+    kept = {uid for uid, claim in checkpoint.claims.items() if not claim.adopted}
+    if missing := sorted(kept - set(specified)):
+        text = f"no CDI file of {words.count(len(missing), 'prepared claim')}: UID {words.listed(missing)}"
+        found.append(wrong(area, "CdiFileMissing", text, "the driver writes it within 10 s; if not, look at its log"))
+    if extra := sorted(set(specified) - set(checkpoint.claims)):
+        text = f"CDI files of {words.count(len(extra), 'claim')} that are not prepared: UID {words.listed(extra)}"
+        found.append(wrong(area, "CdiFileLeft", text, "restart the driver's pod, which removes them"))
+    if prepared is not None and (differ := sorted(set(prepared) ^ set(checkpoint.claims))):
+        text = (
+            f"the plugin and its checkpoint differ in {words.count(len(differ), 'claim')}: UID {words.listed(differ)}"
+        )
+        found.append(wrong(area, "ClaimsDiffer", text, "restart the driver's pod"))
+    return found
+
+
+def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
+    """Return whether the container runtime reads the CDI folder, as far as that can be seen from a container."""
+    area = "runtime"
+    name = str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+    todo = f"containerd 1.7: enable_cdi = true and cdi_spec_dirs with {folder} in /etc/containerd/config.toml"
+    if re.search(r"^\s*enable_cdi\s*=\s*false", configuration, re.MULTILINE):
+        return wrong(area, "CdiOff", "CDI is off in the configuration of containerd", todo)
+    listed = re.search(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", configuration, re.MULTILINE)
+    if listed is not None and f'"{folder}"' not in listed[1].replace("'", '"'):
+        return wrong(area, "CdiFolderUnknown", f"the runtime reads CDI specs from {listed[1]}, not from {folder}", todo)
+    if configuration and re.search(r"^\s*enable_cdi\s*=\s*true", configuration, re.MULTILINE):
+        return ok(area, f"CDI is on in the configuration of {name or 'the runtime'}")
+    found = re.match(r"(containerd|cri-o)://v?(\d+)\.(\d+)", name)
+    if found is not None and (found[1] == "cri-o" or int(found[2]) >= 2):
+        return ok(area, f"{name} has CDI on unless its configuration, which is not visible here, turns it off")
+    return unknown(area, f"whether {name or 'the runtime'} has CDI on is not visible from this container", todo)
+
+
+def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> list[Line]:
+    """Return whether the slices have the devices that the plugin publishes."""
+    area = "slices"
+    specs = [item.get("spec") or {} for item in slices]
+    ours = [spec for spec in specs if spec.get("driver") == names.DRIVER]
+    have = {str(device.get("name")) for spec in ours for device in spec.get("devices") or ()}
+    if state is None:
+        return [unknown(area, f"{words.count(len(have), 'device')} in slices; the plugin does not say which it has")]
+    if len(have) != state.status.devices or len(ours) != state.status.slices:
+        text = (
+            f"the API server has {len(have)} devices in {len(ours)} slices of node {node}, the plugin published "
+            f"{state.status.devices} in {state.status.slices}"
+        )
+        return [wrong(area, "SlicesDiffer", text, "wait a minute and try again; then look at the driver's log")]
+    there = {each.name for each in state.devices.devices}
+    held = {each.name for each in state.devices.devices if each.claim_uid}
+    gone = sorted(name for name in have if name.startswith(names.DEVICE_PREFIX) and name not in there | held)
+    lost = sorted(
+        each.name
+        for each in state.devices.devices
+        if each.published and each.health == pb.HEALTH_HEALTHY and each.name not in have
+    )
+    if lost:
+        text = f"healthy devices are not in the slices: {words.devices(lost)}"
+        return [wrong(area, "NotPublished", text, "look at the driver's log")]
+    if gone:
+        return [unknown(area, f"published and not on the node, which is right only while a claim has them: {gone}")]
+    return [ok(area, f"{words.count(len(have), 'device')} in the API server, as published")]
+
+
+def clock(server: datetime.datetime | None, now: datetime.datetime) -> Line:
+    """Return whether this node's clock is that of the API server; the header has whole seconds."""
+    if server is None:
+        return unknown("clock", "the API server's answer has no time")
+    ahead = (now - server).total_seconds()
+    if abs(ahead) > SKEW_S:
+        way = "ahead of" if ahead > 0 else "behind"
+        text = f"this node's clock is {abs(ahead):.0f} s {way} the API server's"
+        return wrong("clock", "ClockWrong", text, "correct the clock of the node (chrony): tokens expire by it")
+    return ok("clock", f"within {SKEW_S:g} s of the API server's")
+
+
+def same_devices(claim: PreparedClaim, found: wire.ResourceClaim, node: str) -> bool:
+    """Return whether a prepared claim has the devices of this node that the API server has allocated to it."""
+    allocated = {each.device for each in wire.allocated_devices(found) if each.pool == node}
+    return allocated == {each.device for each in claim.devices}
+
+
+def claims(number: int, gone: Sequence[str], other: Sequence[str]) -> Line:
+    """Return whether the prepared claims are those of the API server."""
+    if gone:
+        text = f"{words.count(len(gone), 'prepared claim')} not in the API server: {words.listed(gone)}"
+        return wrong("claims", "OrphanedClaim", text, f"{_ORPHANS}; it is normal while their pods end")
+    if other:
+        text = f"prepared with other devices than the API server has allocated: {words.listed(other)}"
+        return wrong("claims", "ClaimDiffers", text, "delete the pods of these claims, so that they are prepared again")
+    return ok("claims", f"{words.count(number, 'prepared claim')}, each in the API server with its devices")

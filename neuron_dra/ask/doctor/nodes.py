@@ -1,0 +1,169 @@
+"""Checks the driver and the Neuron nodes of a cluster from outside. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
+from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Finding
+from neuron_dra.ask.why import node as why_node
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world import faults, fleet, unseen
+from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import catalogue, names, slices
+from neuron_dra.core.wire import Wire
+
+_NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron", "UltraServerFault")
+"""States of a node in which nothing is wrong with the installation."""
+_TO_DO: Final[Mapping[str, str]] = {
+    "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
+    "KubeletBroken": "update the kubelet",
+    "KubeletTooOld": "update the kubelet",
+    "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/install.md)",
+    "PoolIncomplete": "if it lasts: kubectl neuron doctor node/NODE",
+    "NoDevicesPublished": "kubectl neuron doctor node/NODE",
+    "DeviceTainted": "docs/health.md has the reasons and remedies",
+    "DevicesMissing": "kubectl neuron doctor node/NODE",
+    "RuntimeWithoutCdi": "use a runtime that injects CDI devices, or leave the node out of the driver's DaemonSet",
+    "PoolContradictory": "kubectl delete resourceslice of the one that the driver did not write",
+}
+
+
+def lines(world: World, only: str = "") -> Iterator[Line]:
+    """Yield the line of each check, of all Neuron nodes or of one."""
+    missing = unseen.kinds(world.snapshot)
+    found = sorted(neuron_nodes(world), key=fleet.natural)
+    chosen = [name for name in found if only in ("", name)]
+    yield from _pods(world, missing, only)
+    yield from _slices(world, missing, chosen, only)
+    if "Node" in missing:
+        yield unknown("nodes", f"Nodes: {missing['Node']}")
+        return
+    if not chosen:
+        none = f"node {only} has no Neuron instance type, and publishes no devices"
+        yield ok("nodes", none if only else "no node has a Neuron instance type, or publishes devices", "NoNodes")
+        return
+    if not only:
+        yield from _ultraservers(world)
+    by_code: dict[str, list[tuple[str, Finding]]] = defaultdict(list)
+    for name in chosen:
+        for finding in _findings(world, name, missing):
+            by_code[finding.code].append((name, finding))
+    for code, group in by_code.items():
+        yield _grouped(code, group)
+    bad = {name for group in by_code.values() for name, _ in group}
+    if len(bad) < len(chosen):
+        yield ok("nodes", f"{words.count(len(chosen) - len(bad), 'Neuron node')} as they should be")
+
+
+def _ultraservers(world: World) -> Iterator[Line]:
+    """Yield the faults of UltraServers, equal ones in one line."""
+    servers = faults.by_id(world)
+    same: dict[str, list[Fault]] = defaultdict(list)
+    for name in sorted(world.ultraservers, key=fleet.natural):
+        for fault in faults.of_ultraserver(name, faults.members(world, name), servers.get(name)):
+            same[fault.what].append(fault)
+    for what, group in same.items():
+        who = f"UltraServer {group[0].name}" if len(group) == 1 else f"{len(group)} UltraServers"
+        names = "" if len(group) == 1 else f": {words.listed((each.name for each in group), 8)}"
+        yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", f"kubectl neuron why nus/{group[0].name}")
+
+
+def neuron_nodes(world: World) -> Iterator[str]:
+    """Yield the names of the nodes with a Neuron instance type, or with devices of this driver."""
+    for name, node in world.nodes.items():
+        kind = str((node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or "")
+        if catalogue.lookup(kind) is not None or _published(world, name):
+            yield name
+
+
+def _published(world: World, node: str) -> list[Wire]:
+    return [item for item in world.slices_of(node) if item["spec"]["driver"] == names.DRIVER]
+
+
+def _findings(world: World, name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
+    for finding in why_node.findings(world, world.nodes[name]):
+        if finding.code not in _NORMAL:
+            yield unseen.doubted(finding, world.snapshot)
+    if _published(world, name) and "Pod" not in missing and world.driver_pods and name not in world.driver_pods:
+        text = "it has ResourceSlices of the driver, and no pod of the driver: nothing prepares claims or updates them"
+        yield Finding("DriverMissing", text)
+
+
+def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
+    """Return one line for all nodes with a finding, with the words about the first of them."""
+    name, finding = group[0]
+    count = f" (and {len(group) - 1} more: {words.listed([each for each, _ in group[1:]])})" if len(group) > 1 else ""
+    facts = "; ".join(f"{label} {text}".strip() for label, text in finding.facts[:2])
+    text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
+    todo = _TO_DO.get(code, "neuron-dra why node/NODE").replace("NODE", name)
+    if code == "DriverMissing":
+        todo = "let the driver's DaemonSet select the node, or delete its ResourceSlices"
+    return unknown("nodes", text, todo) if code == "Unknown" else wrong("nodes", code, text, todo)
+
+
+def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]:
+    """Yield whether the driver's pods are Ready and of one version."""
+    area = "driver"
+    if "Pod" in missing:
+        yield unknown(area, f"Pods: {missing['Pod']}")
+        return
+    pods = [pod for node, found in world.driver_pods.items() if only in ("", node) for pod in found]
+    if not pods:
+        if only == "" and any(neuron_nodes(world)):
+            yield wrong(
+                area, "DriverNotInstalled", "no pod of the driver exists", "install the driver: docs/install.md"
+            )
+        return
+    bad = [pod for pod in pods if not is_ready(pod)]
+    if bad:
+        meta = bad[0]["metadata"]
+        where = f"{meta.get('namespace')}/{meta['name']}"
+        report = why_pod.report(world, bad[0])
+        why = report.findings[0].text if report.findings else report.state
+        text = f"{len(bad)} of {words.count(len(pods), 'pod')} not Ready, such as {where}: {why}"
+        yield wrong(area, "DriverNotReady", text, f"kubectl logs -n {meta.get('namespace')} {meta['name']}")
+    images: dict[str, list[str]] = defaultdict(list)
+    for pod in pods:
+        containers = pod["spec"].get("containers") or [{}]
+        images[str(containers[0].get("image") or "unknown")].append(pod["metadata"]["name"])
+    if len(images) > 1:
+        few = min(images, key=lambda image: len(images[image]))
+        counts = ", ".join(f"{len(pods)} x {image}" for image, pods in sorted(images.items()))
+        text = f"the driver's pods are of several versions: {counts}; {words.listed(images[few], 2)} of {few}"
+        yield wrong(area, "DriverVersions", text, "if no update runs: kubectl rollout status of the driver's DaemonSet")
+    if not bad and len(images) == 1:
+        yield ok(area, f"{words.count(len(pods), 'pod')} Ready, image {next(iter(images))}")
+
+
+def _slices(world: World, missing: Mapping[str, str], chosen: Sequence[str], only: str) -> Iterator[Line]:
+    """Yield whether other programs wrote slices of the driver's pools."""
+    area = "slices"
+    if "ResourceSlice" in missing:
+        yield unknown(area, f"ResourceSlices: {missing['ResourceSlice']}")
+        return
+    ours, others, lost = 0, [], []
+    for item in world.snapshot.all("ResourceSlice"):
+        node, spec = str(item["spec"].get("nodeName") or ""), item["spec"]
+        if spec["driver"] != names.DRIVER or only not in ("", node, spec["pool"]["name"]):
+            continue
+        if node == spec["pool"]["name"] and slices.is_ours(item["metadata"]["name"], node):
+            ours += 1
+        else:
+            others.append(item["metadata"]["name"])
+        if node and node not in world.nodes:
+            lost.append(item["metadata"]["name"])
+    if others:
+        text = f"{words.count(len(others), 'ResourceSlice')} of driver {names.DRIVER} by another program: "
+        todo = "find their author (kubectl get resourceslice NAME -o yaml --show-managed-fields), and delete them"
+        yield wrong(area, "ForeignSlice", text + words.listed(others), todo)
+    if lost and "Node" not in missing:
+        text = f"{words.count(len(lost), 'ResourceSlice')} of nodes that do not exist: {words.listed(lost)}"
+        yield wrong(area, "SliceWithoutNode", text, "delete them")
+    if not others and not lost and (ours or not chosen):
+        yield ok(area, f"{words.count(ours, 'ResourceSlice')} of the driver, each of its own node")

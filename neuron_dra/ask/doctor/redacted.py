@@ -1,0 +1,174 @@
+"""Objects for a bundle that a person sends to others: only fields that a diagnosis needs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from neuron_dra.ask.doctor import crd_fields, nodes
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES, Seen
+from neuron_dra.ask.read import snapshot as snapshots
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+HIDDEN: Final = "REDACTED"
+_DOMAINS: Final = ("neuron.aws.com/", "neuron.amazonaws.com/", "resource.kubernetes.io/")
+"""Of annotations that are kept: those of the driver, the controller and Kubernetes' allocation."""
+_SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r"://[^/@\s]+@"), f"://{HIDDEN}@"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(\.[\w-]*)?"), HIDDEN),
+    (re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
+    (re.compile(r"-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)", re.DOTALL), HIDDEN),
+    (
+        re.compile(
+            r"(?i)([\w.-]*(?:passw(?:or)?d|token|secret|api[_-]?key|credential|signature|authorization)[\w.-]*"
+            r"[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+)
+_TEXT: Final = {"type": str, "status": str, "reason": str, "message": str, "lastTransitionTime": str}
+_STATES: Final = [{"name": str, "ready": bool, "restartCount": int, "image": str, "imageID": str, "state": {
+    "waiting": {"reason": str, "message": str},
+    "terminated": {"reason": str, "exitCode": int},
+    "running": {"startedAt": str},
+}}]  # fmt: skip
+_INFO: Final = ("kubeletVersion", "containerRuntimeVersion", "kernelVersion", "osImage", "architecture")
+_MORE: Final[Mapping[str, Any]] = {
+    "ResourceSlice": {"spec": {}},
+    "Node": {
+        "spec": {"providerID": str},
+        "status": {"nodeInfo": dict.fromkeys(_INFO, str), "conditions": [_TEXT], "capacity": {}},
+    },
+    "Pod": {
+        "spec": {
+            "containers": [{"name": str, "image": str, "resources": {}}],
+            "initContainers": [{"name": str, "image": str, "resources": {}, "restartPolicy": str}],
+        },
+        "status": {"conditions": [_TEXT], "containerStatuses": _STATES, "initContainerStatuses": _STATES},
+    },
+    "Event": {
+        "type": str, "count": int, "firstTimestamp": str, "lastTimestamp": str, "eventTime": str,
+        "involvedObject": {"uid": str},
+    },
+    CRDS: {"spec": {}, "status": {"conditions": [_TEXT]}},
+    POLICIES: {},
+    BINDINGS: {"spec": {"policyName": str, "validationActions": [str]}},
+    LEASES: {"spec": {"holderIdentity": str, "renewTime": str, "acquireTime": str, "leaseDurationSeconds": int}},
+}  # fmt: skip
+"""Fields beside those of a snapshot."""
+_META: Final = {
+    "name": str, "namespace": str, "uid": str, "labels": {}, "generation": int, "creationTimestamp": str,
+    "deletionTimestamp": str, "ownerReferences": [{"apiVersion": str, "kind": str, "name": str, "uid": str}],
+}  # fmt: skip
+_APIS: Final = {
+    "ResourceSlice": "resource.k8s.io/v1",
+    "ResourceClaim": "resource.k8s.io/v1",
+    "ResourceClaimTemplate": "resource.k8s.io/v1",
+    "DeviceClass": "resource.k8s.io/v1",
+    "DeviceTaintRule": "resource.k8s.io/v1",
+}
+
+
+def objects(seen: Seen) -> list[dict[str, Any]]:
+    """Return the objects of a bundle: what has to do with Neuron devices, without the rest of the cluster."""
+    world = World(seen.snapshot, proposes=False)
+    found = [*_of_snapshot(world), *_of_installation(seen)]
+    return [redacted(item) for item in found]
+
+
+def _of_snapshot(world: World) -> Iterator[Wire]:
+    snapshot = world.snapshot
+    machines = set(nodes.neuron_nodes(world))
+    pods = [pod for pod in snapshot.all("Pod") if pod["spec"].get("resourceClaims") or _concerns(pod, machines)]
+    spaces, chosen = {pod["metadata"].get("namespace") for pod in pods}, {id(pod) for pod in pods}
+    kept: Mapping[str, Callable[[Wire], object]] = {
+        "Node": lambda item: item["metadata"]["name"] in machines,
+        "ResourceSlice": lambda item: (item["spec"].get("nodeName") or "") in {"", *machines},
+        "Pod": lambda item: id(item) in chosen,
+        "ResourceQuota": lambda item: item["metadata"].get("namespace") in spaces,
+        "PodDisruptionBudget": lambda item: item["metadata"].get("namespace") in spaces,
+    }
+    keys = set()
+    for kind in snapshots.SHAPES:
+        if kind != "Event":
+            for item in snapshot.all(kind):
+                if kept.get(kind, bool)(item):
+                    keys.add((kind, item["metadata"].get("namespace") or "", item["metadata"]["name"]))
+                    yield item
+    for about, events in world.events.items():
+        if about in keys:
+            yield from events
+
+
+def _concerns(pod: Wire, machines: set[str]) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return pod["spec"].get("nodeName") in machines or any(
+        "neuron" in str(labels.get(key)) for key in ("app", "app.kubernetes.io/name")
+    )
+
+
+def _of_installation(seen: Seen) -> Iterator[Wire]:
+    for kind, items in seen.objects.items():
+        for item in items:
+            name = item["metadata"]["name"]
+            if "neuron" in name and (kind != CRDS or name in crd_fields.wanted()):
+                yield item
+
+
+def redacted(item: Wire) -> dict[str, Any]:
+    """Return an object with known fields only, and without what looks like a secret in their texts."""
+    kind = str(item["kind"])
+    made: dict[str, Any] = {"apiVersion": item.get("apiVersion") or _APIS.get(kind, "v1"), "kind": kind}
+    metadata = _known(item["metadata"], _META)
+    annotations = item["metadata"].get("annotations") or {}
+    metadata["annotations"] = {key: annotations[key] for key in annotations if str(key).startswith(_DOMAINS)}
+    shapes = [snapshots.SHAPES.get(kind, {}), _MORE.get(kind, {})]
+    for shape in shapes:
+        if shape:
+            _merge(made, _known(item, shape))
+    cleaned: dict[str, Any] = clean({**made, "metadata": {key: value for key, value in metadata.items() if value}})
+    return cleaned
+
+
+def _known(value: Any, shape: Any) -> Any:
+    """Return the part of a value that a shape names; an empty shape means all of it."""
+    if isinstance(shape, Mapping) and shape and isinstance(value, Mapping):
+        return {key: _known(value[key], inner) for key, inner in shape.items() if value.get(key) is not None}
+    if isinstance(shape, list) and isinstance(value, list):
+        return [_known(each, shape[0]) for each in value]
+    return value
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add fields: those of both are merged, also in lists of equal length."""
+    for key, value in more.items():
+        known = into.get(key)
+        if isinstance(known, dict) and isinstance(value, Mapping):
+            _merge(known, value)
+        elif isinstance(known, list) and isinstance(value, list) and len(known) == len(value):
+            for old, new in zip(known, value, strict=True):
+                if isinstance(old, dict) and isinstance(new, Mapping):
+                    _merge(old, new)
+        else:
+            into[key] = value
+
+
+def clean(value: Any) -> Any:
+    """Return a value of JSON without secrets in its texts."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return {str(key): clean(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(each) for each in value]
+    return value
+
+
+def text(value: str) -> str:
+    """Return a text without what looks like a password, a token or a key."""
+    for pattern, replacement in _SECRETS:
+        value = pattern.sub(replacement, value)
+    return value

@@ -1,0 +1,43 @@
+"""What `doctor` has read of a cluster, and what it could not read. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.core.wire import Wire
+
+CRDS: Final = "CustomResourceDefinition"
+POLICIES: Final = "ValidatingAdmissionPolicy"
+BINDINGS: Final = "ValidatingAdmissionPolicyBinding"
+LEASES: Final = "Lease"
+KINDS: Final = (CRDS, POLICIES, BINDINGS, LEASES)
+"""Kinds that are read beside those of a snapshot."""
+LEASE: Final = "neuron-ultraserver-controller"
+NAMESPACE: Final = "neuron-dra-driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A cluster at one moment.
+
+    - `objects`: those of KINDS, by kind; `unread`: why objects of a kind could not be read.
+    - `version`: of the API server, empty if unknown; `serves_v1`: whether it serves resource.k8s.io/v1.
+    - `why_no_version`: why the version is unknown.
+    - `now`: the API server's clock; None if unknown.
+    """
+
+    snapshot: Snapshot
+    objects: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    serves_v1: bool = True
+    why_no_version: str = ""
+    now: datetime.datetime | None = None
+
+    def named(self, kind: str, name: str) -> Wire | None:
+        """Return an object of KINDS, or None."""
+        return next((each for each in self.objects.get(kind, ()) if each["metadata"].get("name") == name), None)

@@ -1,0 +1,32 @@
+"""The screen of `doctor`: what is wrong first. Pure, except for the terminal's width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neuron_dra.ask.doctor.lines import Line, State, printable
+from neuron_dra.ask.render import terminal, words
+
+
+def screen(lines: Sequence[Line]) -> list[str]:
+    """Return the screen: what is wrong first, then what is unknown, then what is ok."""
+    order = {State.WRONG: 0, State.UNKNOWN: 1, State.OK: 2}
+    colors = {State.WRONG: "red", State.UNKNOWN: "yellow", State.OK: ""}
+    wide = max((len(each.area) for each in lines), default=0)
+    out: list[str] = []
+    for line in sorted(lines, key=lambda each: order[each.state]):
+        indent = " " * (9 + wide + 2)
+        shown = terminal.wrapped(printable(line.text), first=f"{line.state.value:<9}{line.area:<{wide}}  ", rest=indent)
+        if line.todo:
+            shown += terminal.wrapped(printable(line.todo), first=f"{indent}to do: ", rest=indent)
+        out += [terminal.colored(each, colors[line.state]) for each in shown]
+    return [*out, "", summary(lines)]
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """Return the last line of the screen."""
+    bad, dark = (sum(each.state is state for each in lines) for state in (State.WRONG, State.UNKNOWN))
+    parts = [f"{bad} of {words.count(len(lines), 'check')} found something wrong" if bad else "nothing is wrong"]
+    if dark:
+        parts.append(f"{dark} of {words.count(len(lines), 'check')} could not be done")
+    return ", ".join(parts)

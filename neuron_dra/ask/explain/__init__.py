@@ -1,0 +1,1 @@
+"""`neuron-dra explain`: what an attribute, a field, a condition or a reason means."""

@@ -1,0 +1,118 @@
+"""Our attributes, configuration fields, conditions and reasons with their meanings, from the tables of the code. Pure.
+
+Fields of our custom resources are in `kubectl explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from neuron_dra.api import config
+from neuron_dra.core import causes, devices, health, names, vocabulary
+from neuron_dra.core.devices import Described
+
+ATTRIBUTES: Final = "attributes"
+CONFIGURATION: Final = "configuration"
+CONDITIONS: Final = "conditions"
+REASONS: Final = "reasons"
+EVENTS: Final = "events"
+UNHEALTHY: Final = "unhealthy"
+CAUSES: Final = "causes"
+TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name: what it is, its meaning, and labelled facts."""
+
+    topic: str
+    name: str
+    what: str
+    text: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the entry for `-o json` and `-o yaml`."""
+        facts = [{"name": name, "text": text} for name, text in self.facts]
+        return {"topic": self.topic, "name": self.name, "what": self.what, "text": self.text, "facts": facts}
+
+
+def entries() -> list[Entry]:
+    """Return everything that can be explained, by topic."""
+    return [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy(), *_causes()]
+
+
+def find(name: str) -> list[Entry]:
+    """Return the entries of a name, in any case, or those of a topic. `NeuronConfig` has all fields of that kind."""
+    wanted = name.lower()
+    plain = wanted.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
+    return [each for each in entries() if wanted == each.topic or plain in _spellings(each.name)]
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield the words that mean a name: the whole, and its part before or after a dot or a domain."""
+    lower = name.lower()
+    yield lower
+    if "/" in lower:
+        yield lower.partition("/")[2]
+    elif "." in lower:
+        yield from lower.split(".")
+
+
+def known() -> list[str]:
+    """Return every name and topic."""
+    return [*TOPICS, *dict.fromkeys(each.name for each in entries())]
+
+
+def _attributes() -> Iterator[Entry]:
+    described: Iterable[Described] = (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS)
+    for each in described:
+        domain, _, short = each.name.rpartition("/")
+        path = f"device.attributes['{domain or names.DRIVER}'].{short}"
+        guarded = path if each.when == "always" else f"has({path}) && {path} == ..."
+        facts = (("published", each.when), ("in CEL", guarded))
+        yield Entry(ATTRIBUTES, each.name, f"attribute of a device, {each.kind}", each.text, facts)
+    for name, text in devices.CAPACITIES:
+        path = f"device.capacity['{names.DRIVER}'].{name}"
+        yield Entry(ATTRIBUTES, name, "capacity of a device", text, (("in CEL", path),))
+
+
+def _configuration() -> Iterator[Entry]:
+    for kind in config.KINDS:
+        what = f"field of {kind}, in a claim's opaque config"
+        for rule in config.rules(kind):
+            needed = "required" if rule.required else "optional"
+            facts = (("values", f"{rule.values}; {needed}"), ("apiVersion", config.API_VERSIONS[0]))
+            yield Entry(CONFIGURATION, f"{kind}.{rule.name}", what, rule.text, facts)
+
+
+def _conditions() -> Iterator[Entry]:
+    for each in vocabulary.CONDITIONS:
+        yield Entry(CONDITIONS, each.name, f"condition of a {each.of}", each.text)
+
+
+def _reasons() -> Iterator[Entry]:
+    for each in vocabulary.REASONS:
+        which = "conditions" if "," in each.condition else "condition"
+        yield Entry(REASONS, each.name, f"reason of the {which} {each.condition} of a {each.of}", each.text)
+
+
+def _events() -> Iterator[Entry]:
+    for each in vocabulary.EVENTS:
+        yield Entry(EVENTS, each.name, f"Event on a {each.of}", each.text)
+
+
+def _unhealthy() -> Iterator[Entry]:
+    for name, text in vocabulary.UNHEALTHY.items():
+        facts = (("to do", health.ADVICE[name].partition("; ")[2]),) if name in health.ADVICE else ()
+        yield Entry(
+            UNHEALTHY, name, f"value of the attribute unhealthy, and of the taint {health.TAINT_KEY}", text, facts
+        )
+
+
+def _causes() -> Iterator[Entry]:
+    for what, meanings in causes.OF.items():
+        for name, text in meanings.items():
+            yield Entry(CAUSES, name, f"{what}, in why, simulate and validate", text)

@@ -1,0 +1,1 @@
+"""`neuron-dra inspect`: the state of the plugin on this node."""

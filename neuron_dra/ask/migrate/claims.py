@@ -1,0 +1,134 @@
+"""Claims in place of limits, for releases of Kubernetes on which nodes publish no connected sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuron_dra.api.problems import CannotMigrate
+from neuron_dra.ask.migrate.limits import Wanted
+from neuron_dra.core import groups, names, releases, sizes
+from neuron_dra.core.catalogue import InstanceType
+
+LATER = f"needs Kubernetes {releases.text(releases.OLDEST_FOR_SETS)}"
+QUEUE = "kueue.x-k8s.io/queue-name"
+PART = 4
+"""The most devices of a group in one request: the schedulers of 1.34 and 1.35 try those of a request in every order.
+
+Where one of a group's eight devices is held, that is 13,700 steps for one request for eight, and 500 for two for four.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a claim requests `count` devices: as one whole node, as all devices of a node, or as some of one group."""
+
+    count: int
+    mode: str  # node, all or exact
+    group: str = ""
+
+
+def template(
+    wanted: Wanted, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
+) -> dict[str, Any]:
+    """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
+
+    `is_queued` means that Kueue admits the pod; it refuses claims for all devices of a node for ever.
+
+    Raises CannotMigrate, with what to do instead, if Kubernetes 1.34 cannot allocate it.
+    """
+    plans = {_plan(wanted, spec, is_queued=is_queued) for spec in types}
+    type_names = [spec.name for spec in types]
+    if len(plans) > 1:
+        raise CannotMigrate(f"{wanted.where}: {' and '.join(type_names)} need different claims; name one instance type")
+    [plan] = plans
+    resource = "neuron_node" if plan.mode == "node" else "neuron_device"
+    device = f"device.attributes['{names.DRIVER}']"
+    listed = [f"'{name.removeprefix('ml.')}'" for name in type_names]
+    of_type = f"== {listed[0]}" if len(listed) == 1 else f"in [{', '.join(listed)}]"
+    request: dict[str, Any] = {
+        "deviceClassName": names.DRIVER,
+        "allocationMode": "All" if plan.mode == "all" else "ExactCount",
+        "selectors": [
+            {"cel": {"expression": f"{device}.resourceType == '{resource}' && {device}.instanceType {of_type}"}}
+        ],
+    }
+    if plan.mode != "all":
+        request["count"] = min(plan.count, PART) if plan.mode == "exact" else 1
+    parts = ["neurons"] if plan.count <= PART or not plan.group else [f"neurons-{n}" for n in range(plan.count // PART)]
+    devices: dict[str, Any] = {"requests": [{"name": name, "exactly": dict(request)} for name in parts]}
+    if plan.group:
+        devices["constraints"] = [{"requests": parts, "matchAttribute": plan.group}]
+    if len(parts) > 1:
+        devices["constraints"] += [{"requests": [name], "matchAttribute": group_attribute(PART)} for name in parts]
+    spec: dict[str, Any] = {"spec": {"devices": devices}}
+    if plan.mode == "all":
+        spec = {"metadata": {"annotations": {names.COUNT_ANNOTATION: str(plan.count)}}, **spec}
+    what = "node" if plan.mode == "node" else str(plan.count)
+    metadata = {"name": "-".join(["neuron", what, *(name.replace(".", "-") for name in type_names)])}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {**metadata, **({"namespace": namespace} if namespace else {})},
+        "spec": spec,
+    }
+
+
+def _plan(wanted: Wanted, spec: InstanceType, *, is_queued: bool) -> Plan:
+    each = sizes.cores_per_device(spec)
+    if wanted.count not in sizes.counts(spec, wanted.kind):
+        raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
+    if wanted.kind == sizes.CORE and wanted.count % each:
+        up = next(n for n in range(wanted.count, wanted.count + each) if n % each == 0)
+        raise CannotMigrate(
+            f"{wanted.where}: {wanted.name}: {wanted.count} on {spec.name} is a part of a device, which {LATER}; a "
+            f"device has {each} cores: request {up}, or upgrade the cluster"
+        )
+    count = wanted.count // each if wanted.kind == sizes.CORE else wanted.count
+    plan = _devices(wanted, spec, count)
+    if plan.mode != "all" or not is_queued:
+        return plan
+    if count in groups.SIZES and spec.efa:
+        return Plan(count, "exact", group_attribute(count))
+    raise CannotMigrate(
+        f"{wanted.where}: {count} devices on {spec.name} are all of a node, which a claim requests with allocationMode "
+        f"All, and Kueue refuses that for ever: remove the label {QUEUE}, or use connected sets, which are one device "
+        f"of a class: this {LATER}"
+    )
+
+
+def _devices(wanted: Wanted, spec: InstanceType, count: int) -> Plan:
+    if count == spec.device_count:
+        if spec.whole_node:
+            return Plan(count, "node")
+        return Plan(count, "all" if count > 1 else "exact")
+    if count == 1:
+        return Plan(1, "exact")
+    if spec.shape not in ("ring", "line") and count in groups.SIZES and spec.efa:
+        return Plan(count, "exact", group_attribute(count))
+    possible = [1, *(size for size in groups.SIZES if size > 1 and spec.efa and spec.shape not in ("ring", "line"))]
+    offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
+    raise CannotMigrate(
+        f"{wanted.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
+        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster"
+    )
+
+
+def group_attribute(size: int) -> str:
+    """Return the attribute that the devices of a group of this size have in common."""
+    return f"{names.GROUP_DOMAIN}/devicegroup{size}_id"
+
+
+def note(made: dict[str, Any]) -> str:
+    """Return a note for the user about a template, or an empty string."""
+    name = made["metadata"]["name"]
+    if name.startswith("neuron-node-"):
+        return f"{name} requests a whole node: it needs the chart's draDriver.ultraserverDevices=node, the default"
+    types = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+    return (
+        f"{name} requests single devices of an UltraServer's node, which are published with the chart's "
+        "draDriver.ultraserverDevices=devices"
+        if any(f"'{spec}" in types for spec in ("trn2u", "trn3"))
+        else ""
+    )

@@ -1,0 +1,133 @@
+"""Manifests that are parts of others: patches of a Kustomization, and what they patch.
+
+A strategic merge adds the keys of a patch to those of its base. So if both are rewritten, each by its own number, the
+result has two limits, and the pod twice the devices. Such manifests are left alone: the whole must be rendered first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from neuron_dra.ask.migrate import leftovers
+
+FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+WHOLE: Final = frozenset({"Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"})
+"""Kinds whose containers have an image, unless the manifest is a patch."""
+
+Key = tuple[str, str, str]
+MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+def has_old(value: Any) -> bool:
+    """Return True if a value has an old resource name in a key or in a text."""
+    if isinstance(value, dict):
+        return any(has_old(key) or has_old(item) for key, item in value.items())
+    if isinstance(value, list):
+        return any(map(has_old, value))
+    return isinstance(value, str) and leftovers.OLD.search(value) is not None
+
+
+def key(document: Any) -> Key | None:
+    """Return kind, namespace and name of an object; None for what has no name."""
+    if not isinstance(document, Mapping):
+        return None
+    meta = document.get("metadata")
+    name = meta.get("name") if isinstance(meta, Mapping) else None
+    if not isinstance(name, str) or not isinstance(document.get("kind"), str):
+        return None
+    return str(document["kind"]), str(meta.get("namespace") or ""), name  # type: ignore[union-attr]
+
+
+def of_each(path: Path | None, documents: Sequence[Any], others: Mapping[Key, Sequence[str]]) -> list[str]:
+    """Return for each document why it must be left alone; empty if it need not.
+
+    `path` is its file's, None for standard input; `others` are the places of the objects of this run that have an old
+    name.
+    """
+    named = list(_kustomized(path)) if path is not None else []
+    return [_why(document, named, others) if has_old(document) else "" for document in documents]
+
+
+def _why(document: Any, named: Sequence[str], others: Mapping[Key, Sequence[str]]) -> str:
+    found = key(document)
+    places = others.get(found, ()) if found is not None else ()
+    if found is not None and len(places) > 1:
+        return f"{' and '.join(places)} are about one object, so one is a patch of the other; {leftovers.RENDER}"
+    if named:
+        return f"{named[0]}; {leftovers.RENDER}"
+    return ""
+
+
+def note(document: Any) -> str:
+    """Return that a document looks like a patch, though nothing names it as one; empty if it does not."""
+    found = key(document)
+    name = _without_image(document) if found is not None and found[0] in WHOLE else ""
+    return f"container {name} has no image; if this is a patch, {leftovers.RENDER}" if name else ""
+
+
+def _without_image(value: Any) -> str:
+    """Return the name of a container that has an old limit and no image; empty if there is none."""
+    if isinstance(value, list):
+        return next(filter(None, map(_without_image, value)), "")
+    if not isinstance(value, dict):
+        return ""
+    for field in ("containers", "initContainers"):
+        for container in value[field] if isinstance(value.get(field), list) else ():
+            if isinstance(container, dict) and "image" not in container and has_old(container.get("resources")):
+                return str(container.get("name"))
+    return next(filter(None, map(_without_image, value.values())), "")
+
+
+def _kustomized(path: Path) -> Iterator[str]:
+    """Yield how a Kustomization in the file's folder uses it as a patch, or patches old names in what it names."""
+    for name in FILES:
+        file = path.parent / name
+        document = _read(file) if file != path else None
+        if not isinstance(document, dict):
+            continue
+        patches = list(_patches(document))
+        files = [each for each in patches if isinstance(each, str) and "\n" not in each]
+        if _is_named(path, files):
+            yield f"{file.name} uses it as a patch"
+        elif _is_named(path, document.get("resources") or ()) and any(_patches_old(path.parent, p) for p in patches):
+            yield f"{file.name} patches the old names in it"
+
+
+def _patches(document: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the patches of a Kustomization: the path or the text of each."""
+    for each in document.get("patchesStrategicMerge") or ():
+        yield each
+    for field in ("patches", "patchesJson6902"):
+        for each in document.get(field) or ():
+            if isinstance(each, dict):
+                yield each.get("path") or each.get("patch")
+
+
+def _patches_old(folder: Path, patch: Any) -> bool:
+    if isinstance(patch, str) and "\n" not in patch and (folder / patch).is_file():
+        return has_old(_text(folder / patch))
+    return has_old(patch)
+
+
+def _is_named(path: Path, listed: Any) -> bool:
+    names = listed if isinstance(listed, list | tuple) else ()
+    return any(isinstance(each, str) and (path.parent / each).resolve() == path for each in names)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(_text(path))
+    except yaml.YAMLError:
+        return None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a small file; empty if there is none."""
+    try:
+        return path.read_text() if path.stat().st_size <= MOST_BYTES else ""
+    except (OSError, UnicodeDecodeError):
+        return ""

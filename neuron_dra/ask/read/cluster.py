@@ -1,0 +1,147 @@
+"""Reads a snapshot from the API server: all kinds at once, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotFound, SettingsError
+from neuron_dra.kube import config, objects, requests
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import Resource
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    "ResourceSlice": requests.RESOURCE_SLICES,
+    "ResourceClaim": requests.RESOURCE_CLAIMS,
+    "ResourceClaimTemplate": requests.CLAIM_TEMPLATES,
+    "DeviceClass": requests.DEVICE_CLASSES,
+    "DeviceTaintRule": requests.DEVICE_TAINT_RULES,
+    "Node": requests.NODES,
+    "NeuronUltraServer": requests.NEURON_ULTRASERVERS,
+    "NeuronUltraServerWorkload": requests.NEURON_WORKLOADS,
+    "Pod": requests.PODS,
+    "ResourceQuota": requests.RESOURCE_QUOTAS,
+    "PodDisruptionBudget": requests.DISRUPTION_BUDGETS,
+    "Event": requests.EVENTS,
+    "Workload": requests.KUEUE_WORKLOADS,
+}
+OLDER: Final = {"DeviceTaintRule": ("v1beta2", "v1alpha3"), "Workload": ("v1beta1",)}
+"""Versions of a kind that older API servers have in place of the one in RESOURCES."""
+OPTIONAL: Final = ("Workload",)
+"""Kinds of other projects: that they cannot be read is said only where an answer needs them."""
+
+
+def connection(kubeconfig: str, context: str) -> KubeConfig:
+    """Return how to reach the cluster: --kubeconfig, KUBECONFIG, ~/.kube/config, or the pod's service account.
+
+    Raises SettingsError if none of them leads to an API server.
+    """
+    home = Path.home() / ".kube" / "config"
+    paths = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(home) if home.exists() else "")
+    if paths:
+        return config.from_kubeconfig(paths, context)
+    if context:
+        raise SettingsError(f"--context {context}: there is no kubeconfig; set --kubeconfig or KUBECONFIG")
+    try:
+        return config.in_cluster(os.environ)
+    except SettingsError:
+        raise SettingsError(
+            "no cluster: set --kubeconfig or KUBECONFIG, or read a file with --snapshot (see --help)"
+        ) from None
+
+
+def read(kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run) -> Snapshot:
+    """Return the snapshot of a cluster.
+
+    Kinds that it lacks, or that may not be read, are left out. `namespace` is read where all namespaces are forbidden.
+    `run` runs a coroutine.
+    Raises SettingsError if the API server does not answer, or rejects the credentials.
+    """
+    try:
+        found: Snapshot = run(_read(kube, namespace))
+    except NeuronDraError as err:
+        raise SettingsError(reason(err)) from err
+    return found
+
+
+def reason(err: NeuronDraError) -> str:
+    """Return why the API server could not be read, for a person."""
+    if isinstance(err, Forbidden) and err.status == 401:
+        return "the API server rejects the credentials (401): log in again, and check the context"
+    return str(err)
+
+
+async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
+    left_out: dict[str, str] = {}
+    damaged: list[snapshot.Damaged] = []
+    async with KubeClient(kube) as client:
+        kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
+        found = await asyncio.gather(*kinds)
+        version = await _version(client)
+    for kind in OPTIONAL:
+        left_out.pop(kind, None)
+    if all(kind in left_out for kind in RESOURCES if kind not in OPTIONAL):
+        raise SettingsError(f"nothing can be read from {kube.url}: {next(iter(left_out.values()))}")
+    built = snapshot.build([item for items in found for item in items], left_out, damaged)
+    return dataclasses.replace(built, version=version)
+
+
+async def _version(client: KubeClient) -> str:
+    """Return the version of the API server; empty if it cannot be read, which answers then say."""
+    try:
+        found = msgspec.json.decode(await client.request("GET", "/version"), type=dict[str, Any])
+    except (NeuronDraError, msgspec.DecodeError):
+        return ""
+    return str(found.get("gitVersion") or "")
+
+
+async def _kind(
+    client: KubeClient, kind: str, namespace: str, left_out: dict[str, str], damaged: list[snapshot.Damaged]
+) -> list[dict[str, Any]]:
+    resource = RESOURCES[kind]
+    versions = (resource.version, *OLDER.get(kind, ()))
+    for version in versions:
+        try:
+            served = Resource(resource.group, version, resource.plural, resource.namespaced)
+            items = await _list(client, kind, served, damaged)
+            left_out.pop(kind, None)  # an older version was missing
+            return items
+        except NotFound:
+            left_out[kind] = snapshot.NOT_SERVED
+        except Forbidden as err:
+            if err.status == 401:
+                raise
+            left_out[kind] = "forbidden"
+            if not resource.namespaced:
+                return []
+            try:
+                items = await _list(client, kind, resource, damaged, namespace)
+            except (Forbidden, NotFound):
+                return []
+            left_out[kind] = f"only namespace {namespace}, the others are forbidden"
+            return items
+    return []
+
+
+async def _list(
+    client: KubeClient, kind: str, resource: Resource, damaged: list[snapshot.Damaged], namespace: str = ""
+) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+    async for page in client.list(resource, namespace):
+        try:
+            listed = page.decoded(dict[str, Any])
+        except objects.MALFORMED as err:
+            raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
+        items += [{**item, "apiVersion": version, "kind": kind} for item in listed.objects]
+        damaged += [snapshot.Damaged(kind, each.namespace, each.name, each.paths, each.why) for each in listed.damaged]
+    return items

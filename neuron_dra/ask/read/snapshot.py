@@ -1,0 +1,354 @@
+"""A cluster at one moment: the objects that placement depends on, from the API server or from a file. Pure."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from neuron_dra.api import resource_api
+from neuron_dra.api.problems import BadInput, CannotMigrate
+from neuron_dra.ask.read import views
+from neuron_dra.core import shapes
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import SettingsError
+
+Key = tuple[str, str, str]
+"""Kind, namespace (empty for cluster-scoped kinds) and name."""
+
+_TAINTS: Final = [{"key": str, "value": str, "effect": str}]
+_SELECTORS: Final = [{"cel": {"expression": str}}]
+_ALTERNATIVE: Final = {
+    "name": str,
+    "deviceClassName": str,
+    "selectors": _SELECTORS,
+    "allocationMode": str,
+    "count": int,
+    "adminAccess": bool,
+    "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
+}
+_CLAIM: Final = {
+    "devices": {
+        "requests": [{"name": str, "exactly": _ALTERNATIVE, "firstAvailable": [_ALTERNATIVE]}],
+        "constraints": [{"requests": [str], "matchAttribute": str, "distinctAttribute": str}],
+        "config": [{"requests": [str], "opaque": {"driver": str}}],
+    }
+}
+_META: Final = {
+    "name": str,
+    "namespace": str,
+    "uid": str,
+    "labels": {},
+    "annotations": {},
+    "ownerReferences": [{"kind": str, "name": str, "uid": str}],
+    "deletionTimestamp": str,
+    "generation": int,
+}
+_CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
+_CONTAINERS: Final = [{"name": str, "resources": {"requests": {}, "limits": {}, "claims": [{"name": str}]}}]
+_STATES: Final = [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}]
+_EXPRESSION: Final = {"key": str, "operator": str, "values": [str]}
+SHAPES: Final[Mapping[str, Any]] = {
+    "ResourceSlice": {
+        "spec": {
+            "driver": str,
+            "nodeName": str,
+            "pool": {"name": str, "generation": int, "resourceSliceCount": int},
+            "devices": [{"name": str, "attributes": {}, "capacity": {}, "taints": _TAINTS}],
+        }
+    },
+    "ResourceClaim": {
+        "spec": _CLAIM,
+        "status": {
+            "allocation": {"devices": {"results": [{"request": str, "driver": str, "pool": str, "device": str}]}},
+            "reservedFor": [{"resource": str, "name": str, "uid": str}],
+        },
+    },
+    "ResourceClaimTemplate": {"spec": {"spec": _CLAIM}},
+    "DeviceClass": {"spec": {"selectors": _SELECTORS, "extendedResourceName": str}},
+    "DeviceTaintRule": {
+        "spec": {
+            "deviceSelector": {"driver": str, "pool": str, "device": str},
+            "taint": {"key": str, "value": str, "effect": str},
+        }
+    },
+    "Node": {
+        "spec": {"taints": _TAINTS, "unschedulable": bool},
+        "status": {"allocatable": {}, "conditions": _CONDITIONS, "nodeInfo": {"kubeletVersion": str}},
+    },
+    "NeuronUltraServer": views.shape(views.UltraServerView),
+    "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
+    "Pod": {
+        "spec": {
+            "nodeName": str,
+            "schedulerName": str,
+            "nodeSelector": {},
+            "tolerations": [{}],
+            "containers": _CONTAINERS,
+            "initContainers": _CONTAINERS,
+            "schedulingGates": [{"name": str}],
+            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
+        },
+        "status": {
+            "phase": str,
+            "conditions": _CONDITIONS,
+            "containerStatuses": _STATES,
+            "initContainerStatuses": _STATES,
+            "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
+        },
+    },
+    "Namespace": {},
+    "PodGroup": {"spec": {"schedulingPolicy": {"gang": {"minCount": int}}}},
+    "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
+    "ResourceQuota": views.shape(views.QuotaView),
+    "PodDisruptionBudget": views.shape(views.BudgetView),
+    "Event": views.shape(views.EventView),
+}
+"""The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
+
+ABBREVIATIONS: Final = {
+    "pod": "Pod",
+    "po": "Pod",
+    "no": "Node",
+    "claim": "ResourceClaim",
+    "resourceclaim": "ResourceClaim",
+    "node": "Node",
+    "workload": "NeuronUltraServerWorkload",
+    "nus": "NeuronUltraServer",
+    "ultraserver": "NeuronUltraServer",
+    "neuronultraserver": "NeuronUltraServer",
+    "neuronultraserverworkload": "NeuronUltraServerWorkload",
+    "nusw": "NeuronUltraServerWorkload",
+}
+"""The words for kinds in TYPE/NAME; a plural form means the same."""
+
+
+NOT_SERVED: Final = "this cluster does not have it"
+"""Why a kind is left out that has no objects, because the API server does not serve it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An object with values that cannot be decoded: those at `paths`, or the whole object if there are none."""
+
+    kind: str
+    namespace: str
+    name: str
+    paths: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        """namespace/name, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects by key, in the order in which they were read.
+
+    `left_out` are kinds that could not be read, or not in every namespace, and why. `damaged` are single objects.
+    `version` is that of the API server, empty if it is unknown.
+    """
+
+    objects: Mapping[Key, Wire]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
+    damaged: Sequence[Damaged] = ()
+    version: str = ""
+
+    def all(self, kind: str) -> Sequence[Wire]:
+        """Return the objects of a kind."""
+        return self.by_kind.get(kind, ())
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Wire | None:
+        """Return one object, or None."""
+        return self.objects.get((kind, namespace, name))
+
+    def near(self, kind: str, name: str, namespace: str = "") -> str:
+        """Return the name of an object of this kind that resembles `name`, or an empty string."""
+        names = [key[2] for key in self.objects if key[:2] == (kind, namespace)]
+        return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
+
+    def changed(self, replaced: Sequence[Wire] = (), removed: Sequence[Key] = ()) -> Snapshot:
+        """Return this snapshot with other objects; lists of kinds that do not change stay the same lists."""
+        objects = dict(self.objects)
+        lists = dict(self.by_kind)
+        put: dict[int, Wire | None] = {}  # by the identity of the object that was there
+        for key in removed:
+            if (old := objects.pop(key, None)) is not None:
+                put[id(old)] = None
+        added: dict[Key, Wire] = {}
+        for item in replaced:
+            key = key_of(item)
+            old = self.objects.get(key)
+            objects[key] = item
+            if old is None:
+                added[key] = item
+            else:
+                put[id(old)] = item
+        for kind in {*(key[0] for key in removed), *(key[0] for key in added), *(str(i["kind"]) for i in replaced)}:
+            kept = (put.get(id(item), item) for item in self.all(kind))
+            lists[kind] = [*(i for i in kept if i is not None), *(i for key, i in added.items() if key[0] == kind)]
+        return replace(self, objects=objects, by_kind=lists)
+
+
+def key_of(item: Wire) -> Key:
+    """Return the key of an object."""
+    return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
+
+
+def build(
+    items: Iterable[dict[str, Any]],
+    left_out: Mapping[str, str] | None = None,
+    damaged: Sequence[Damaged] | None = None,
+) -> Snapshot:
+    """Return the snapshot of a list of objects.
+
+    An object with a field of a wrong type raises SettingsError; with `damaged`, it is left out and added to these.
+    """
+    objects: dict[Key, Wire] = {}
+    lists: dict[str, list[Wire]] = {}
+    unread = list(damaged or ())
+    for given in items:
+        if str(given.get("kind")) not in SHAPES or _another_kind(given):
+            continue
+        try:
+            item = _checked(given)
+            key = key_of(item)
+        except (SettingsError, LookupError, TypeError, AttributeError) as err:
+            if damaged is None:
+                raise
+            meta = given["metadata"]
+            unread.append(Damaged(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
+            continue
+        if key not in objects:
+            lists.setdefault(key[0], []).append(item)
+            objects[key] = item
+    return Snapshot(objects, dict(left_out or {}), lists, sorted(unread, key=lambda each: (each.kind, each.key)))
+
+
+_GROUPS: Final = {"Workload": "kueue.x-k8s.io", "PodGroup": "scheduling.k8s.io"}
+"""The groups of kinds whose names other groups have too."""
+
+
+def _another_kind(given: Wire) -> bool:
+    """Return True for a kind of another group that has the name of one that is read."""
+    group = _GROUPS.get(str(given["kind"]))
+    return group is not None and not str(given.get("apiVersion", "")).startswith(f"{group}/")
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Return an object in the form of v1. Raises SettingsError for one with a field of a wrong type."""
+    kind = str(given["kind"])
+    item = given
+    if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
+        item = copy.deepcopy(given)
+        try:
+            resource_api.to_v1(item, f"{kind} {item['metadata']['name']}")
+        except (BadInput, CannotMigrate) as err:
+            raise SettingsError(str(err)) from err
+    known = _compiled(kind).has(item)
+    text = "" if known else shapes.wrong(item, {**SHAPES[kind], "metadata": _META})
+    if text := text or _missing(item, valid=known):
+        raise SettingsError(f"{named(item)}: {text}")
+    return item
+
+
+@functools.cache
+def _compiled(kind: str) -> shapes.Known:
+    """Return the shape of a kind, compiled; of slices also the types of all attributes and capacities."""
+    shape = {**SHAPES[kind], "metadata": _META}
+    if kind == "ResourceSlice":
+        device = {"name": str, "attributes": _VALUES, "capacity": _VALUES, "taints": _TAINTS}
+        shape["spec"] = {**shape["spec"], "devices": [device]}
+    return shapes.Known(shape)
+
+
+_VALUES: Final = dict[str, dict[str, str | int | bool | list[Any]]]
+"""Attributes or capacities of a device; there are hundreds of them in each slice."""
+_NAMED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "ResourceSlice": [("spec", "devices")],
+    "ResourceClaim": [("spec", "devices", "requests"), ("status", "reservedFor")],
+    "ResourceClaimTemplate": [("spec", "spec", "devices", "requests")],
+    "Pod": [
+        ("spec", "containers"),
+        ("spec", "initContainers"),
+        ("spec", "resourceClaims"),
+        ("spec", "schedulingGates"),
+        ("status", "resourceClaimStatuses"),
+        ("status", "containerStatuses"),
+        ("status", "initContainerStatuses"),
+    ],
+}
+"""Lists whose entries have names."""
+_REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "ResourceSlice": [("spec", "driver"), ("spec", "pool", "name"), ("spec", "pool", "resourceSliceCount")],
+    "Pod": [("spec",)],
+    "ResourceClaim": [("spec",)],
+    "ResourceClaimTemplate": [("spec", "spec")],
+    "DeviceTaintRule": [("spec", "taint", "key")],
+}
+
+
+def absent_from_file(found: Snapshot) -> dict[str, str]:
+    """Return the kinds of which a file has no object, and that it lacks rather than the cluster."""
+    absent = [
+        kind for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate") if not found.all(kind)
+    ]
+    used = any((pod.get("status") or {}).get("resourceClaimStatuses") for pod in found.all("Pod"))
+    if used and not found.all("ResourceClaim"):
+        absent.append("ResourceClaim")
+    return dict.fromkeys(absent, "the file has none")
+
+
+def _missing(item: Wire, *, valid: bool) -> str:
+    """Return which field that the commands need is absent, or unless `valid` which value of a device is wrong."""
+    kind = str(item["kind"])
+    for path in _REQUIRED.get(kind, ()):
+        if _at(item, path) in (None, ""):
+            return f"{'.'.join(path)} is missing"
+    for path in _NAMED.get(kind, ()):
+        for number, entry in enumerate(_at(item, path) or ()):
+            if not entry.get("name"):
+                return f"{'.'.join(path)}[{number}].name is missing"
+            for below, each in enumerate(entry.get("firstAvailable") or () if path[-1] == "requests" else ()):
+                if not each.get("name"):
+                    return f"{'.'.join(path)}[{number}].firstAvailable[{below}].name is missing"
+    if kind == "ResourceClaim":
+        for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
+            if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):
+                return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
+    return _device_values(item) if kind == "ResourceSlice" and not valid else ""
+
+
+def _at(item: Wire, path: Sequence[str]) -> Any:
+    found: Any = item
+    for name in path:
+        found = (found or {}).get(name)
+    return found
+
+
+def _device_values(item: Wire) -> str:
+    """Return which attribute or capacity of a slice has a wrong type."""
+    for device in item["spec"].get("devices") or ():
+        for part, types in (("attributes", (str, int, bool, list)), ("capacity", (str, int))):
+            for name, entry in (device.get(part) or {}).items():
+                if type(entry) is not dict or any(not isinstance(value, types) for value in entry.values()):
+                    return f"{part}.{name} of device {device['name']} is {shapes.called(entry)}"
+    return ""
+
+
+def named(item: Wire) -> str:
+    """Return kind, namespace and name of an object, for messages."""
+    kind, namespace, name = key_of(item)
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def is_ready(item: Wire) -> bool:
+    """Return True if the condition Ready of a Pod is True."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

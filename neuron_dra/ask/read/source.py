@@ -1,0 +1,157 @@
+"""The flags that choose a cluster or a file, the same for all commands that look at one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from neuron_dra import object_files
+from neuron_dra.core import labels
+from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    from neuron_dra.ask.read.snapshot import Snapshot
+
+KINDS: Final = (
+    "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
+    "resourcequotas,poddisruptionbudgets,events"
+)
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+"""Of manifests in a folder."""
+DUMP: Final = f"kubectl get {KINDS} -A -o json"
+"""Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group(
+        "the cluster", f"The kubeconfig's current context, or a file with what `{DUMP}` printed."
+    )
+    group.add_argument(
+        "--snapshot", metavar="FILE", default="", help="read a file in place of the cluster; - for stdin"
+    )
+    group.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
+    group.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
+    add_version(group, "of the API server, for a file that does not have it (default: what the objects prove)")
+    group.add_argument("-n", "--namespace", metavar="NAME", default="", help="namespace (default: the context's)")
+
+
+def add_version(parser: argparse._ActionsContainer, text: str) -> None:
+    """Add --kubernetes, the one flag for a version of Kubernetes."""
+    parser.add_argument("--kubernetes", type=_version, metavar="VERSION", help=text)
+    parser.add_argument("--kubernetes-version", type=_version, dest="kubernetes", help=argparse.SUPPRESS)
+
+
+def _version(text: str) -> str:
+    """Return the text of a version of which the driver supports the first two numbers."""
+    from neuron_dra.core import versions
+
+    found = versions.parse(text)
+    if found is None or not versions.OLDEST <= found <= versions.NEWEST:
+        known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+        raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
+    return text
+
+
+def add_selector(parser: argparse.ArgumentParser, of: str = "the nodes") -> None:
+    """Add -l, which selects objects by label; without it, `selector` is labels.EVERY."""
+    parser.add_argument(
+        "-l", "--selector", type=_selector, metavar="SELECTOR", default=labels.EVERY, help=f"labels of {of}"
+    )
+
+
+def _selector(text: str) -> labels.Test:
+    try:
+        return labels.written(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from err
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add manifests: as arguments, or as kubectl has them with -f."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="manifests or folders of them; - for standard input")
+    text = "the same, as in kubectl"
+    parser.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help=text)
+
+
+def files(args: argparse.Namespace) -> list[str]:
+    """Return the names of the manifests, of a folder those of its files. Raises SettingsError if there are none."""
+    found: list[str] = []
+    for name in dict.fromkeys([*args.files, *args.filename]):
+        path = Path(name)
+        inside = sorted(str(each) for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [name]
+        if not inside:
+            raise SettingsError(f"{name}: the folder has no files with {', '.join(SUFFIXES)}")
+        found += inside
+    if not found:
+        raise SettingsError("name a manifest: FILE, or -f FILE")
+    return found
+
+
+def load(args: argparse.Namespace) -> tuple[Snapshot, str]:
+    """Return the snapshot and the namespace for names without one; standard error has what was left out.
+
+    Raises SettingsError.
+    """
+    found, namespace = reader(args)()
+    keep(found)
+    return found, namespace
+
+
+def keep(found: Snapshot) -> None:
+    """Leave the objects to the end of the process: freeing each of them takes a tenth of a command's time."""
+    kept: list[object] = [found]
+    kept.append(kept)  # a cycle, which the collector does not see after this
+    gc.freeze()
+
+
+def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
+    """Return a function that reads the cluster or the file, as `load` does, with one login. Raises SettingsError."""
+    gc.disable()  # a snapshot has millions of values, none of which is garbage
+    if args.snapshot:
+        for flag in ("kubeconfig", "context"):
+            if getattr(args, flag):
+                raise SettingsError(f"--{flag} and --snapshot: give one of them")
+        return lambda: (_given(from_file(args.snapshot)[0], args), args.namespace or "default")
+    import asyncio
+
+    from neuron_dra.ask.read import cluster
+
+    kube = cluster.connection(args.kubeconfig, args.context)
+    namespace = args.namespace or kube.namespace or "default"
+    runner = asyncio.Runner()  # one event loop: the locks of the credentials belong to it
+
+    def read() -> tuple[Snapshot, str]:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"neuron-dra: reading {kube.url} ...\n")
+        found = cluster.read(kube, namespace, runner.run)
+        for kind, why in found.left_out.items():
+            sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
+        return _given(found, args), namespace
+
+    return read
+
+
+def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
+    """Return the snapshot with the version of the flag, if there is one."""
+    return dataclasses.replace(found, version=args.kubernetes) if args.kubernetes else found
+
+
+def from_file(name: str) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Return the snapshot in a file, and all objects of the file. Raises SettingsError."""
+    from neuron_dra.ask.read import snapshot
+
+    try:
+        items = object_files.read(name)
+        found = snapshot.build(items)
+    except SettingsError as err:
+        text = str(err)
+        raise SettingsError(text if text.startswith("--") else f"--snapshot {name}: {text}") from err
+    if not found.objects:
+        raise SettingsError(f"--snapshot {name}: it has no objects of a snapshot; print one with `{DUMP}`")
+    return dataclasses.replace(found, left_out=snapshot.absent_from_file(found)), items

@@ -1,0 +1,109 @@
+"""The pods of operators that put a pod together from parts: Kubeflow's TrainJob, Grove, Argo. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from neuron_dra.core.wire import Wire
+
+STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+Group = tuple[str, Any, Any]
+"""Equal pods: name, number and template, as the manifest has them."""
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a value that should be an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a value that should be a list of them."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def train_job(item: Wire, runtimes: Sequence[Wire]) -> Iterator[Group]:
+    """Yield the nodes of a TrainJob: the pods of its runtime, with the job's own resources and claims.
+
+    Source: kubeflow/trainer, pkg/apis/trainer/v1alpha1. Of a runtime that is not among the manifests nothing is known:
+    its pods are taken to request what the job itself does.
+    """
+    name, spec = item["metadata"]["name"], mapping(item.get("spec"))
+    trainer, runtime = mapping(spec.get("trainer")), runtime_of(item, runtimes)
+    job = _node_job(runtime)
+    template = copy.deepcopy(mapping(mapping(mapping(job.get("template")).get("spec")).get("template")))
+    if not mapping(template.get("spec")).get("containers"):
+        template = {"spec": {"containers": [{"name": "node"}]}}
+    _override(template["spec"], trainer)
+    policy = mapping(mapping(mapping(runtime).get("spec")).get("mlPolicy"))
+    number = trainer.get("numNodes", policy.get("numNodes", 1))
+    yield f"{name}-node-0", number, template
+
+
+def runtime_of(item: Wire, runtimes: Sequence[Wire]) -> Wire | None:
+    """Return the runtime that a TrainJob names, if it is among the manifests."""
+    wanted = mapping(mapping(item.get("spec")).get("runtimeRef"))
+    kind, name = wanted.get("kind") or "ClusterTrainingRuntime", wanted.get("name")
+    found = (each for each in runtimes if each["kind"] == kind and each["metadata"]["name"] == name)
+    return next(found, None)
+
+
+def _node_job(runtime: Wire | None) -> dict[str, Any]:
+    """Return the job of a runtime that trains: the one with the trainer's label, or named node."""
+    inner = mapping(mapping(mapping(runtime).get("spec")).get("template"))
+    jobs = mappings(mapping(inner.get("spec")).get("replicatedJobs"))
+    for job in jobs:
+        labels = mapping(mapping(mapping(job.get("template")).get("metadata")).get("labels"))
+        if labels.get(STEP) == "trainer":
+            return job
+    return next((job for job in jobs if job.get("name") == "node"), {})
+
+
+def _override(spec: dict[str, Any], trainer: Mapping[str, Any]) -> None:
+    """Write a TrainJob's resources and claims into the pods of its runtime."""
+    containers = mappings(spec.get("containers"))
+    node = next((each for each in containers if each.get("name") == "node"), containers[0])
+    own = mapping(trainer.get("resourcesPerNode"))
+    if own:
+        node["resources"] = {**mapping(node.get("resources")), **own}
+    claims = mappings(trainer.get("resourceClaimsPerNode"))
+    if claims:
+        spec["resourceClaims"] = [*mappings(spec.get("resourceClaims")), *claims]
+        resources = mapping(node.get("resources"))
+        node["resources"] = {**resources, "claims": [{"name": each.get("name")} for each in claims]}
+
+
+def cliques(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
+    """Yield the pods of Grove's PodCliqueSet: of each clique, and as often as its set and its scaling group say."""
+    template = mapping(spec.get("template"))
+    sets = spec.get("replicas", 1)
+    groups = mappings(template.get("podCliqueScalingGroups"))
+    for clique in mappings(template.get("cliques")):
+        inner = mapping(clique.get("spec"))
+        number = inner.get("replicas", 1)
+        for group in groups:
+            if clique.get("name") in (group.get("cliqueNames") or ()):
+                number = _times(number, group.get("replicas", 1))
+        yield f"{name}-{clique.get('name', 'clique')}", _times(sets, number), {"spec": mapping(inner.get("podSpec"))}
+
+
+def _times(one: Any, other: Any) -> Any:
+    return one * other if isinstance(one, int) and isinstance(other, int) else (one if other == 1 else other)
+
+
+def workflow(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
+    """Yield a pod for each template of an Argo workflow that has containers; steps and graphs are not followed."""
+    spec = mapping(spec.get("workflowSpec")) or spec
+    for each in mappings(spec.get("templates")):
+        listed = mappings(mapping(each.get("containerSet")).get("containers"))
+        main = mapping(each.get("container")) or mapping(each.get("script"))
+        if main:
+            listed = [{"name": "main", **main}]
+        if listed:
+            chosen = {**mapping(spec.get("nodeSelector")), **mapping(each.get("nodeSelector"))}
+            own = {"containers": listed, "nodeSelector": chosen}
+            for field in ("tolerations", "affinity", "resourceClaims", "initContainers"):
+                value = each.get(field, spec.get(field))
+                own |= {field: value} if value is not None else {}
+            yield f"{name}-{each.get('name', 'pod')}", 1, {"spec": own}

@@ -1,0 +1,216 @@
+"""Typed views of Kubernetes objects: the fields that answers read, and what stands for an absent one. Pure.
+
+A view says twice what is read: to the code, by its types, and to `snapshot.build`, which sets aside an object with
+another type at one of these fields and names both. So the reader of a view guards against nothing.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, TypeVar
+
+import msgspec
+
+from neuron_dra.core.wire import Wire
+
+T = TypeVar("T", bound="View")
+
+
+class View(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    """Some fields of an object, with their names in its form as YAML."""
+
+
+class MetaView(View, frozen=True):
+    """An object's metadata."""
+
+    name: str = ""
+    namespace: str = ""
+    generation: int = 0
+
+
+class ConditionView(View, frozen=True):
+    """One condition of a status."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class ExpressionView(View, frozen=True):
+    """One expression of a label selector."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class SelectorView(View, frozen=True):
+    """A label selector."""
+
+    match_labels: dict[str, Any] = {}
+    match_expressions: tuple[ExpressionView, ...] = ()
+
+
+class BudgetSpec(View, frozen=True):
+    """What a PodDisruptionBudget protects."""
+
+    selector: SelectorView | None = None
+    unhealthy_pod_eviction_policy: str = ""
+
+
+class BudgetStatus(View, frozen=True):
+    """What a PodDisruptionBudget allows now."""
+
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    observed_generation: int = 0
+
+
+class BudgetView(View, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: MetaView = MetaView()
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+
+class QuotaAmounts(View, frozen=True):
+    """Amounts by resource, as quantities."""
+
+    hard: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+
+
+class QuotaView(View, frozen=True):
+    """A ResourceQuota."""
+
+    metadata: MetaView = MetaView()
+    spec: QuotaAmounts = QuotaAmounts()
+    status: QuotaAmounts = QuotaAmounts()
+
+
+class TemplateName(View, frozen=True):
+    """The ResourceClaimTemplate that the controller makes for a workload."""
+
+    name: str = ""
+
+
+class UltraServerWorkloadSpec(View, frozen=True):
+    """What a NeuronUltraServerWorkload requests."""
+
+    instance_type: str = ""
+    topology_size: int = 1
+    server_count: int = 1
+    resource_claim_template: TemplateName = TemplateName()
+
+
+class ConditionedStatus(View, frozen=True):
+    """The status of a custom resource."""
+
+    state: str = ""
+    conditions: tuple[ConditionView, ...] = ()
+
+    def condition(self, kind: str) -> ConditionView | None:
+        """Return the condition of a type, or None."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+
+class WorkloadView(View, frozen=True):
+    """A NeuronUltraServerWorkload."""
+
+    metadata: MetaView = MetaView()
+    spec: UltraServerWorkloadSpec = UltraServerWorkloadSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+class UltraServerNode(View, frozen=True):
+    """One node of a NeuronUltraServer."""
+
+    node_name: str = ""
+    node_id: int = 0
+
+
+class UltraServerSpec(View, frozen=True):
+    """The nodes of a NeuronUltraServer, and their type."""
+
+    instance_type: str = ""
+    topology: tuple[UltraServerNode, ...] = ()
+
+
+class UltraServerView(View, frozen=True):
+    """A NeuronUltraServer."""
+
+    metadata: MetaView = MetaView()
+    spec: UltraServerSpec = UltraServerSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of its nodes."""
+        return [each.node_name for each in self.spec.topology if each.node_name]
+
+
+class Involved(View, frozen=True):
+    """The object that an Event is about."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class SeriesView(View, frozen=True):
+    """The repetitions of an Event."""
+
+    last_observed_time: Any = None
+
+
+class EventView(View, frozen=True):
+    """An Event of events/v1 or core/v1; its times are texts, and absent ones are often null."""
+
+    involved_object: Involved = Involved()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    series: SeriesView | None = None
+    last_timestamp: Any = None
+    event_time: Any = None
+
+    @property
+    def seen_at(self) -> str:
+        """When it was last seen; empty if it has no time."""
+        last = self.series.last_observed_time if self.series is not None else None
+        times = (last, self.last_timestamp, self.event_time)
+        return max((str(each) for each in times if each), default="")
+
+
+def of(kind: type[T], item: Wire) -> T:
+    """Return the view of an object of a snapshot."""
+    try:
+        return msgspec.convert(item, kind)
+    except msgspec.ValidationError:
+        return msgspec.convert(_without_nulls(item), kind)  # null is absent, as Kubernetes reads it
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def shape(kind: Any) -> Any:
+    """Return the shape of a view, for `core.shapes`; None of a field that may have any type."""
+    if isinstance(kind, type) and issubclass(kind, View):
+        fields = {each.encode_name: shape(each.type) for each in msgspec.structs.fields(kind)}
+        return {name: each for name, each in fields.items() if each is not None}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return [shape(arguments[0])]
+    if origin is dict:
+        return {}
+    if origin in (types.UnionType, typing.Union):
+        return shape(next(each for each in arguments if each is not type(None)))
+    return None if kind is Any else kind

@@ -1,0 +1,1 @@
+"""How answers are written: findings, reports, the words for devices and counts, the terminal."""

@@ -1,0 +1,40 @@
+"""A report as text: the subject with the first cause in one line, then facts and changes."""
+
+from __future__ import annotations
+
+from neuron_dra.ask.render import terminal
+from neuron_dra.ask.render.findings import Finding, Report
+
+_LABEL = 11
+
+
+def lines(report: Report) -> list[str]:
+    """Return the report, as wide as the terminal."""
+    found: list[str] = []
+    if not report.findings:
+        found += terminal.wrapped(f"{report.subject} {report.state}", rest="  ")
+    for number, finding in enumerate(report.findings):
+        head = f"{report.subject} {report.state}: {finding.text}" if number == 0 else f"also: {finding.text}"
+        text = terminal.wrapped(head, rest="  ")
+        found += [terminal.colored(line, "bold") if number == 0 else line for line in text]
+        found += details(finding)
+    for note in report.notes:
+        found += terminal.wrapped(note, first="note: ", rest="      ")
+    return found
+
+
+def details(finding: Finding) -> list[str]:
+    """Return facts and changes of a finding."""
+    found: list[str] = []
+    last = ""
+    for name, text in finding.facts:
+        label = "" if name == last else name
+        last = name
+        found += terminal.wrapped(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))
+    for number, change in enumerate(finding.changes):
+        label = "to change" if number == 0 else "or"
+        indent = " " * (_LABEL + 3)
+        shown = terminal.wrapped(change.text, first=f"  {label:<{_LABEL}} ", rest=indent)
+        shown += terminal.wrapped(change.outcome, first=indent, rest=indent)
+        found += [terminal.colored(line, "green") for line in shown]
+    return found

@@ -1,0 +1,70 @@
+"""Words for devices, counts and names, the same in all commands. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from neuron_dra.core import names
+
+
+def ranges(ids: Iterable[int], *, between: str = " ", least: int = 3) -> str:
+    """Return numbers as text with ranges, such as "0-3 8 9"; fewer than `least` consecutive numbers make no range."""
+    parts: list[list[int]] = []
+    for number in sorted(ids):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    texts: list[str] = []
+    for part in parts:
+        if len(part) >= least:
+            texts.append(f"{part[0]}-{part[-1]}")
+        else:
+            texts += map(str, part)
+    return between.join(texts)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 device", "2 devices"."""
+    if number == 1:
+        return f"{number} {noun}"
+    plural = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+    return f"{number} {plural}"
+
+
+def listed(texts: Iterable[str], most: int = 4) -> str:
+    """Return texts separated by commas, the first `most` of them."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
+def devices(published: Sequence[str]) -> str:
+    """Return names of published devices, short: "devices 0-3", "device 7", "neuron-node-0"."""
+    numbers, others = [], []
+    for name in published:
+        number = name.removeprefix(names.DEVICE_PREFIX)
+        if number != name and number.isdigit():
+            numbers.append(int(number))
+        else:
+            others.append(name)
+    if not numbers:
+        return ", ".join(sorted(others))
+    noun = "device" if len(numbers) == 1 else "devices"
+    return ", ".join([f"{noun} {ranges(numbers)}", *sorted(others)])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that differs in case and underscores only, or resembles `name`; empty if none does."""
+    plain = {each.lower().replace("_", ""): each for each in known}
+    wanted = name.lower().replace("_", "")
+    near = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
+    return plain[near[0]] if near else ""
+
+
+def cell(value: object) -> str:
+    """Return a published value as CEL writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,1 @@
+"""`neuron-dra simulate`: what the pods of manifests would get."""

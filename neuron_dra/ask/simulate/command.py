@@ -1,0 +1,190 @@
+"""`neuron-dra simulate FILE...`: what pods would get, on this cluster, a snapshot, or a fleet that does not exist."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuron_dra.ask.read import source
+from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.simulate.simulation import Outcome
+    from neuron_dra.simulate.semantics import Semantics
+
+EXAMPLES = """\
+examples:
+  neuron-dra simulate job.yaml --fleet '4 x trn2.48xlarge'
+  neuron-dra simulate template.yaml deployment.yaml --fleet fleet.txt
+  kubectl neuron simulate job.yaml -n ml
+
+A fleet has a line for each type: 10 x trn2.48xlarge, 3 x ultraserver trn2u.48xlarge, or 2 x node for nodes without
+Neuron devices. Labels and taints of the nodes may follow: 10 x trn2.48xlarge pool=a neuron=true:NoSchedule.
+
+Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
+OLD_NOTE = (
+    "simulated as Kubernetes 1.34 and 1.35 allocate, without device taints and connected sets; a node on which the "
+    "search takes too long is skipped"
+)
+LONGEST_NAME = 255  # of a file; longer texts are fleets
+SHOWN = 20
+MOST_CAUSES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra simulate`."""
+    parser.description = (
+        "Place the pods of manifests one after the other and print which devices each would get, or why it would wait. "
+        "Simulated: devices, selectors, constraints, taints, node selectors and affinity, CPU and memory, quotas. "
+        "Nothing is created."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    source.add_files(parser)
+    parser.add_argument(
+        "--fleet", default="", metavar="FILE", help="a fleet's file, or its text, in place of a cluster"
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: a line for every pod"
+    )
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, print what the pods get, and return the exit code."""
+    from neuron_dra import object_files
+    from neuron_dra.ask.read import manifests
+    from neuron_dra.ask.read.snapshot import build, key_of
+    from neuron_dra.ask.render import terminal
+    from neuron_dra.ask.simulate import simulation
+    from neuron_dra.ask.world import server, unseen
+    from neuron_dra.ask.world.world import World
+
+    names = source.files(args)
+    files = [item for name in names for item in object_files.read(name, "FILE")]
+    found, namespace = (None, args.namespace or "default") if args.fleet else source.load(args)
+    wanted = manifests.expand(files, namespace)
+    made = build([*wanted.objects, *wanted.pods, *wanted.daemons])  # checks the fields
+    if not wanted.pods and not wanted.daemons:
+        raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
+    snapshot = found or _imagined(args, made)
+    daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
+    pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
+    rules = _rules(args, snapshot)
+    templates = {key_of(pod) for pod in wanted.daemons}
+    own = [item for key, item in made.objects.items() if key not in templates]
+    world = World(snapshot.changed([*own, *daemons]), proposes=False, rules=rules)
+    trial = simulation.Simulation(world)
+    outcomes = trial.run(pods)
+    if args.output in ("json", "yaml"):
+        terminal.write_data([_data(each) for each in outcomes], args.output)
+    else:
+        terminal.write(_lines(outcomes, wide=args.output == "wide"))
+        used, published = simulation.held(trial.world)
+        running = sum(each.runs for each in outcomes)
+        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} published devices are held"])
+        notes = [
+            *wanted.notes,
+            *filter(None, [unseen.note(snapshot)]),
+            *([OLD_NOTE] if rules.permutations else _faults(args)),
+            *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
+            "among nodes that serve a pod equally well, the scheduler may choose another one",
+        ]
+        terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
+    return 0 if all(each.runs for each in outcomes) else 1
+
+
+def _rules(args: argparse.Namespace, snapshot: Snapshot) -> Semantics:
+    """Return the semantics of the scheduler, with the cost of its search; a fleet has the newest one."""
+    from neuron_dra.ask.world import server
+    from neuron_dra.core import versions
+    from neuron_dra.simulate import semantics
+
+    if args.fleet:
+        return semantics.of(versions.parse(args.kubernetes or ""))
+    found = semantics.of(server.version(snapshot))
+    return dataclasses.replace(found, taints=server.rules(snapshot).taints)
+
+
+def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
+    """Return the fleet of --fleet, with the connected sets that manifests request."""
+    for flag in ("snapshot", "kubeconfig", "context"):
+        if getattr(args, flag):
+            raise SettingsError(f"--{flag} and --fleet: give one of them")
+    from neuron_dra.ask.read import snapshot
+    from neuron_dra.ask.world import imagined
+
+    path = Path(args.fleet)
+    is_file = len(args.fleet) <= LONGEST_NAME and path.is_file()
+    try:
+        text = path.read_text() if is_file else args.fleet
+    except (OSError, UnicodeDecodeError) as err:
+        raise SettingsError(f"--fleet {args.fleet}: {err}") from err
+    if not is_file and " x " not in text:
+        raise SettingsError(
+            f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
+        )
+    shown = f"--fleet {args.fleet}" if is_file else "--fleet"
+    sets = () if _faults(args) else imagined.requested_sets(wanted)
+    return snapshot.build(imagined.fleet(text, shown, sets))
+
+
+def _faults(args: argparse.Namespace) -> list[str]:
+    """Return why nodes publish no connected sets on the version that was given; nothing if they do, or if none was."""
+    from neuron_dra.core import releases
+
+    why = releases.why_no_sets_on(args.kubernetes) if args.kubernetes else ""
+    return [f"nodes publish no connected sets: {why}"] if why else []
+
+
+def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
+    from neuron_dra.ask.render import report_text, terminal, words
+
+    shown = outcomes if wide else outcomes[:SHOWN]
+    rows = [["POD", "NODE", "GETS"]]
+    for each in shown:
+        rows.append([_name(each), each.placement.node if each.placement else "-", _gets(each)])
+    lines = terminal.table(rows)
+    if len(outcomes) > len(shown):
+        lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
+    causes = [(_cause(each), each.finding) for each in outcomes if not each.runs]
+    number = Counter(text for text, _ in causes)
+    for text, finding in list(dict(causes).items())[:MOST_CAUSES]:
+        lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
+        lines += report_text.details(finding) if finding else []
+    return [*lines, ""]
+
+
+def _gets(each: Outcome) -> str:
+    """Return the devices of a pod, or why it has none, in a word."""
+    from neuron_dra.ask.render import words
+
+    if each.runs:
+        return words.devices(each.devices())
+    return "rejected by the driver" if each.placement else "waits"
+
+
+def _cause(each: Outcome) -> str:
+    return each.finding.text if each.finding else f"the driver would reject the claim: {each.rejected}"
+
+
+def _name(each: Outcome) -> str:
+    meta = each.pod["metadata"]
+    return f"{meta['namespace']}/{meta['name']}"
+
+
+def _data(each: Outcome) -> dict[str, Any]:
+    placed = each.placement
+    return {
+        "pod": _name(each),
+        "runs": each.runs,
+        **({"node": placed.node, "allocations": dict(placed.allocations)} if placed else {}),
+        **({"cause": {"code": each.finding.code, "text": each.finding.text}} if each.finding else {}),
+        **({"rejected": each.rejected} if each.rejected else {}),
+    }

@@ -1,0 +1,222 @@
+"""Places pods one after the other on a snapshot, and keeps what each gets. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from neuron_dra.ask.read.manifests import NODE_NAME
+from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.render.findings import Finding
+from neuron_dra.ask.why import bound, creating, situations, trials
+from neuron_dra.ask.world import demand, users
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.resources import Room
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import names
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator, model, nodes
+from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.scheduler import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happens to one pod: its placement, or why it waits; `rejected` if the driver would reject it there."""
+
+    pod: Wire
+    placement: Placement | None
+    finding: Finding | None = None
+    rejected: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """True if the pod runs."""
+        return self.placement is not None and not self.rejected
+
+    def devices(self) -> list[str]:
+        """Return the devices that the pod gets."""
+        if self.placement is None:
+            return []
+        results = (each["devices"].get("results") or () for each in self.placement.allocations.values())
+        return [result["device"] for found in results for result in found]
+
+
+class Simulation:
+    """A cluster that fills up. Pods with equal demands try only the nodes on which the last of them did not fail."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: list[Wire] = []  # objects that the world does not have yet
+        self._used = set(world.in_use)
+        self._room = Room(world.snapshot)
+        self._left: dict[bytes, list[Wire]] = {}  # by demand: the nodes that may still fit
+        self._failed: dict[bytes, Finding] = {}
+
+    def run(self, pods: Iterable[Wire]) -> list[Outcome]:
+        """Return what happens to each pod, in order; the pods of a gang are placed together, at the first of them."""
+        listed = list(pods)
+        mates: dict[tuple[str, str], list[Wire]] = defaultdict(list)
+        for pod in listed:
+            mates[_gang_of(pod)].append(pod)
+        done: dict[Key, Outcome] = {}
+        for pod in listed:
+            if key_of(pod) in done:
+                continue
+            namespace, group = _gang_of(pod)
+            least = _least(self._world, namespace, group)
+            outcomes = self._gang(mates[namespace, group], group, least) if least > 1 else [self._one(pod)]
+            done |= {key_of(each.pod): each for each in outcomes}
+        return [done[key_of(pod)] for pod in listed]
+
+    def _gang(self, pods: Sequence[Wire], group: str, least: int) -> list[Outcome]:
+        """Place the pods of a gang, if at least so many of them fit at once; else none of them."""
+        trial = self._copy()
+        outcomes = [trial._one(pod) for pod in pods]
+        fit = sum(each.runs for each in outcomes)
+        if fit >= least:
+            self.__dict__.update(trial.__dict__)
+            return outcomes
+        first = next((each.finding for each in outcomes if each.finding is not None), None)
+        why = f": {first.text}" if first is not None else ""
+        finding = Finding(
+            "GangWaits", f"PodGroup {group} needs {least} pods at once, and {fit} of {len(pods)} fit{why}"
+        )
+        return [Outcome(pod, None, finding) for pod in pods]
+
+    def _copy(self) -> Simulation:
+        """Return a simulation that goes on from here, and changes nothing here."""
+        other = Simulation(self._world)
+        other._waiting, other._used = list(self._waiting), set(self._used)
+        other._room = self._room.copy()
+        other._left = {key: list(nodes) for key, nodes in self._left.items()}
+        other._failed = dict(self._failed)
+        return other
+
+    @property
+    def world(self) -> World:
+        """The world with everything that was placed."""
+        if self._waiting:
+            self._world, self._waiting = self._world.after(self._waiting), []
+        return self._world
+
+    def _one(self, pod: Wire) -> Outcome:
+        past = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
+        if past and demand.wants_devices(pod):
+            text = f"its spec.nodeName {past} keeps it from the scheduler, so nothing allocates its claim"
+            return Outcome(pod, None, Finding("SchedulerBypassed", text))
+        claims = self._world.claims_of(pod)
+        key = msgspec.json.encode((pod["metadata"].get("namespace"), pod["spec"]))
+        alike = self._simple(claims)
+        if alike and key in self._failed:
+            return Outcome(pod, None, self._failed[key])
+        placement = self._fast(pod, claims, key) if alike else None
+        if placement is None:
+            outcome = self._slow(pod)
+            if alike and outcome.finding is not None:
+                self._failed[key] = outcome.finding
+            return outcome
+        return self._keep(self._world, pod, placement)
+
+    def _simple(self, claims: list[PodClaim]) -> bool:
+        """Return True if the pod's claims are its own, and their first solution on a node is as good as any."""
+        return all(
+            each.template is not None
+            and each.claim is not None
+            and not any(
+                r.get("firstAvailable") for r in (each.claim["spec"].get("devices") or {}).get("requests") or ()
+            )
+            for each in claims
+        ) and not self._world.snapshot.all("ResourceQuota")
+
+    def _fast(self, pod: Wire, claims: list[PodClaim], key: bytes) -> Placement | None:
+        """Return a placement on the first node that fits; None where the whole simulation has to decide."""
+        world = self._world
+        if key not in self._left:
+            checked = self.world.place(pod)  # also finds errors of selectors, which hold everywhere
+            if not isinstance(checked, Placement) or creating.problem(self._world, pod):
+                return None
+            if not trials.scheduled(self._world, pod):
+                return None
+            world = self._world
+            self._left[key] = [node for node in world.nodes.values() if not nodes.objection(pod, model.node(node))][
+                ::-1
+            ]
+        left = self._left[key]
+        wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
+        while left:
+            node = model.node(left[-1])
+            if not self._room.lacking(pod, left[-1]):
+                found = allocator.allocate(node, wanted, world.inventory, world.classes, self._used, world.memo)
+                if not isinstance(found, Failure):
+                    made = zip((claim.name for claim in wanted), found.allocations, strict=True)
+                    return Placement(node.name, dict(made))
+            left.pop()  # the cluster only fills up: what does not fit now never will
+        return None
+
+    def _slow(self, pod: Wire) -> Outcome:
+        """Place a pod with the whole simulation."""
+        world = self.world
+        if creating.problem(world, pod) is None and trials.scheduled(world, pod):
+            placement = world.place(pod)
+            if isinstance(placement, Placement):
+                return self._keep(world, pod, placement)
+        found = situations.waiting(world.after([pod]), pod)
+        return Outcome(pod, None, found[0])
+
+    def _keep(self, world: World, pod: Wire, placement: Placement) -> Outcome:
+        if refused := bound.rejected_name(world, pod, placement.node):
+            return Outcome(pod, None, Finding("KubeletRejectsName", refused))
+        placed = trials.placed_objects(world, pod, placement)
+        self._waiting += placed
+        claims = [item for item in placed if item["kind"] == "ResourceClaim"]
+        self._used |= allocator.devices_in_use(claims)
+        self._room.add(placed[-1])
+        return Outcome(pod, placement, rejected=trials.refused(world, placement))
+
+
+def held(world: World) -> tuple[int, int]:
+    """Return how many devices of this driver are held, and how many are published."""
+    published = sum(
+        len(item["spec"].get("devices") or ())
+        for item in world.snapshot.all("ResourceSlice")
+        if item["spec"]["driver"] == names.DRIVER
+    )
+    return sum(device.driver == names.DRIVER for device in world.in_use), published
+
+
+def _gang_of(pod: Wire) -> tuple[str, str]:
+    return pod["metadata"].get("namespace") or "", users.group_of(pod)
+
+
+def _least(world: World, namespace: str, group: str) -> int:
+    """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
+    found = world.snapshot.get("PodGroup", group, namespace) if group else None
+    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
+    return int((policy.get("gang") or {}).get("minCount") or 0)
+
+
+TOLERATED: Final = ("unschedulable", "not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure")
+"""Taints node.kubernetes.io/... that all pods of DaemonSets tolerate."""
+
+
+def on_each_node(daemon: Wire, snapshot: Snapshot) -> Iterator[Wire]:
+    """Yield the pods of a DaemonSet: one for each node on which it may run, bound to it by its affinity."""
+    spec = daemon["spec"]
+    tolerated = [{"key": f"node.kubernetes.io/{each}", "operator": "Exists"} for each in TOLERATED]
+    every = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
+    for node in snapshot.all("Node"):
+        if nodes.objection(every, model.node(node)):
+            continue
+        name = node["metadata"]["name"]
+        fields = [{"key": "metadata.name", "operator": "In", "values": [name]}]
+        required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        meta = {**daemon["metadata"], "name": f"{daemon['metadata']['name']}-{name}"}
+        meta["uid"] = f"{daemon['metadata'].get('uid')}-{name}"
+        affinity = {**(spec.get("affinity") or {}), **own}
+        yield {**every, "metadata": meta, "spec": {**every["spec"], "affinity": affinity}}

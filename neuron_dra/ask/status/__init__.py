@@ -1,0 +1,1 @@
+"""`neuron-dra status`: the fleet on one screen."""

@@ -1,0 +1,315 @@
+"""The fleet on one screen: node types, UltraServers, and the pods that wait. Pure, except for the terminal's width."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.why import situations
+from neuron_dra.ask.world import capacity, faults, fleet, unseen
+from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import labels
+from neuron_dra.core.wire import Wire
+
+EXPLAINED: Final = 5
+"""Waiting pods whose cause is shown; the others are counted."""
+ROWS: Final = 8
+NAMED: Final = 12
+"""UltraServers, nodes and pods that are named with what they share; the others are counted."""
+_UNKNOWN: Final = {
+    "ResourceSlice": ("devices", "free", "held", "unhealthy", "largestFree", "silent"),
+    "ResourceClaim": ("free", "held", "largestFree"),
+    "DeviceTaintRule": ("free", "unhealthy", "largestFree"),
+}
+"""Numbers that need all objects of a kind."""
+
+
+def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
+    """Return the status for `-o json` and `-o yaml`; `namespace` limits the pods that wait, empty for all."""
+    found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
+    return {
+        "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
+        "wrong": [_fault(each) for each in faults.of_fleet(world, found)],
+        "types": [_type(kind, nodes, missing) for kind, nodes in _by_type(found)],
+        "ultraServers": [_group(name, nodes, missing) for name, nodes in fleet.ultraservers(found).items()],
+        "waiting": [_waiting(pod) for pod in _pods(world, namespace)],
+        "nodes": [_row(node, missing) for node in found],
+    }
+
+
+def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
+    """Return the row with None for numbers that are unknown."""
+    unknown = {key for kind in missing for key in _UNKNOWN.get(kind, ())}
+    return {key: None if key in unknown else value for key, value in row.items()}
+
+
+def _pods(world: World, namespace: str) -> list[Wire]:
+    return [pod for pod in fleet.waiting(world) if not namespace or pod["metadata"].get("namespace") == namespace]
+
+
+def _by_type(found: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
+    groups: dict[str, list[NodeView]] = defaultdict(list)
+    for node in found:
+        groups[node.type].append(node)
+    return sorted(groups.items())
+
+
+def _type(kind: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
+    row = {
+        "type": kind,
+        "nodes": len(nodes),
+        "notReady": sum(not node.ready for node in nodes),
+        "cordoned": sum(not node.schedulable for node in nodes),
+        "silent": sum(not node.devices for node in nodes),
+        "reserved": sum(node.tag is not None for node in nodes),
+        "devices": sum(len(node.devices) for node in nodes),
+        "free": sum(node.free for node in nodes),
+        "held": sum(node.held for node in nodes),
+        "unhealthy": sum(node.faulty for node in nodes),
+        "largestFree": max((node.free for node in nodes), default=0),
+    }
+    counts = capacity.groups(nodes)
+    row |= {f"freeGroupsOf{size}": counts[size] for size in capacity.SIZES}
+    return _known(row, missing)
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "name": fault.name, "what": fault.what, "detail": fault.detail}
+
+
+def _group(name: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": nodes[0].type,
+        "nodes": [
+            {"name": node.name, "state": state(node, missing), "vertical": node.vertical, "horizontal": node.horizontal}
+            for node in nodes
+        ],
+    }
+
+
+def _row(node: NodeView, missing: Collection[str]) -> dict[str, Any]:
+    row = {
+        "name": node.name,
+        "type": node.type,
+        "state": state(node, missing),
+        "devices": len(node.devices),
+        "free": node.free,
+        "held": node.held,
+        "unhealthy": node.faulty,
+    }
+    return _known(row, missing)
+
+
+def state(node: NodeView, missing: Collection[str]) -> str:
+    """Return a node's state in a few words, the first that applies; `missing` kinds were not read."""
+    if not node.ready:
+        return "not Ready"
+    if not node.devices:
+        return "unknown" if "ResourceSlice" in missing else "publishes nothing"
+    if node.tag is not None:
+        return f"{node.tag.workload} {node.tag.phase.value}"
+    if not node.schedulable:
+        return "cordoned"
+    users = sorted({str(holder) for device in node.devices for holder in device.holders})
+    if users:
+        return words.listed(users, 2)
+    if node.faulty == len(node.devices):
+        return f"unhealthy: {node.devices[0].faults}"
+    if "ResourceClaim" in missing:
+        return "unknown"
+    return f"free, but for {node.faulty} unhealthy" if node.faulty else "free"
+
+
+def _waiting(pod: Wire) -> dict[str, Any]:
+    meta = pod["metadata"]
+    return {
+        "pod": f"{meta.get('namespace') or 'default'}/{meta['name']}",
+        "since": meta.get("creationTimestamp"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """How the status is printed: `wide` has a line for every node, and all pods that wait."""
+
+    wide: bool = False
+    headers: bool = True
+    sort_by: str = "name"
+
+
+PLAIN: Final = Screen()
+
+
+def sorted_nodes(world: World, selected: labels.Test, sort_by: str) -> list[NodeView]:
+    """Return the nodes that are selected, by name or by a number, the smallest first as in kubectl."""
+    found = fleet.nodes(world, selected)
+    numbers = {"free": lambda node: node.free, "held": lambda node: node.held, "unhealthy": lambda node: node.faulty}
+    return sorted(found, key=numbers[sort_by]) if sort_by in numbers else found
+
+
+def lines(
+    world: World, namespace: str, selected: labels.Test = labels.EVERY, screen: Screen = PLAIN, *, wide: bool = False
+) -> list[str]:
+    """Return the screen, with the nodes that are selected."""
+    wide = wide or screen.wide
+    found, missing = sorted_nodes(world, selected, screen.sort_by), unseen.kinds(world.snapshot)
+    note = unseen.note(world.snapshot)
+    out = terminal.wrapped(note, rest="  ") if note else []
+    if not screen.headers:
+        return [*out, *_types(found, missing)[1:], *(_nodes(found, missing)[1:] if wide else ())]
+    if not found:
+        return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
+    wrong = faults.of_fleet(world, found)
+    out += _wrong(wrong, wide=wide)
+    out += [*_capacity(found, missing), "", *_types(found, missing)]
+    groups = fleet.ultraservers(found)
+    if groups:
+        faulty = {each.name for each in wrong if each.kind == faults.ULTRASERVER}
+        first = dict(sorted(groups.items(), key=lambda each: each[0] not in faulty))
+        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(first, missing, wide=wide)]
+    if wide:
+        out += ["", *_nodes(found, missing)]
+    return out + _causes(world, _pods(world, namespace), wide=wide)
+
+
+def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
+    """Return a line for each fault, with the UltraServers or nodes that have it."""
+    if not found:
+        return []
+    groups: dict[tuple[str, str], list[Fault]] = defaultdict(list)
+    for each in found:
+        groups[each.what, each.kind].append(each)
+    out = [terminal.colored("WRONG", "bold")]
+    for (what, kind), same in groups.items():
+        who = f"{kind}{'' if len(same) == 1 else 's'}"
+        names = words.listed((each.name for each in same), len(same) if wide else NAMED)
+        detail = f" ({same[0].detail})" if len(same) == 1 and same[0].detail else ""
+        out += terminal.wrapped(f"{what}: {who} {names}{detail}", first="  ", rest="    ")
+    return [*out, ""]
+
+
+def _capacity(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+    """Return the free devices of each type, and how many groups of them are free together."""
+    rows = [["TYPE", "MOST ON A NODE", "FREE", *(f"OF {size}" for size in capacity.SIZES)]]
+    lines: list[str] = []
+    for kind, nodes in _by_type(found):
+        row = _type(kind, nodes, missing)
+        known = row["free"] is not None
+        counts = [
+            "-" if row[f"freeGroupsOf{size}"] is None else str(row[f"freeGroupsOf{size}"]) for size in capacity.SIZES
+        ]
+        rows.append(
+            [
+                kind,
+                _number(row["largestFree"]),
+                _amount(row["free"], nodes),
+                *(counts if known else ["?"] * len(counts)),
+            ]
+        )
+        if known and any(node.ultraserver for node in nodes):
+            whole, pairs, single = capacity.servers(nodes)
+            parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
+            text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
+            lines += terminal.wrapped(f"{kind}: {text} {'is' if whole + pairs + single == 1 else 'are'} free")
+    return _headed(rows) + lines
+
+
+def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
+    """Return a number with its unit: nodes that are published as a whole are not counted as devices."""
+    whole = any(device.number is None for node in nodes for device in node.devices)
+    return "?" if number is None else words.count(number, "node" if whole else "device")
+
+
+def _types(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+    rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
+    for kind, nodes in _by_type(found):
+        row = _type(kind, nodes, missing)
+        problems = [
+            f"{row[key]} {text}"
+            for key, text in (
+                ("notReady", "not Ready"),
+                ("cordoned", "cordoned"),
+                ("silent", "silent"),
+            )
+            if row[key]
+        ]
+        numbers = [row[key] for key in ("held", "unhealthy", "reserved")]
+        published = _amount(row["devices"], nodes)
+        rows.append([kind, _number(row["nodes"]), published, *map(_number, numbers), ", ".join(problems)])
+    return _headed(rows)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *rest = terminal.table(rows)
+    return [terminal.colored(head, "bold"), *rest]
+
+
+def _groups(groups: dict[str, list[NodeView]], missing: Collection[str], *, wide: bool) -> list[str]:
+    rows = []
+    for name, nodes in list(groups.items())[: None if wide else ROWS]:
+        states = [state(node, missing) for node in nodes]
+        texts = [f"{states.count(each)} {each}" for each in dict.fromkeys(states)]
+        down = [way for way in ("vertical", "horizontal") if any(getattr(node, way) is False for node in nodes)]
+        rows.append(
+            [name, nodes[0].type, words.listed(texts, 3) + (f"; {' and '.join(down)} links down" if down else "")]
+        )
+    more = len(groups) - len(rows)
+    return terminal.table(rows) + ([f"and {more} more: -o wide"] if more else [])
+
+
+def _nodes(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+    rows = [["NODE", "TYPE", "FREE", "HELD", "UNHEALTHY", "STATE"]]
+    for node in found:
+        row = _row(node, missing)
+        numbers = [_number(row[key]) for key in ("free", "held", "unhealthy")]
+        rows.append([node.name, node.type, *numbers, row["state"]])
+    return _headed(rows)
+
+
+def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
+    if not pods and "Pod" in unseen.kinds(world.snapshot):
+        return ["", "unknown whether pods wait"]
+    if not pods:
+        return ["", "no pod waits for Neuron devices"]
+    out = ["", terminal.colored(f"WAITING ({words.count(len(pods), 'pod')})", "bold")]
+    alike = _alike(pods)
+    shown = alike if wide else alike[:EXPLAINED]
+    causes: dict[str, list[str]] = defaultdict(list)
+    for same in shown:
+        found = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
+        causes[found.text] += map(_name, same)
+    for text, names in causes.items():
+        if len(names) == 1:
+            out += terminal.wrapped(f"{names[0]}: {text}", rest="  ")
+            continue
+        out += terminal.wrapped(f"{len(names)} pods wait: {text}", rest="  ")
+        out += terminal.wrapped(words.listed(names, len(names) if wide else NAMED), first="  ", rest="  ")
+    left = len(pods) - sum(map(len, shown))
+    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+
+
+def _alike(pods: Sequence[Wire]) -> list[list[Wire]]:
+    """Return pods with equal demands together, which wait for one reason."""
+    found: dict[bytes, list[Wire]] = defaultdict(list)
+    for pod in pods:
+        made = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
+        owner = [each.get("uid") for each in pod["metadata"].get("ownerReferences") or ()]
+        key = msgspec.json.encode((pod["metadata"].get("namespace"), made, owner, pod["spec"]))
+        found[key].append(pod)
+    return list(found.values())
+
+
+def _name(pod: Wire) -> str:
+    return f"{pod['metadata'].get('namespace') or 'default'}/{pod['metadata']['name']}"

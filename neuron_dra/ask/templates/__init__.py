@@ -1,0 +1,1 @@
+"""`neuron-dra templates`: ResourceClaimTemplates for the usual jobs."""

@@ -1,0 +1,1 @@
+"""`neuron-dra top`: how busy devices and cores are, by pod."""

@@ -1,0 +1,218 @@
+"""`neuron-dra top`: how busy devices and cores are, by pod, from the counters that the plugins export."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from neuron_dra.ask.read.timing import DEFAULT_TIMING, InspectTiming
+from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    from neuron_dra.ask.top.usage import Sample
+    from neuron_dra.core.wire import Obj
+    from neuron_dra.kube.client import KubeClient
+
+EXAMPLES = """\
+examples:
+  kubectl neuron top
+  kubectl neuron top -w
+  kubectl neuron top ip-10-0-12-34.us-east-2.compute.internal --by core
+  kubectl neuron top pod/llm-0 -n ml -o wide
+
+It needs the rights of the Role neuron-dra-top in the driver's namespace.
+Exit code 0; 1: a node cannot be read; 2: none can."""
+DRIVER_NAMESPACE: Final = "neuron-dra-driver"
+SELECTOR: Final = "app.kubernetes.io/component=kubelet-plugin"
+MOST_NODES: Final = 100
+AT_ONCE: Final = 16
+CLEAR = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """The pod of the driver on a node, and the port of its metrics."""
+
+    node: str
+    namespace: str
+    name: str
+    port: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra top`."""
+    parser.description = (
+        "Show busy time, memory, executions, errors and power of the Neuron devices, by the pod that has them. The "
+        "plugins on the nodes are read twice, --interval apart, through the API server."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("targets", nargs="*", metavar="NODE|pod/NAME", help="nodes, or a pod's node (default: all)")
+    parser.add_argument("--by", choices=("pod", "device", "core"), default="pod", help="what a line is (default pod)")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: claims, kinds of memory"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="show it again every --interval, until interrupted")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between readings (default 2)")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces, the default")
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="pods of this namespace only")
+    text = f"namespace of the driver (default {DRIVER_NAMESPACE})"
+    parser.add_argument("--driver-namespace", metavar="NAME", default=DRIVER_NAMESPACE, help=text)
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
+    parser.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the use of the devices and return the exit code."""
+    if args.all_namespaces and args.namespace:
+        raise SettingsError("-A and -n: give one of them")
+    if not 1 <= args.interval <= 3600:
+        raise SettingsError(f"--interval {args.interval:g}: from 1 to 3600 seconds")
+    if args.watch and args.output in ("json", "yaml"):
+        raise SettingsError("--watch: needs the output text or wide")
+    return asyncio.run(_run(args, DEFAULT_TIMING))
+
+
+async def _run(args: argparse.Namespace, timing: InspectTiming) -> int:
+    from neuron_dra.ask.read import cluster
+    from neuron_dra.kube.client import KubeClient
+
+    kube = cluster.connection(args.kubeconfig, args.context)
+    async with KubeClient(kube) as client:
+        plugins = await _plugins(client, args, args.namespace or kube.namespace or "default")
+        if sys.stderr.isatty():
+            sys.stderr.write(f"neuron-dra: reading {len(plugins)} nodes, twice ...\n")
+        before = (await _read(client, plugins, timing))[0]
+        while True:
+            await asyncio.sleep(args.interval)
+            after, failures = await _read(client, plugins, timing)
+            if not after and not args.watch:
+                reasons = "; ".join(f"{node}: {why}" for node, why in failures.items())
+                raise SettingsError(f"no node can be read: {reasons}")
+            _show(args, before, after, failures)
+            if not args.watch:
+                return 1 if failures else 0
+            sys.stdout.flush()
+            before = after
+
+
+def _show(
+    args: argparse.Namespace,
+    before: Mapping[str, Sample],
+    after: Mapping[str, Sample],
+    failures: Mapping[str, str],
+) -> None:
+    from neuron_dra.ask.render import terminal
+    from neuron_dra.ask.top import text as top_text
+
+    found = top_text.rows(before, after, args.by, args.namespace)
+    if args.output in ("json", "yaml"):
+        data = {"usage": [each.data() for each in found], "unread": dict(failures)}
+        terminal.write_data(data, args.output)
+        return
+    if args.watch and sys.stdout.isatty():
+        sys.stdout.write(CLEAR)
+    terminal.write(top_text.lines(after, found, failures, by=args.by, wide=args.output == "wide"))
+
+
+async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[Plugin]:
+    """Return the driver's pods on the wanted nodes. Raises SettingsError."""
+
+    from neuron_dra.ask.read import cluster, snapshot
+    from neuron_dra.errors import ApiError, Forbidden
+    from neuron_dra.kube.requests import PODS
+
+    found: dict[str, tuple[tuple[bool, str], Plugin]] = {}
+    try:
+        async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
+            for pod in page.decoded(dict).objects:
+                plugin = _plugin(pod, args.driver_namespace)
+                rank = snapshot.is_ready(pod), pod["metadata"].get("creationTimestamp") or ""
+                if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):
+                    found[plugin.node] = rank, plugin
+    except Forbidden as err:
+        hint = "" if err.status == 401 else f": bind the Role neuron-dra-top to yourself in {args.driver_namespace}"
+        raise SettingsError(cluster.reason(err) + hint) from err
+    except (ApiError, ValueError, KeyError, TypeError) as err:
+        raise SettingsError(f"cannot list the driver's pods in {args.driver_namespace}: {err}") from err
+    if not found:
+        raise SettingsError(
+            f"no pod of the driver runs in namespace {args.driver_namespace}; --driver-namespace names another one"
+        )
+    wanted = [await _node_of(client, target, namespace) for target in args.targets] or sorted(found)
+    for node in wanted:
+        if node not in found:
+            raise SettingsError(f"no pod of the driver runs on node {node}; kubectl neuron why node/{node} explains it")
+    if len(wanted) > MOST_NODES:
+        raise SettingsError(
+            f"{len(wanted)} nodes: name at most {MOST_NODES} of them, or pods; for a fleet, query the same series in "
+            "Prometheus (docs/metrics.md)"
+        )
+    return [found[node][1] for node in dict.fromkeys(wanted)]
+
+
+def _plugin(pod: Obj, namespace: str) -> Plugin | None:
+    """Return a running pod of the driver, None for others."""
+    meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    if status.get("phase") != "Running" or not spec.get("nodeName"):
+        return None
+    for container in spec.get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("name") == "metrics" and "neuron" in str(container.get("name")):
+                return Plugin(spec["nodeName"], namespace, meta["name"], int(port["containerPort"]))
+    return None
+
+
+async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
+    """Return the node that a target names. Raises SettingsError."""
+
+    from neuron_dra.errors import ApiError
+    from neuron_dra.kube.requests import PODS
+
+    kind, slash, name = target.partition("/")
+    if not slash:
+        return target
+    if kind in ("node", "no", "nodes"):
+        return name
+    if kind not in ("pod", "po", "pods"):
+        raise SettingsError(f"{target}: name a node, node/NAME or pod/NAME")
+    try:
+        node = (await client.read(PODS, namespace, name)).get("spec", {}).get("nodeName")
+    except ApiError as err:
+        raise SettingsError(f"pod {namespace}/{name}: {err}") from err
+    if not node:
+        raise SettingsError(f"pod {namespace}/{name} has no node yet; kubectl neuron why pod/{name} explains it")
+    return str(node)
+
+
+async def _read(
+    client: KubeClient, plugins: list[Plugin], timing: InspectTiming
+) -> tuple[dict[str, Sample], dict[str, str]]:
+    """Return the readings by node, and why others could not be read."""
+    from neuron_dra.ask.top import usage
+    from neuron_dra.errors import ApiError, Forbidden, NotFound
+    from neuron_dra.kube.requests import PODS
+
+    slots = asyncio.Semaphore(AT_ONCE)
+    found: dict[str, Sample] = {}
+    failures: dict[str, str] = {}
+
+    async def one(plugin: Plugin) -> None:
+        path = PODS.path(plugin.namespace, f"{plugin.name}:{plugin.port}", "proxy/metrics")
+        try:
+            async with slots:
+                text = (await client.request("GET", path, timeout_s=timing.counters_s)).decode(errors="replace")
+            found[plugin.node] = usage.sample(text)
+        except Forbidden:
+            failures[plugin.node] = f"forbidden: bind the Role neuron-dra-top to yourself in {plugin.namespace}"
+        except NotFound:
+            failures[plugin.node] = f"its pod {plugin.name} is gone"
+        except (ApiError, ValueError) as err:
+            failures[plugin.node] = str(err)
+
+    await asyncio.gather(*(one(plugin) for plugin in plugins))
+    return dict(sorted(found.items())), dict(sorted(failures.items()))

@@ -1,0 +1,247 @@
+"""What `neuron-dra top` shows: rates between two readings of the plugins' counters, by pod, device or core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from neuron_dra.core.telemetry import WHO, User
+
+MOST_LINES: Final = 200_000  # of one node's metrics
+_PREFIX: Final = "neuron_dra_"
+
+Place = tuple[int, int]
+"""A device, and a physical core of it, or WHOLE for the device itself."""
+WHOLE: Final = -1
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counters of one place: totals, and the present memory in bytes.
+
+    The fields of `who` name several claims, pods and containers, separated by commas, if they share the place.
+    """
+
+    who: User
+    busy_s: float | None = None
+    flops: float | None = None
+    results: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float] = field(default_factory=dict)
+    ecc: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading of a node: when, its type and kernel driver, and the counters by place."""
+
+    at: float
+    instance_type: str
+    driver_version: str
+    unread: int
+    places: Mapping[Place, Counters]
+
+
+def sample(text: str) -> Sample:
+    """Return the reading that a plugin's metrics show. Raises ValueError with what is wrong with them."""
+    if text.count("\n") > MOST_LINES:
+        raise ValueError(f"more than {MOST_LINES:,} lines")
+    places: dict[Place, Counters] = {}
+    at = unread = 0.0
+    kind = version = ""
+    for name, labels, value in _samples(text):
+        match name:
+            case "counters_read_timestamp_seconds":
+                at = value
+            case "counters_unread_devices":
+                unread = value
+            case "node_info":
+                kind, version = labels.get("instance_type", ""), labels.get("driver_version", "")
+            case _ if name in _TAKE and labels.get("neuron_device", "").isdecimal():
+                core = labels.get("core", "")
+                place = int(labels["neuron_device"]), int(core) if core.isdecimal() else WHOLE
+                who = User(*(labels.get(label, "") for label in WHO))
+                counters, (attribute, key) = places.setdefault(place, Counters(who)), _TAKE[name]
+                if key:
+                    getattr(counters, attribute)[labels.get(key, "")] = value
+                else:
+                    setattr(counters, attribute, value)
+    if not at:
+        raise ValueError(
+            "no counters: the driver has just started, is older than this command, or its deviceCounters is none"
+        )
+    return Sample(at, kind, version, int(unread), places)
+
+
+def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    try:
+        for family in text_string_to_metric_families(text):
+            for each in family.samples:
+                if each.name.startswith(_PREFIX):
+                    yield each.name.removeprefix(_PREFIX), each.labels, each.value
+    except (ValueError, KeyError, IndexError) as err:
+        raise ValueError(f"not in Prometheus' format: {err}") from err
+
+
+_TAKE: Final = {
+    "core_busy_seconds_total": ("busy_s", ""),
+    "core_flops_total": ("flops", ""),
+    "core_executions_total": ("results", "result"),
+    "core_memory_bytes": ("memory", "category"),
+    "device_host_memory_bytes": ("memory", "category"),
+    "device_power_ratio": ("power", "statistic"),
+    "device_ecc_errors_total": ("ecc", "kind"),
+}
+"""By series: the field of Counters, and the label that is the key in it; empty for a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The use of some cores between two readings; None for what is not known.
+
+    - `cores`: number of physical cores; `busy`: share of the time for which they executed, 0 to 1.
+    - `executions`, `errors`, `flops`: per second, of all cores together.
+    - `memory`: bytes of device memory by category; `host_memory` likewise, of the devices.
+    - `power`: average share of the maximum in the last minute, of the devices; `ecc`: errors since the driver's start.
+    """
+
+    node: str
+    who: User
+    devices: tuple[int, ...]
+    cores: int
+    busy: float | None
+    executions: float | None
+    errors: float | None
+    flops: float | None
+    memory: Mapping[str, float]
+    host_memory: Mapping[str, float]
+    power: float | None
+    ecc: float | None
+    core: int = WHOLE
+
+    def data(self) -> dict[str, Any]:
+        """Return the values for JSON and YAML."""
+        data: dict[str, Any] = {"node": self.node}
+        data |= {name: getattr(self.who, name) for name in WHO}
+        data["devices"] = list(self.devices)
+        if self.core != WHOLE:
+            data["core"] = self.core
+        host_memory = {name: size for name, size in self.host_memory.items() if size}
+        data |= {
+            "cores": self.cores,
+            "busy": _rounded(self.busy),
+            "executionsPerSecond": _rounded(self.executions),
+            "errorsPerSecond": _rounded(self.errors),
+            "flopsPerSecond": _rounded(self.flops),
+            "memoryBytes": _bytes(self.memory),
+            "hostMemoryBytes": _bytes(host_memory),
+            "power": _rounded(self.power),
+            "eccErrors": None if self.ecc is None else int(self.ecc),
+        }
+        return data
+
+
+def _bytes(sizes: Mapping[str, float]) -> dict[str, int]:
+    return {name: int(size) for name, size in sorted(sizes.items())}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
+    """Return the use of each set of claims, those of pods first, then what is free."""
+    groups: dict[User, list[Place]] = {}
+    for place, each in after.places.items():
+        groups.setdefault(each.who, []).append(place)
+    whole_too = {who: places for who, places in groups.items() if any(core != WHOLE for _, core in places)}
+    found = whole_too or groups  # without counters of cores, only devices
+    return [usage(node, before, after, found[who]) for who in sorted(found, key=_order)]
+
+
+def _order(who: User) -> tuple[bool, str, str, str]:
+    return not who.claim, who.namespace, who.pod, who.claim
+
+
+def by_device(node: str, before: Sample | None, after: Sample) -> list[Usage]:
+    """Return the use of each device."""
+    devices = sorted({device for device, _ in after.places})
+    return [usage(node, before, after, [place for place in after.places if place[0] == each]) for each in devices]
+
+
+def by_core(node: str, before: Sample | None, after: Sample) -> list[Usage]:
+    """Return the use of each physical core."""
+    return [usage(node, before, after, [place]) for place in sorted(after.places) if place[1] != WHOLE]
+
+
+def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place]) -> Usage:
+    """Return the use of some places. Rates are those of cores that had the same user in both readings."""
+    cores = [place for place in places if place[1] != WHOLE]
+    devices = tuple(sorted({device for device, _ in places}))
+    seconds = after.at - before.at if before is not None else 0.0
+    pairs = _same_user(before, after, cores) if seconds > 0 else []
+    busy = _rates(seconds, ((old.busy_s, new.busy_s) for old, new in pairs))
+    calls = [(_totals(old), _totals(new)) for old, new in pairs]
+    executions = _rates(seconds, ((old[0], new[0]) for old, new in calls))
+    failures = _rates(seconds, ((old[1], new[1]) for old, new in calls))
+    flops = _rates(seconds, ((old.flops, new.flops) for old, new in pairs))
+    wholes = [after.places[device, WHOLE] for device in devices if (device, WHOLE) in after.places]
+    powers = [each.power["avg"] for each in wholes if "avg" in each.power]
+    errors = [sum(each.ecc.values()) for each in wholes if each.ecc]
+    who = after.places[places[0]].who
+    if len(places) > 1 and (devices[0], WHOLE) in places and len(devices) == 1:
+        who = after.places[devices[0], WHOLE].who
+    return Usage(
+        node=node,
+        who=who,
+        devices=devices,
+        cores=len(cores),
+        busy=min(1.0, sum(busy) / len(busy)) if busy else None,
+        executions=_sum(executions),
+        errors=_sum(failures),
+        flops=_sum(flops),
+        memory=_added(after.places[place].memory for place in cores),
+        host_memory=_added(each.memory for each in wholes),
+        power=sum(powers) / len(powers) if powers else None,
+        ecc=sum(errors) if errors else None,
+        core=cores[0][1] if len(places) == 1 and cores else WHOLE,
+    )
+
+
+def _same_user(before: Sample | None, after: Sample, cores: Iterable[Place]) -> list[tuple[Counters, Counters]]:
+    """Return the counters of the cores that the same claims and pods had in both readings."""
+    pairs = []
+    for place in cores:
+        old = before.places.get(place) if before is not None else None
+        new = after.places[place]
+        if old is not None and old.who == new.who:
+            pairs.append((old, new))
+    return pairs
+
+
+def _totals(counters: Counters) -> tuple[float | None, float | None]:
+    """Return all successful and all failed executions."""
+    if not counters.results:
+        return None, None
+    good = counters.results.get("success", 0.0)
+    return good, sum(counters.results.values()) - good
+
+
+def _rates(seconds: float, pairs: Iterable[tuple[float | None, float | None]]) -> list[float]:
+    """Return the increase per second of each pair that has one; a counter that was reset has none."""
+    return [(new - old) / seconds for old, new in pairs if old is not None and new is not None and new >= old]
+
+
+def _sum(values: Sequence[float]) -> float | None:
+    return sum(values) if values else None
+
+
+def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, size in part.items():
+            total[name] = total.get(name, 0.0) + size
+    return total

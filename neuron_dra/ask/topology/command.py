@@ -1,0 +1,75 @@
+"""`neuron-dra topology [NAME]`: where devices are, how they are linked, and who holds them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from neuron_dra.ask.read import source
+from neuron_dra.errors import SettingsError
+
+EXAMPLES = """\
+examples:
+  kubectl neuron topology ip-10-0-1-20.ec2.internal
+  kubectl neuron topology cr-0123456789abcdef0
+  kubectl neuron topology --fleet
+  neuron-dra topology node-1 --snapshot cluster.json -o svg > node-1.svg
+
+Exit code 0; 2: it cannot be looked at."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra topology`."""
+    parser.description = (
+        "Draw the devices of a node or of an UltraServer with their links, who holds them, and how close the pods are "
+        "to each other. Without a name, and with --fleet, a line for each node."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "name", nargs="?", default="", metavar="NAME", help="a Node, an UltraServer's id, or its object"
+    )
+    parser.add_argument("--fleet", action="store_true", help="every Neuron node")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "wide", "svg"), default="text", help="wide: the matrix of any number of pods"
+    )
+    source.add_selector(parser)
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the picture."""
+    if args.fleet and args.name:
+        raise SettingsError("--fleet and a name: give one of them")
+    snapshot, _ = source.load(args)
+    from neuron_dra.ask.render import terminal, words
+    from neuron_dra.ask.topology import svg as topology_svg
+    from neuron_dra.ask.topology import text as topology_text
+    from neuron_dra.ask.world import fleet, unseen
+    from neuron_dra.ask.world.world import World
+    from neuron_dra.core.ultraserver import object_name
+
+    world = World(snapshot, proposes=False)
+    views = fleet.nodes(world, args.selector)
+    groups = fleet.ultraservers(views)
+    if note := unseen.note(snapshot):
+        sys.stderr.write(f"neuron-dra: {note}\n")
+    wide, svg = args.output == "wide", args.output == "svg"
+    if not views:
+        raise SettingsError(f"no Neuron nodes: {fleet.NONE}")
+    if not args.name:
+        sys.stdout.write(topology_svg.fleet(views)) if svg else terminal.write(topology_text.fleet(views))
+        return 0
+    node = next((view for view in views if view.name == args.name), None)
+    if node is not None:
+        sys.stdout.write(topology_svg.node(node)) if svg else terminal.write(topology_text.node(world, node, wide=wide))
+        return 0
+    name = next((each for each in groups if args.name in (each, object_name(each))), "")
+    if not name:
+        known = words.listed([*groups, *(view.name for view in views)], 6)
+        raise SettingsError(f"{args.name} is no Neuron node and no UltraServer; there are {known}")
+    if svg:
+        sys.stdout.write(topology_svg.ultraserver(name, groups[name]))
+    else:
+        terminal.write(topology_text.ultraserver(world, name, groups[name], wide=wide))
+    return 0

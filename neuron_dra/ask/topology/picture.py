@@ -1,0 +1,170 @@
+"""What a picture of nodes shows: a place and a mark for each device, the links, and a legend. Pure."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.world.fleet import DeviceView, NodeView
+from neuron_dra.core.catalogue import Platform
+
+LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
+FREE: Final = "·"
+FAULT: Final = "!"
+MANY: Final = "+"
+"""The mark of holders for which no letter is left, and of devices with several holders."""
+CLOSED: Final = "-"
+"""The mark of devices that no pod can get: their node is cordoned, not Ready, or publishes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A Neuron device at a place of the grid."""
+
+    number: int
+    x: int
+    y: int
+    mark: str
+    title: str
+
+
+@dataclass(slots=True)
+class Legend:
+    """The letters of the holders, in the order in which they are met; several pictures can share one."""
+
+    letters: dict[str, str] = field(default_factory=dict)
+
+    def letter(self, holder: str) -> str:
+        """Return the letter of a holder."""
+        if holder not in self.letters:
+            self.letters[holder] = LETTERS[len(self.letters)] if len(self.letters) < len(LETTERS) else MANY
+        return self.letters[holder]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A node's devices on a grid. `links` are pairs of device numbers; with `switched`, all are connected."""
+
+    node: NodeView
+    columns: int
+    rows: int
+    cells: tuple[Cell, ...]
+    links: tuple[tuple[int, int], ...]
+    switched: bool
+
+
+def draw(node: NodeView, legend: Legend) -> Picture:
+    """Return the picture of a node."""
+    spec = node.spec
+    whole = next((each for each in node.devices if each.number is None), None)
+    by_number = {each.number: each for each in node.devices if each.number is not None}
+    number = spec.device_count if spec else len(by_number)
+    places, columns = _places(spec.shape if spec else "none", number)
+    cells = []
+    for each, (x, y) in enumerate(places):
+        mark, title = _mark(node, by_number.get(each, whole), legend)
+        cells.append(Cell(each, x, y, mark, title))
+    switched = spec is not None and spec.shape == "switch"
+    links = () if spec is None or switched else _links(spec.links)
+    rows = max((y for _, y in places), default=0) + 1
+    return Picture(node, columns, rows, tuple(cells), links, switched)
+
+
+def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the place of each device, and the number of columns."""
+    if number == 16 and shape in ("torus", "switch"):
+        return [(each % 4, each // 4) for each in range(number)], 4
+    if shape == "ring" and number > 3:
+        half = (number + 1) // 2
+        return [(each, 0) if each < half else (number - 1 - each, 1) for each in range(number)], half
+    return [(each, 0) for each in range(number)], number
+
+
+def _links(neighbors: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    found = {(min(one, other), max(one, other)) for one, others in enumerate(neighbors) for other in others}
+    return tuple(sorted(found))
+
+
+def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[str, str]:
+    """Return mark and words for a device."""
+    if device is None:
+        return FAULT, "not published"
+    if len(device.holders) > 1:
+        return MANY, "held by " + words.listed(map(str, device.holders))
+    if device.holders:
+        holder = str(device.holders[0])
+        title = f"held by {holder}"
+        if device.faults:
+            title += f", {device.faults}"
+        return legend.letter(holder), title
+    if device.faults:
+        return FAULT, device.faults
+    if node.tag is not None:
+        return legend.letter(f"workload {node.tag.workload}"), f"reserved for workload {node.tag.workload}"
+    if not node.ready or not node.schedulable:
+        return CLOSED, "node not Ready" if not node.ready else "node cordoned"
+    return FREE, "free"
+
+
+def summary(node: NodeView) -> str:
+    """Return a node's type and counts in one line."""
+    spec = node.spec
+    shape = {"torus": "4 x 4 torus", "switch": "all connected by a switch"}.get(spec.shape, spec.shape) if spec else ""
+    parts = [node.type or "unknown type"]
+    if spec is not None and shape != "none":
+        parts.append(shape)
+    parts.append(
+        f"{node.free} of {words.count(len(node.devices), 'device')} free" if node.devices else "publishes nothing"
+    )
+    if node.held:
+        parts.append(f"{node.held} held")
+    if node.faulty:
+        parts.append(f"{node.faulty} unhealthy")
+    if not node.ready:
+        parts.append("not Ready")
+    elif not node.schedulable:
+        parts.append("cordoned")
+    return ", ".join(parts)
+
+
+def free_groups(node: NodeView) -> list[str]:
+    """Return, for each group attribute, the devices of a group that is entirely free, or that none is."""
+    found = []
+    names = {key for device in node.devices for key in device.groups}
+    for name in sorted(names, key=lambda key: (len(key), key)):
+        groups: dict[object, list[DeviceView]] = {}
+        for device in node.devices:
+            groups.setdefault(device.groups.get(name), []).append(device)
+        size = max(len(each) for each in groups.values())
+        if size < 2:
+            continue
+        texts = []
+        for members in groups.values():
+            if node.free and all(device.free for device in members):
+                text = words.devices([device.name for device in members])
+                texts.append(text.removeprefix("devices "))
+        found.append(f"groups of {size} free: {', '.join(texts) or 'none'}")
+    return found
+
+
+def square(nodes: Sequence[NodeView]) -> bool:
+    """Return True if the nodes of an UltraServer form the square of Trn2: 0 over 1, beside 3 over 2."""
+    spec = nodes[0].spec if nodes else None
+    positions = {node.position for node in nodes}
+    return spec is not None and spec.platform is Platform.ULTRASERVER and positions <= {0, 1, 2, 3} and len(nodes) > 1
+
+
+PLACES: Final = {0: (0, 0), 1: (0, 1), 2: (1, 1), 3: (1, 0)}
+"""The places of the nodes of a Trn2 UltraServer in the square."""
+PAIRS: Final = {"vertical": ((0, 1), (3, 2)), "horizontal": ((0, 3), (1, 2))}
+
+
+def link(nodes: Iterable[NodeView], way: str, pair: tuple[int, int]) -> bool | None:
+    """Return whether a link between two positions is up; None if it is unknown."""
+    ends = [getattr(node, way) for node in nodes if node.position in pair]
+    if False in ends:
+        return False
+    return True if ends == [True, True] else None

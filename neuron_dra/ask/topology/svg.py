@@ -1,0 +1,317 @@
+"""Pictures of nodes, UltraServers and fleets as SVG: real text, light and dark, letters beside colors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.topology import picture
+from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, PAIRS, PLACES, Cell, Legend, Picture
+from neuron_dra.ask.world.fleet import NodeView
+
+MARGIN: Final = 24
+LINE: Final = 20
+COLORS: Final = (  # Okabe and Ito's, which color-blind readers can tell apart, each with its text color
+    ("#56B4E9", "#111"),
+    ("#E69F00", "#111"),
+    ("#009E73", "#111"),
+    ("#CC79A7", "#111"),
+    ("#F0E442", "#111"),
+    ("#0072B2", "#fff"),
+    ("#D55E00", "#111"),
+)
+STYLE: Final = """\
+text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f24; }
+.title { font-size: 18px; font-weight: 600; }
+.small { font-size: 13px; }
+.number { font-size: 12px; text-anchor: middle; }
+.mark { font-size: 15px; font-weight: 700; text-anchor: middle; }
+.paper { fill: #ffffff; }
+.link { stroke: #6e7781; stroke-width: 2.5; fill: none; }
+.up { stroke: #1b1f24; stroke-width: 4; }
+.down { stroke: #b3261e; stroke-width: 4; stroke-dasharray: 3 6; }
+.unknown { stroke: #6e7781; stroke-width: 4; stroke-dasharray: 1 7; }
+.cell { stroke: #6e7781; stroke-width: 1.5; }
+.free { fill: #eef1f4; }
+.closed { fill: #ffffff; stroke-dasharray: 3 3; }
+.fault { fill: url(#hatch); stroke: #b3261e; stroke-width: 2.5; }
+.stripe { stroke: #b3261e; stroke-width: 2.5; }
+.plate { fill: #ffffff; stroke: none; }
+.node { fill: none; stroke: #6e7781; stroke-width: 1; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; }
+  .paper, .closed, .plate { fill: #0d1117; }
+  .link, .unknown, .cell, .node { stroke: #9198a1; }
+  .up { stroke: #e6edf3; }
+  .free { fill: #21262d; }
+  .down, .fault, .stripe { stroke: #ff8a80; }
+}
+"""
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Collects elements, and the size that they need."""
+
+    parts: list[str] = field(default_factory=list)
+    width: float = 0
+    height: float = 0
+
+    def text(self, x: float, y: float, text: str, style: str = "small", extra: str = "") -> None:
+        """Add a line of text; an empty one adds nothing."""
+        if not text:
+            return
+        self.parts.append(f'<text class="{style}" x="{x:g}" y="{y:g}"{extra}>{escape(text)}</text>')
+        self._reach(x + 8 * len(text) * (1.3 if style == "title" else 0.95), y)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str = "link") -> None:
+        """Add a link."""
+        self.parts.append(f'<line class="{style}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>')
+        self._reach(max(x1, x2), max(y1, y2))
+
+    def box(
+        self, x: float, y: float, width: float, height: float, style: str, title: str = "", extra: str = ""
+    ) -> None:
+        """Add a rectangle, with a tooltip."""
+        place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{min(8, width / 5):g}"'
+        shape = f'<rect class="{style}" {place}{extra}'
+        self.parts.append(f"{shape}><title>{escape(title)}</title></rect>" if title else f"{shape}/>")
+        self._reach(x + width, y + height)
+
+    def _reach(self, x: float, y: float) -> None:
+        self.width, self.height = max(self.width, x), max(self.height, y)
+
+    def done(self, title: str) -> str:
+        """Return the picture."""
+        width, height = self.width + MARGIN, self.height + MARGIN
+        pattern = (
+            '<pattern id="hatch" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">'
+            '<rect class="plate" width="8" height="8"/><line class="stripe" x1="0" y1="0" x2="0" y2="8"/></pattern>'
+        )
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+                f'height="{height:g}" role="img" aria-label="{escape(title, quote=True)}">',
+                f"<title>{escape(title)}</title>",
+                f"<style>\n{STYLE}</style>",
+                f"<defs>{pattern}</defs>",
+                '<rect class="paper" width="100%" height="100%"/>',
+                *self.parts,
+                "</svg>\n",
+            ]
+        )
+
+
+def node(view: NodeView) -> str:
+    """Return the picture of one node."""
+    legend, canvas = Legend(), Canvas()
+    made = picture.draw(view, legend)
+    title = f"node {view.name}"
+    canvas.text(MARGIN, MARGIN + 14, title, "title")
+    canvas.text(MARGIN, MARGIN + 38, picture.summary(view))
+    _devices(canvas, made, MARGIN + 24, MARGIN + 76, 84, 48)
+    _legend(canvas, [made], legend)
+    return canvas.done(title)
+
+
+def ultraserver(name: str, views: Sequence[NodeView]) -> str:
+    """Return the picture of an UltraServer: its nodes, and the links between them."""
+    legend, canvas = Legend(), Canvas()
+    pictures = [picture.draw(view, legend) for view in views]
+    title = f"UltraServer {name}"
+    canvas.text(MARGIN, MARGIN + 14, title, "title")
+    canvas.text(MARGIN, MARGIN + 38, f"{views[0].type}, {len(views)} nodes")
+    square, step, top = picture.square(views), 46, MARGIN + 64
+    spacing = 4 * step + 110
+    places: dict[int, tuple[float, float]] = {}
+    for number, made in enumerate(pictures):
+        column, row = PLACES[made.node.position] if square else (number % 4, number // 4)
+        places[made.node.position] = (MARGIN + column * spacing, top + row * spacing)
+    size = 4 * step + 16
+    if square:
+        for way, pairs in PAIRS.items():
+            for pair in (each for each in pairs if set(each) <= set(places)):
+                _between(canvas, views, way, pair, places, size)
+    for made in pictures:
+        x, y = places[made.node.position]
+        below = square and y > top  # the vertical links come from above
+        canvas.text(x, y + size + 34 if below else y + 6, f"{made.node.name} (node {made.node.position})")
+        canvas.box(x - 8, y + 14, size, size, "node")
+        _devices(canvas, made, x + 6, y + 26, step, 32, links=False)
+    if not square:
+        y = max(place[1] for place in places.values()) + size + 34
+        canvas.line(MARGIN, y, MARGIN + min(len(views), 4) * spacing - 110, y, "up")
+        canvas.text(MARGIN, y + 22, "switches connect all devices of all nodes")
+    _legend(canvas, pictures, legend)
+    return canvas.done(title)
+
+
+def _between(
+    canvas: Canvas,
+    views: Sequence[NodeView],
+    way: str,
+    pair: tuple[int, int],
+    places: dict[int, tuple[float, float]],
+    size: float,
+) -> None:
+    """Draw the link between two nodes of a Trn2 UltraServer."""
+    state = picture.link(views, way, pair)
+    style = {True: "up", False: "down", None: "unknown"}[state]
+    (x1, y1), (x2, y2) = (places[each] for each in pair)
+    word = {True: "", False: "down", None: "unknown"}[state]
+    if way == "vertical":
+        middle = x1 - 8 + size / 2
+        canvas.line(middle, y1 + 14 + size, middle, y2 + 14, style)
+        canvas.text(middle + 10, y1 + size + 34, way)
+        canvas.text(middle + 10, y1 + size + 52, word)
+    else:
+        middle = y1 + 14 + size / 2
+        canvas.line(x1 - 8 + size, middle, x2 - 8, middle, style)
+        canvas.text(x1 + size + 6, middle - 10, way)
+        canvas.text(x1 + size + 6, middle + 20, word)
+
+
+def _devices(
+    canvas: Canvas, made: Picture, left: float, top: float, step: float, size: float, *, links: bool = True
+) -> None:
+    """Draw the devices of a node, and their links."""
+    centers = {cell.number: (left + cell.x * step + size / 2, top + cell.y * step + size / 2) for cell in made.cells}
+    if links:
+        for one, other in made.links:
+            _link(canvas, made, centers[one], centers[other], step, size)
+    for cell in made.cells:
+        x, y = left + cell.x * step, top + cell.y * step
+        _cell(canvas, cell, x, y, size)
+    if made.switched and links:
+        y = top + made.rows * step - step + size + 18
+        canvas.line(left, y, left + (made.columns - 1) * step + size, y, "up")
+        canvas.text(left, y + 20, "a switch connects all devices")
+
+
+def _link(
+    canvas: Canvas, made: Picture, one: tuple[float, float], other: tuple[float, float], step: float, size: float
+) -> None:
+    """Draw one link; one that wraps around is two stubs."""
+    (x1, y1), (x2, y2) = one, other
+    if abs(x1 - x2) + abs(y1 - y2) <= step * 1.01 or made.rows == 2:
+        canvas.line(x1, y1, x2, y2)
+        return
+    across = 1 if y1 == y2 else 0
+    reach = size / 2 + 14
+    for (x, y), sign in ((one, -1), (other, 1)):
+        canvas.line(x, y, x + sign * reach * across, y + sign * reach * (1 - across))
+
+
+def _cell(canvas: Canvas, cell: Cell, x: float, y: float, size: float) -> None:
+    title = f"device {cell.number}: {cell.title}"
+    color = _color(cell.mark)
+    style = {FREE: "free", CLOSED: "closed", FAULT: "fault"}.get(cell.mark, "free")
+    canvas.box(x, y, size, size, f"cell {style}", title, f' style="fill: {color[0]}"' if color else "")
+    ink = f' style="fill: {color[1]}"' if color else ""
+    if size < 20:
+        return
+    if cell.mark == FREE or size < 40:
+        canvas.text(x + size / 2, y + size / 2 + 5, cell.mark if size < 40 else str(cell.number), "number", ink)
+    else:
+        if cell.mark == FAULT:  # the stripes stay around the text
+            canvas.box(x + size / 4, y + 5, size / 2, size - 10, "plate")
+        canvas.text(x + size / 2, y + size / 2, cell.mark, "mark", ink)
+        canvas.text(x + size / 2, y + size - 8, str(cell.number), "number", ink)
+
+
+def _color(mark: str) -> tuple[str, str] | None:
+    place = picture.LETTERS.find(mark)
+    if place >= 0:
+        return COLORS[place % len(COLORS)]
+    return ("#8b949e", "#111") if mark == MANY else None
+
+
+def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
+    """Draw what letters and fills mean, below the picture."""
+    cells = [cell for made in pictures for cell in made.cells]
+    rows = [
+        (letter, f"{holder}: {sum(cell.mark == letter for cell in cells)}") for holder, letter in legend.letters.items()
+    ]
+    reasons = sorted({cell.title for cell in cells if cell.mark == FAULT})
+    for mark, text in (
+        (FREE, "free"),
+        (CLOSED, "free, on a node that takes no pods"),
+        (FAULT, "; ".join(reasons[:3])),
+        (MANY, "several"),
+    ):
+        number = sum(cell.mark == mark for cell in cells)
+        rows += [(mark, f"{text}: {number}")] if number else []
+    y = canvas.height + 30
+    for mark, text in rows:
+        _cell(canvas, Cell(0, 0, 0, mark, text), MARGIN, y - 14, 18)
+        canvas.text(MARGIN + 9, y, mark, "number", f' style="fill: {color[1]}"' if (color := _color(mark)) else "")
+        canvas.text(MARGIN + 30, y, text)
+        y += LINE + 4
+
+
+def fleet(views: Sequence[NodeView]) -> str:
+    """Return the picture of a fleet: a small square for each device, a block for each node."""
+    canvas = Canvas()
+    title = f"{len(views)} Neuron nodes"
+    canvas.text(MARGIN, MARGIN + 14, title, "title")
+    y = MARGIN + 44.0
+    every: list[Picture] = []
+    for kind in sorted({view.type for view in views}):
+        legend = Legend()
+        made = [picture.draw(view, legend) for view in views if view.type == kind]
+        every += made
+        free, total = sum(each.node.free for each in made), sum(len(each.node.devices) for each in made)
+        canvas.text(
+            MARGIN,
+            y,
+            f"{kind}: {words.count(len(made), 'node')}, {free} of {total} devices free",
+        )
+        step = 13
+        wide, high = max(m.columns for m in made) * step + 14, max(m.rows for m in made) * step + 14
+        per_row = max(1, int(960 // wide))
+        for number, each in enumerate(made):
+            x, top = MARGIN + number % per_row * wide, y + 12 + number // per_row * high
+            _block(canvas, each, x, top, step)
+        y += 44 + -(-len(made) // per_row) * high
+    _states(canvas, every, y)
+    return canvas.done(title)
+
+
+STATES: Final = {FREE: "free", CLOSED: "free, on a node that takes no pods", FAULT: "unhealthy or not published"}
+HELD: Final = "#0072B2"
+RESERVED: Final = "#E69F00"
+
+
+def _fill(made: Picture, cell: Cell) -> str:
+    if cell.mark in STATES:
+        return cell.mark
+    return "R" if cell.title.startswith("reserved") else "#"
+
+
+def _block(canvas: Canvas, made: Picture, left: float, top: float, step: float) -> None:
+    title = f"{made.node.name}: {picture.summary(made.node)}"
+    canvas.parts.append(f"<g><title>{escape(title)}</title>")
+    for cell in made.cells:
+        _state(canvas, _fill(made, cell), left + cell.x * step, top + cell.y * step, step - 2)
+    canvas.parts.append("</g>")
+
+
+def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
+    """Draw a small device; a held one is filled, a reserved one has a dot, so that color is not needed."""
+    style = {FREE: "free", CLOSED: "closed", FAULT: "fault"}.get(state, "free")
+    color = {"#": HELD, "R": RESERVED}.get(state)
+    canvas.box(x, y, size, size, f"cell {style}", extra=f' style="fill: {color}"' if color else "")
+    if state == "R":
+        canvas.parts.append(f'<circle cx="{x + size / 2:g}" cy="{y + size / 2:g}" r="{size / 5:g}" fill="#111"/>')
+
+
+def _states(canvas: Canvas, made: Sequence[Picture], y: float) -> None:
+    used = {_fill(each, cell) for each in made for cell in each.cells}
+    for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
+        if state in used:
+            _state(canvas, state, MARGIN, y - 11, 14)
+            canvas.text(MARGIN + 24, y, text)
+            y += LINE

@@ -1,0 +1,181 @@
+"""Pictures of nodes, UltraServers and fleets in characters: letters tell the holders apart, colors only help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.topology import matrix, picture
+from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, PAIRS, Legend, Picture
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.world import World
+
+_COLORS: Final = ("cyan", "green", "yellow", "magenta", "blue")
+_ACROSS: Final = {True: "────", False: "╌╳╌╌", None: " ?? "}
+_DOWN: Final = {True: "│", False: "╳", None: "?"}
+PODS: Final = 10
+"""Pods of a matrix on one screen; more need -o wide."""
+
+
+def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
+    """Return the picture of one node, with legend and matrix."""
+    legend = Legend()
+    made = picture.draw(view, legend)
+    out = terminal.wrapped(f"node {view.name}: {picture.summary(view)}", rest="  ")
+    out += ["", *(f"  {line}" for line in _grid(made)), ""]
+    out += [f"  {line}" for text in picture.free_groups(view) for line in terminal.wrapped(text)]
+    out += _legend([made], legend)
+    return out + _matrix(world, [view], wide=wide)
+
+
+def ultraserver(world: World, name: str, views: Sequence[NodeView], *, wide: bool = False) -> list[str]:
+    """Return the picture of an UltraServer."""
+    legend = Legend()
+    pictures = {view.position: picture.draw(view, legend) for view in views}
+    out = terminal.wrapped(f"UltraServer {name}: {views[0].type}, {len(views)} nodes", rest="  ")
+    out.append("")
+    if picture.square(views):
+        out += _square(views, pictures)
+    else:
+        out += ["  ══ connected by switches ══", ""]
+        for made in pictures.values():
+            out += [f"  {made.node.name} (node {made.node.position})", *(f"    {line}" for line in _grid(made)), ""]
+    out += _links(views)
+    out += _legend(list(pictures.values()), legend)
+    return out + _matrix(world, views, wide=wide)
+
+
+def _links(views: Sequence[NodeView]) -> list[str]:
+    """Return a line for each kind of link of an UltraServer that is down or unknown."""
+    out = []
+    for way in PAIRS:
+        for state, text in ((False, "down"), (None, "unknown")):
+            names = [view.name for view in views if getattr(view, way) is state]
+            if names:
+                out += terminal.wrapped(f"{way} links {text} on {', '.join(names)}", first="  ", rest="    ")
+    return out
+
+
+def _square(views: Sequence[NodeView], pictures: dict[int, Picture]) -> list[str]:
+    blocks = {position: _block(made) for position, made in pictures.items()}
+    width = max(len(line) for block in blocks.values() for line in block)
+    upper, lower = PAIRS["horizontal"]
+    out: list[str] = []
+    for pair in (upper, lower):
+        link = _ACROSS[picture.link(views, "horizontal", pair)]
+        left, right = (blocks.get(position, ["(not published)"]) for position in pair)
+        height = max(len(left), len(right))
+        for row in range(height):
+            between = link if row == height // 2 else " " * len(link)
+            line = f"  {_cell(left, row, width)} {between} {_cell(right, row, width)}"
+            out.append(line.rstrip())
+        if pair == upper:
+            marks = [_DOWN[picture.link(views, "vertical", column)] for column in PAIRS["vertical"]]
+            out.append(f"  {marks[0].center(width)}      {marks[1].center(width)}".rstrip())
+    return [*out, ""]
+
+
+def _cell(block: Sequence[str], row: int, width: int) -> str:
+    """Return a line of a block, as wide as all blocks; blank below its end."""
+    return block[row].ljust(width) if row < len(block) else " " * width
+
+
+def _block(made: Picture) -> list[str]:
+    """Return a small picture: a line for each row of devices, with their marks only."""
+    marks = [[cell.mark for cell in made.cells if cell.y == row] for row in range(made.rows)]
+    head = f"{made.node.name} (node {made.node.position})"
+    return [head, *(" ".join(row).center(len(head)).rstrip() for row in marks)]
+
+
+def _grid(made: Picture) -> list[str]:
+    """Return the devices with their links."""
+    shape = made.node.spec.shape if made.node.spec else "none"
+    cells = {(cell.x, cell.y): _styled(cell.mark, f"{cell.number:>2} {cell.mark}") for cell in made.cells}
+    rows = [[cells[x, y] for x in range(made.columns) if (x, y) in cells] for y in range(made.rows)]
+    if shape == "torus" and made.rows == 4:
+        upright = "   │    " * 4
+        lines = [upright.rstrip()]
+        for row in rows:
+            lines += [f"─{'─── '.join(row)}─── ".replace("─── ", "───"), upright.rstrip()]
+        return [*lines, "rows and columns wrap around"]
+    if shape == "ring" and made.rows == 2:
+        return [f"╭─{'───'.join(rows[0])}─╮", f"╰─{'───'.join(rows[1])}─╯"]
+    if made.switched:
+        wide = max(len(row) for row in rows) * 7 - 3
+        return [*(("   ".join(row)) for row in rows), "═" * wide, "a switch connects all devices"]
+    return ["───".join(row) if shape == "line" else "   ".join(row) for row in rows]
+
+
+def _styled(mark: str, text: str) -> str:
+    if mark == FAULT:
+        return terminal.colored(text, "red")
+    if mark in (FREE, CLOSED):
+        return terminal.colored(text, "dim")
+    place = picture.LETTERS.find(mark)
+    return terminal.colored(text, _COLORS[place % len(_COLORS)]) if place >= 0 else text
+
+
+def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
+    """Return what the marks mean: holders with the number of their devices, faults with their reasons."""
+    cells = [(made.node.name, cell) for made in pictures for cell in made.cells]
+    out = []
+    for holder, letter in legend.letters.items():
+        held = [name for name, cell in cells if cell.mark == letter]
+        out += terminal.wrapped(f"{letter}  {holder}, {len(held)}", first="  ", rest="     ")
+    for mark, text in ((FREE, "free"), (CLOSED, "free, on a node that takes no pods")):
+        number = sum(cell.mark == mark for _, cell in cells)
+        if number:
+            out.append(f"  {mark}  {text}, {number}")
+    for mark in (FAULT, MANY):
+        reasons: dict[str, list[str]] = {}
+        for name, cell in cells:
+            if cell.mark == mark:
+                reasons.setdefault(cell.title, []).append(f"{name}/{cell.number}")
+        for reason, where in list(reasons.items())[:6]:
+            numbers = ", ".join(where[:4])
+            if len(where) > 4:
+                numbers += f" and {len(where) - 4} more"
+            out += terminal.wrapped(f"{mark}  {reason}: {numbers}", first="  ", rest="     ")
+    return out
+
+
+def _matrix(world: World, views: Sequence[NodeView], *, wide: bool) -> list[str]:
+    rows = matrix.matrix(world, views)
+    if not rows:
+        return []
+    if len(rows) - 1 > PODS and not wide:
+        return ["", f"  {len(rows) - 1} pods; -o wide prints the matrix of their links"]
+    used = [name for name in matrix.MEANINGS if any(name in row[1:] for row in rows[1:])]
+    out = ["", *terminal.table(rows, indent="  "), ""]
+    for name in used:
+        out += terminal.wrapped(f"{name:<3} {matrix.MEANINGS[name]}", first="  ", rest="      ")
+    return out
+
+
+def fleet(views: Sequence[NodeView]) -> list[str]:
+    """Return a line for each node: one mark for each device."""
+    out: list[str] = []
+    for kind in sorted({view.type for view in views}):
+        of_kind = [view for view in views if view.type == kind]
+        rows = []
+        for view in of_kind:
+            made = picture.draw(view, Legend())
+            marks = "".join(_plain(cell.mark) for cell in made.cells)
+            rows.append([view.name, marks, _in_short(view)])
+        out.append(terminal.colored(f"{kind}: {words.count(len(rows), 'node')}", "bold"))
+        out += terminal.table(rows, indent="  ")
+    marks = f"{FREE} free  # held or reserved  {FAULT} unhealthy or not published  {CLOSED} node takes no pods"
+    return [*out, "", marks]
+
+
+def _plain(mark: str) -> str:
+    return mark if mark in (FREE, FAULT, CLOSED) else "#"
+
+
+def _in_short(view: NodeView) -> str:
+    if view.tag is not None:
+        return f"reserved for {view.tag.workload}"
+    if not view.ready:
+        return "not Ready"
+    return "" if view.schedulable else "cordoned"

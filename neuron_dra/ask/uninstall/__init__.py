@@ -1,0 +1,1 @@
+"""`neuron-dra uninstall-check`: which claims, pods and workloads still need the driver."""

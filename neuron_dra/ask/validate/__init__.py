@@ -1,0 +1,1 @@
+"""`neuron-dra validate`: what is wrong with manifests, before they are applied."""

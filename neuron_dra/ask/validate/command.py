@@ -1,0 +1,73 @@
+"""`neuron-dra validate FILE...`: what is wrong with manifests, before they are applied."""
+
+from __future__ import annotations
+
+import argparse
+
+from neuron_dra.ask.read import source
+
+EXAMPLES = """\
+examples:
+  neuron-dra validate templates/*.yaml
+  helm template . | neuron-dra validate -
+  neuron-dra validate job.yaml --kubernetes 1.34
+
+Exit code 0: nothing is wrong, though there may be warnings; 1: a problem; 2: a file cannot be read."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra validate`."""
+    parser.description = (
+        "Check claims, templates, DeviceClasses and pods of manifests, without a cluster: configuration that the "
+        "driver rejects, selectors that fail or match nothing, numbers that no instance type serves, attributes and "
+        "classes that do not exist, two core sizes in one container, and searches that take too long on Kubernetes "
+        "1.34 and 1.35. Fields that Kubernetes itself validates are not checked again."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    source.add_files(parser)
+    source.add_version(parser, "of the cluster (default: any from 1.34 on)")
+    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the problems and return the exit code."""
+    from neuron_dra import object_files
+    from neuron_dra.ask.read import manifests, snapshot
+    from neuron_dra.ask.render import terminal
+    from neuron_dra.ask.validate import pods, rules
+    from neuron_dra.ask.validate.specs import Problem
+    from neuron_dra.core import releases, versions
+
+    version = versions.parse(args.kubernetes or "")
+    why_no_sets = releases.why_no_sets_on(args.kubernetes) if version else ""
+    problems: list[tuple[str, Problem]] = []
+    read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
+    everything = [(name, manifests.expand(items, "default")) for name, items in read]
+    for name, own in everything:
+        # Objects may use those of other files; a file's own problems are printed with its name.
+        others = [item for other, found in everything if other != name for item in found.objects]
+        known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
+        for damaged in known.damaged:
+            problems.append((name, Problem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why)))
+        keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
+        mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
+        problems += [(name, each) for each in (*pods.versions(own.raw), *pods.shared(own.pods))]
+        problems += [(name, each) for each in rules.Checker(known, version, why_no_sets).run(mine)]
+    if args.output != "text":
+        data = [
+            {
+                "file": name,
+                "object": p.where,
+                "code": p.code,
+                "text": p.text,
+                "severity": "warning" if p.warning else "problem",
+            }
+            for name, p in problems
+        ]
+        terminal.write_data(data, args.output)
+    else:
+        for name, each in problems:
+            word = "warning: " if each.warning else ""
+            terminal.write(terminal.wrapped(f"{name}: {each.where}: {word}{each.text}", rest="  "))
+    return 1 if any(not each.warning for _, each in problems) else 0

@@ -1,0 +1,104 @@
+"""What `validate` checks in pods and their namespaces: fields that the API server or the kubelet would refuse. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from neuron_dra.ask.read.manifests import NODE_NAME
+from neuron_dra.ask.read.snapshot import Snapshot, named
+from neuron_dra.ask.validate.specs import Problem, Spec
+from neuron_dra.ask.why.creating import ADMIN_LABEL
+from neuron_dra.ask.world import demand
+from neuron_dra.core.wire import Wire
+
+HOST: Final = "kubernetes.io/hostname"
+MODES: Final = ("ExactCount", "All")
+SERVED: Final = {
+    "DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"),
+    "": ("v1", "v1beta2", "v1beta1"),
+}
+"""The versions of resource.k8s.io by kind; those of all other kinds are under the empty text."""
+
+
+def of_pod(where: str, pod: Wire) -> Iterator[Problem]:
+    """Yield what is wrong with a pod's claims and its node."""
+    for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
+        if "source" in entry:
+            text = (
+                f"spec.resourceClaims[{index}].source was removed in Kubernetes 1.31: write resourceClaimName or "
+                "resourceClaimTemplateName in its place, beside name (neuron-dra migrate does)"
+            )
+            yield Problem(where, "ClaimSourceRemoved", text)
+    node = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
+    if node and demand.wants_devices(pod):
+        text = (
+            f"spec.nodeName is {node}: the scheduler does not see such a pod, and nothing allocates its claims; "
+            f"write nodeSelector: {HOST}: {node}"
+        )
+        yield Problem(where, "SchedulerBypassed", text)
+
+
+def numbers(where: str, spec: Spec) -> Iterator[Problem]:
+    """Yield modes and numbers of requests that the API server rejects."""
+    for name, each in spec.alternatives():
+        mode, count = each.get("allocationMode") or "ExactCount", each.get("count")
+        if mode not in MODES:
+            yield Problem(where, "RequestRejected", f"request {name}: allocationMode: {mode}: write ExactCount or All")
+        elif mode == "All" and count is not None:
+            yield Problem(where, "RequestRejected", f"request {name}: allocationMode: All has no count: {count}")
+        elif count is not None and count < 1:
+            yield Problem(where, "RequestRejected", f"request {name}: count: {count}: write a number from 1 on")
+
+
+def admin_access(objects: Snapshot, where: str, namespace: str, spec: Spec) -> Iterator[Problem]:
+    """Yield adminAccess in a namespace that is known to lack the label for it."""
+    known = objects.get("Namespace", namespace)
+    if known is None or (known["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
+        return
+    for name, each in spec.alternatives():
+        if each.get("adminAccess"):
+            text = (
+                f"request {name}: the API server rejects adminAccess in namespace {namespace}, whose label "
+                f"{ADMIN_LABEL}=true is missing"
+            )
+            yield Problem(where, "AdminAccessRefused", text)
+
+
+def versions(items: Iterable[Wire]) -> Iterator[Problem]:
+    """Yield objects of versions of resource.k8s.io that no supported API server has."""
+    for item in items:
+        group, slash, version = str(item.get("apiVersion", "")).partition("/")
+        served = SERVED.get(str(item["kind"]), SERVED[""])
+        if slash and group == "resource.k8s.io" and version not in served:
+            text = f"apiVersion: {group}/{version} is not served by Kubernetes 1.34 and later: write {group}/v1"
+            yield Problem(f"{item['kind']} {item['metadata']['name']}", "VersionUnknown", text)
+
+
+def shared(pods: Sequence[Wire]) -> Iterator[Problem]:
+    """Yield claims that several pods share, though these must be on several nodes: a claim has devices of one node."""
+    by_owner: dict[tuple[str, str], list[Wire]] = defaultdict(list)
+    for pod in pods:
+        for entry in pod["spec"].get("resourceClaims") or ():
+            if entry.get("resourceClaimName"):
+                owner = str((pod["metadata"].get("annotations") or {}).get("owner"))
+                by_owner[owner, entry["resourceClaimName"]].append(pod)
+    for (owner, claim), found in by_owner.items():
+        if len(found) > 1 and _apart(found[0]):
+            text = (
+                f"its {len(found)} pods may not share a node, and share the claim {claim}, whose devices are of one "
+                "node: only one of them can run; write resourceClaimTemplateName, so that each pod gets a claim"
+            )
+            yield Problem(owner or named(found[0]), "SharedClaimOneNode", text)
+
+
+def _apart(pod: Wire) -> bool:
+    """Return True if pods like this one may not share a node."""
+    affinity: Mapping[str, Any] = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
+    labels = pod["metadata"].get("labels") or {}
+    for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ():
+        wanted = (term.get("labelSelector") or {}).get("matchLabels") or {}
+        if term.get("topologyKey") == HOST and wanted and all(labels.get(key) == wanted[key] for key in wanted):
+            return True
+    return False

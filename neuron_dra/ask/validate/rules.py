@@ -1,0 +1,363 @@
+"""What `validate` checks in manifests, each rule by the code that decides it at run time. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from typing import Final
+
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Finding
+from neuron_dra.ask.validate import attributes, pods, sized, trap
+from neuron_dra.ask.validate.specs import Problem, Spec
+from neuron_dra.ask.why import impossible, situations
+from neuron_dra.ask.why.blockers import Blockers
+from neuron_dra.ask.why.case import Case
+from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
+from neuron_dra.ask.world.selection import Published
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import catalogue, config, devices, health, names, versions
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ClaimError
+from neuron_dra.simulate import allocator, constraints, model, selectors
+from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.requests import MAX_RESULTS
+from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
+
+__all__ = ["RULES", "Checker", "Problem"]
+
+SITE: Final = frozenset(
+    {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
+)
+"""Attributes whose values are not the type's."""
+_SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
+
+
+@cache
+def _every_type(sets: frozenset[str] = frozenset()) -> World:
+    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
+    lines = [f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}" for each in catalogue.all_types()]
+    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
+
+
+class Checker:
+    """Checks the objects of manifests against every instance type of the catalogue."""
+
+    def __init__(self, objects: Snapshot, version: tuple[int, int] | None, why_no_sets: str = "") -> None:
+        """`why_no_sets` is why nodes publish no connected sets on that version; empty if they do."""
+        self._objects = objects
+        self._version = version
+        self.why_no_sets = why_no_sets
+
+    @cached_property
+    def world(self) -> World:
+        """A node of each type, or an UltraServer, all idle, with the classes of the chart and of the manifests."""
+        own = [*self._objects.all("DeviceClass"), *self._objects.all("ResourceClaimTemplate")]
+        return _every_type(imagined.requested_sets(self._objects)).after(own)
+
+    @cached_property
+    def published(self) -> Published:
+        """The devices of these nodes."""
+        return Published(self.world)
+
+    def run(self, only: Collection[str] | None = None) -> list[Problem]:
+        """Return all problems, in the order of the objects; with `only`, those of the objects with these names."""
+        found: list[Problem] = []
+        for item in self._objects.objects.values():
+            where = snapshot.named(item)
+            if only is not None and where not in only:
+                continue
+            if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+                inner = item.get("spec") or {}
+                spec = Spec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
+                refused = list(pods.numbers(where, spec))
+                found += refused
+                found += pods.admin_access(self._objects, where, item["metadata"].get("namespace") or "", spec)
+                for rule in () if refused else RULES:
+                    found += rule(self, spec)
+            elif item["kind"] == "DeviceClass":
+                spec = Spec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
+                found += configuration(self, spec)
+                found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
+            elif item["kind"] == "Pod":
+                found += pods.of_pod(where, item)
+                found += core_sizes(self._objects, where, item)
+                found += self._limits(where, item)
+        return list(dict.fromkeys(found))
+
+    def _limits(self, where: str, pod: Wire) -> Iterator[Problem]:
+        """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
+        wrong = [Problem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
+        yield from wrong
+        made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
+        if made is not None and not wrong:
+            yield from types(self, Spec(where, made.get("spec") or {}))
+
+    def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[Problem]:
+        for selector in given:
+            expression = (selector.get("cel") or {}).get("expression")
+            if expression:
+                yield from expression_problems(where, expression)
+
+    @property
+    def old_allocator(self) -> bool:
+        """True if the cluster may have the allocator of 1.34 and 1.35."""
+        return self._version is None or self._version < versions.FIRST_NEW_ALLOCATOR
+
+
+def configuration(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check configuration with the decoder of prepare."""
+    for index, entry in enumerate(spec.parts.get("config") or ()):
+        opaque = entry.get("opaque") or {}
+        driver = str(opaque.get("driver") or "")
+        if driver != names.DRIVER:
+            if difflib.get_close_matches(driver, [names.DRIVER], cutoff=0.8):
+                yield Problem(
+                    spec.where, "UnknownDriver", f"config[{index}].opaque.driver is {driver}, not {names.DRIVER}"
+                )
+            continue
+        try:
+            refusals.decoded([{"opaque": {"driver": "-"}}] * index + [entry])
+        except ClaimError as err:
+            yield Problem(spec.where, "ConfigRejected", str(err))
+
+
+def classes(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check the names of DeviceClasses that resemble ours."""
+    for name, alternative in spec.alternatives():
+        wanted = str(alternative.get("deviceClassName") or "")
+        if wanted in checker.world.classes or any(_sized(wanted, form) for form in _SIZED):
+            continue
+        near = difflib.get_close_matches(wanted, checker.world.classes, n=1, cutoff=0.75)
+        if near or wanted.endswith(names.DRIVER):
+            hint = f", did you mean {near[0]}?" if near else ""
+            yield Problem(spec.where, "ClassUnknown", f"request {name}: there is no DeviceClass {wanted}{hint}")
+
+
+def _sized(name: str, form: str) -> bool:
+    head, tail = form.split("{}")
+    return name.startswith(head) and name.endswith(tail) and name[len(head) : len(name) - len(tail)].isdigit()
+
+
+def sets(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check the sizes of connected sets, and whether nodes publish any."""
+    for code, text in sized.of_claim(spec.alternatives(), checker.why_no_sets):
+        yield Problem(spec.where, code, text)
+
+
+def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
+    for _, alternative in spec.alternatives():
+        yield from checker._selectors(spec.where, alternative.get("selectors") or ())
+    for index, each in enumerate(spec.parts.get("constraints") or ()):
+        name = each.get("matchAttribute") or each.get("distinctAttribute") or ""
+        domain, _, attribute = name.rpartition("/")
+        if problem := attributes.unknown(domain, attribute):
+            yield Problem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
+
+
+def expression_problems(where: str, expression: str) -> Iterator[Problem]:
+    """Yield what is wrong with one selector, whatever the devices are."""
+    try:
+        selectors.compile_selector(expression)
+    except CompileError as err:
+        yield Problem(where, "SelectorInvalid", f"invalid CEL: {err}")
+    except SelectorError as err:
+        yield Problem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
+    for domain, name, _ in expressions.reads(expression):
+        if problem := attributes.unknown(domain, name):
+            yield Problem(where, "AttributeUnknown", problem)
+
+
+def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Check that an idle node of some type can serve the requests, and that the driver accepts them there."""
+    claim = _ours(checker, spec)
+    if claim is None:
+        return
+    world = checker.world
+    for ask in selection.asked([model.claim(claim)]):
+        if (found := checker.published.error(ask)) and isinstance(found[1], EvaluationError) and found[2] is not None:
+            kind = selection.attribute(found[2], names.DRIVER, "instanceType")
+            why = str(found[1]).partition(". Guard")[0]
+            text = (
+                f"request {ask.name}: the selector fails on devices of {kind} ({why}): they block "
+                "the pod on all nodes; put has(...) && before it"
+            )
+            yield Problem(spec.where, "SelectorFails", text, warning=True)
+    pod = _pod(claim)
+    serving = [each.node for each in Blockers(world, pod, [claim]).all()]
+    if not serving and _of_a_site(spec):
+        return
+    if not serving:
+        finding = _why(world.after([claim, pod]), pod)
+        facts = "; ".join(text for name, text in finding.facts if name == "was there")
+        yield Problem(
+            spec.where, finding.code, f"no instance type can serve it: {finding.text}{f' ({facts})' if facts else ''}"
+        )
+        return
+    rejecting: dict[str, str] = {}  # by type: why the driver rejects the claim there
+    for node in serving:
+        kind = node["metadata"]["labels"][names.INSTANCE_TYPE_LABEL]
+        made = allocator.allocate(
+            model.node(node), [model.claim(claim)], world.inventory, world.classes, frozenset(), world.memo
+        )
+        if not isinstance(made, Failure):
+            rejecting[kind] = refusals.of_allocation(made.allocations[0], {node["metadata"]["name"]: kind})
+    rejected = {kind: text for kind, text in rejecting.items() if text}
+    if rejected and not list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
+        everywhere = len(rejected) == len(rejecting)
+        where = "every type that can serve it" if everywhere else words.listed(rejected, 5)
+        text = f"the driver rejects it on {where}: {next(iter(rejected.values()))}"
+        yield Problem(spec.where, "DriverRejects", text, warning=not everywhere)
+
+
+def _of_a_site(spec: Spec) -> bool:
+    """Return True if a selector reads a value that only a real cluster has, such as a version or an id."""
+    texts = [
+        (s.get("cel") or {}).get("expression") or ""
+        for _, each in spec.alternatives()
+        for s in each.get("selectors") or ()
+    ]
+    return any(name in SITE for text in texts for _, name, _ in expressions.reads(text))
+
+
+def _why(world: World, pod: Wire) -> Finding:
+    found = situations.CLASS_MISSING.findings(Case(world, pod))
+    return (found or impossible.findings(world, pod))[0]
+
+
+def _pod(claim: Wire) -> dict[str, object]:
+    entry = {"name": "claim", "resourceClaimName": claim["metadata"]["name"]}
+    meta = {"name": "checked", "namespace": "default"}
+    spec = {"containers": [{"name": "main"}], "resourceClaims": [entry]}
+    return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {}}
+
+
+def _ours(checker: Checker, spec: Spec) -> Wire | None:
+    """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
+    ours = {name for name, each in spec.alternatives() if spec.is_ours(each, checker.world.classes)}
+    reserved = any(each.get("deviceClassName") == names.WORKLOAD_CLASS for _, each in spec.alternatives())
+    requests = [
+        each
+        for each in spec.parts.get("requests") or ()
+        if {each["name"], *(f"{each['name']}/{sub.get('name')}" for sub in each.get("firstAvailable") or ())} & ours
+    ]
+    every = {each["name"] for each in spec.parts.get("requests") or ()}
+    kept = {each["name"] for each in requests}
+    rules = [
+        each
+        for each in spec.parts.get("constraints") or ()
+        if {name.partition("/")[0] for name in each.get("requests") or every} <= kept
+    ]
+    if not requests or reserved:
+        return None
+    inner = {"requests": requests, "constraints": rules, "config": spec.parts.get("config") or []}
+    meta = {"name": "checked", "namespace": "default"}
+    return {"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": inner}}
+
+
+def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
+    requests = spec.parts.get("requests") or ()
+    exact = [
+        each["exactly"]
+        for each in requests
+        if (each.get("exactly") or {}).get("allocationMode") != "All" and each.get("exactly")
+    ]
+    claim = _ours(checker, spec)
+    if not checker.old_allocator or claim is None or len(exact) < len(requests):
+        return
+    size = _group(checker, claim)
+    wanted = [trap.Wanted(int(each.get("count") or 1), size) for each in exact]
+    if sum(each.count for each in wanted) > MAX_RESULTS:
+        return  # the scheduler rejects the claim without a search
+    steps = trap.worst_steps(wanted)
+    if steps > trap.MANY:
+        whole = len(exact) == 1 and wanted[0].count == size
+        rewrite = "request fewer devices at once, or a group of them"
+        if whole:
+            rewrite = f'write allocationMode: All and the annotation {names.COUNT_ANNOTATION}: "{size}"'
+        text = (
+            f"on Kubernetes 1.34 and 1.35 the scheduler can try {steps:.0e} choices for a node that lacks one device, "
+            f"and gives up after 10 s, for each such node: {rewrite}"
+        )
+        yield Problem(spec.where, "LongSearch", text, warning=True)
+
+
+def second_alternative(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Find alternatives that Kubernetes 1.34 and 1.35 confuse (`shared_all` in simulate/semantics.py)."""
+    for request in spec.parts.get("requests") or ():
+        first, second = [*(request.get("firstAvailable") or ()), {}, {}][:2]
+        differ = any(first.get(part) != second.get(part) for part in ("deviceClassName", "selectors"))
+        every = first.get("allocationMode") == second.get("allocationMode") == "All"
+        if checker.old_allocator and every and differ and spec.is_ours(second, checker.world.classes):
+            one, other = (f"{request['name']}/{each.get('name')}" for each in (first, second))
+            text = (
+                f"on Kubernetes 1.34 and 1.35 the scheduler gives {other} the devices of {one}, whatever its own "
+                "selectors and class: give one of the two a count, or place it third"
+            )
+            yield Problem(spec.where, "SecondAlternative", text, warning=True)
+
+
+def _group(checker: Checker, claim: Wire) -> int:
+    """Return how many devices of a node match together at most: those of a node, or of a group."""
+    decoded = model.claim(claim)
+    most = 1
+    for ask in selection.asked([decoded]):
+        for found in checker.published.matching(ask).values():
+            sizes = [len(found)]
+            for each in decoded.constraints:
+                if each.kind == "matchAttribute":
+                    values = [constraints.attribute(device, each.attribute) for device in found]
+                    sizes.append(max((values.count(value) for value in values if value is not None), default=0))
+            most = max(most, min(sizes))
+    return most
+
+
+def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[Problem]:
+    """Check that each container gets one size of logical NeuronCores."""
+    claims = {each.entry: each.claim for each in demand.claims_of(objects, pod) if each.claim is not None}
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        sizes: dict[int, str] = {}
+        for used in (container.get("resources") or {}).get("claims") or ():
+            claim = claims.get(used.get("name"))
+            for name, size in _sizes(claim["spec"] if claim else {}).items():
+                if used.get("request") in (None, "", name):
+                    sizes.setdefault(size, f"{used['name']}/{name}")
+        if len(sizes) > 1:
+            texts = ", ".join(f"{size} from {name}" for size, name in sizes.items())
+            yield Problem(
+                where,
+                "CoreSizesDiffer",
+                f"container {container['name']}: logicalNeuronCore {texts}: a container has one size",
+            )
+
+
+def _sizes(spec: Wire) -> dict[str, int]:
+    """Return the core size of each request that has one."""
+    parts = Spec("", spec)
+    try:
+        entries = refusals.decoded({**entry, "source": "FromClaim"} for entry in parts.parts.get("config") or ())
+    except ClaimError:
+        return {}
+    found: dict[str, int] = {}
+    for name, _ in parts.alternatives():
+        settings = config.effective(entries, name).neuron
+        if settings is not None:
+            found[name.partition("/")[0]] = settings.logical_neuron_core
+    return found
+
+
+RULES: Final[Sequence[Callable[[Checker, Spec], Iterator[Problem]]]] = (
+    configuration,
+    classes,
+    sets,
+    expressions_of,
+    types,
+    search,
+    second_alternative,
+)

@@ -1,0 +1,110 @@
+"""Why a claim is not as it should be, and the reports of all kinds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Finding, Report
+from neuron_dra.ask.why import node as why_node
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.why import workload as why_workload
+from neuron_dra.ask.world import faults, server, unseen, users
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+
+def of_claim(world: World, claim: Wire) -> Report:
+    """Return the report about a ResourceClaim: who has it, or why it has no devices."""
+    meta, status = claim["metadata"], claim.get("status") or {}
+    namespace = meta.get("namespace") or ""
+    subject = f"claim {namespace or 'default'}/{meta['name']}"
+    used_by = users.pods(world.snapshot, claim)
+    allocation = status.get("allocation")
+    if meta.get("deletionTimestamp"):
+        who = f": it is gone when these pods have ended: {', '.join(used_by)}" if used_by else ""
+        return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
+    if allocation is not None:
+        return _allocated(world, claim, allocation, subject)
+    for pod in world.snapshot.all("Pod"):
+        if (pod["metadata"].get("namespace") or "") == namespace and any(
+            each.exists and each.claim is claim for each in world.claims_of(pod)
+        ):
+            report = why_pod.report(world, pod)
+            return Report(
+                f"{subject}, of {report.subject}",
+                f"is not allocated: the pod {report.state}",
+                report.findings,
+                report.notes,
+            )
+    text = "no pod uses it: a claim is allocated when a pod that uses it is scheduled"
+    return Report(subject, "is not allocated", (Finding("NoPod", text),))
+
+
+def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Report:
+    """Return the report about a claim that has devices: what it has, and for whom, as far as pods were seen."""
+    results = (allocation.get("devices") or {}).get("results") or ()
+    where = ", ".join(dict.fromkeys(result["pool"] for result in results))
+    state = f"has {words.devices([result['device'] for result in results])} of {where}"
+    if left := users.leftover(world.snapshot, claim):
+        text = f"it has its devices {left}: kube-controller-manager has not released it"
+        return Report(subject, state, (Finding("ClaimNotReleased", text),))
+    used_by, groups = users.pods(world.snapshot, claim), users.groups(claim)
+    if groups:
+        pods = f" (pods {', '.join(used_by)})" if used_by else ""
+        return Report(subject, f"{state}, for PodGroup {', '.join(groups)}{pods}", fine=True)
+    if used_by:
+        return Report(subject, f"{state}, for {', '.join(used_by)}", fine=True)
+    if "Pod" in world.snapshot.left_out:
+        return Report(subject, f"{state}; whether a pod uses it is unknown", fine=True)
+    named_by = [pod["metadata"]["name"] for pod in users.naming(world.snapshot, claim)]
+    if named_by:
+        return Report(subject, f"{state}, and is not reserved for {', '.join(named_by)}, which names it", fine=True)
+    notes = ("it keeps its devices until it is deleted",)
+    return Report(subject, f"{state}, and no pod uses it", notes=notes, fine=True)
+
+
+def of_ultraserver(world: World, server: Wire) -> Report:
+    """Return the report about a NeuronUltraServer: its faults, from its nodes and its conditions."""
+    meta, name = server["metadata"], str((server.get("status") or {}).get("ultraserverId") or "")
+    subject = f"UltraServer {meta.get('namespace') or 'default'}/{meta['name']}"
+    group = faults.members(world, name or meta["name"])
+    found = [
+        Finding("UltraServerFault", f"{each.what}: {each.detail}" if each.detail else each.what)
+        for each in faults.of_ultraserver(meta["name"], group, server)
+    ]
+    state = f"has {words.count(len(group), 'node')}"
+    reserved = sorted({member.tag.workload for member in group if member.tag is not None})
+    if reserved:
+        state += f", reserved for {', '.join(reserved)}"
+    return Report(subject, state, tuple(found), fine=not found)
+
+
+REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {
+    "Pod": why_pod.report,
+    "ResourceClaim": of_claim,
+    "Node": why_node.report,
+    "NeuronUltraServer": of_ultraserver,
+    "NeuronUltraServerWorkload": why_workload.report,
+}
+
+_OF_NODES: Final = ("ResourceSlice", "DeviceTaintRule")
+"""Kinds that could show what is wrong with a node."""
+
+
+def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
+    """Return the report about an object; what could not be read makes a cause unknown, and changes are not proposed."""
+    missing = unseen.kinds(snapshot)
+    found = REPORTS[kind](World(snapshot, proposes=not missing.keys() & set(unseen.JUDGED)), item)
+    findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
+    hidden = [each for each in _OF_NODES if each in missing] if kind == "Node" and found.fine else []
+    if hidden:
+        text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
+        findings = (Finding("Unknown", text),)
+    notes: tuple[str, ...] = (text,) if (text := unseen.note(snapshot)) else ()
+    if kind in ("Pod", "ResourceClaim") and not found.fine and (text := server.unknown(snapshot)):
+        notes += (text,)
+    return replace(found, findings=findings, notes=(*found.notes, *notes), fine=found.fine and not hidden)

@@ -1,0 +1,98 @@
+"""What is in a pod's way on each node, found by leaving one obstacle after the other out of the simulation. Pure.
+
+On an ideal node nothing is held, tainted or reserved. A node on which the claims do not even fit then is impossible;
+elsewhere each obstacle that makes the simulation fail alone is in the way.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+from neuron_dra.ask.world.world import Likeness, World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator, model, nodes
+from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.model import Claim, DeviceId
+
+NODE: Final = "node"
+"""The pod may not run on the node: cordoned, tainted, or excluded by the pod's selector."""
+TAINT: Final = "taint"
+RESERVED: Final = "reserved"
+ROOM: Final = "room"
+"""The node lacks CPU, memory or another resource."""
+HELD: Final = "held"
+ORDER: Final = (NODE, TAINT, RESERVED, ROOM, HELD)
+"""Obstacles that are out of the ordinary come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A node on which the claims would fit, and the obstacles, in the order of ORDER."""
+
+    node: Wire
+    obstacles: tuple[str, ...]
+    objection: str = ""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return str(self.node["metadata"]["name"])
+
+
+class Blockers:
+    """Finds the obstacles of one pod, with the claims that are not allocated yet."""
+
+    def __init__(self, world: World, pod: Wire, claims: Sequence[Wire]) -> None:
+        self._world = world
+        self._pod = pod
+        self._own = [model.claim(each) for each in claims]
+        self._tolerant = [model.claim(_tolerating(each)) for each in claims]
+        self._known: dict[object, bool] = {}
+
+    def all(self) -> list[Blocked]:
+        """Return the nodes on which the claims could fit."""
+        found = (self._of(node) for node in self._world.nodes.values())
+        return [each for each in found if each is not None]
+
+    def _of(self, wire: Wire) -> Blocked | None:
+        node, world = self._world.decoded(wire), self._world
+        likeness, reserved = world.likeness, False
+        nothing: Set[DeviceId] = frozenset()
+        if not self._fits(likeness, node, self._tolerant, nothing):
+            if node.name not in world.tags or not self._fits(world.untagged_likeness, node, self._tolerant, nothing):
+                return None
+            likeness, reserved = world.untagged_likeness, True
+        objection = nodes.objection(self._pod, node)
+        found = {NODE} if objection else set()
+        if reserved:
+            found.add(RESERVED)
+        if world.room.lacking(self._pod, wire):
+            found.add(ROOM)
+        if not self._fits(likeness, node, self._tolerant, world.in_use):
+            found.add(HELD)
+        if not self._fits(likeness, node, self._own, nothing):
+            found.add(TAINT)
+        if not found & {HELD, TAINT} and not self._fits(likeness, node, self._own, world.in_use):
+            found |= {HELD, TAINT}  # neither alone, but both together
+        return Blocked(wire, tuple(each for each in ORDER if each in found), objection)
+
+    def _fits(self, likeness: Likeness, node: model.Node, claims: Sequence[Claim], used: Set[DeviceId]) -> bool:
+        key = likeness.key(node, used)
+        question = (id(likeness), key, claims is self._own)
+        if key is None or question not in self._known:
+            inventory = likeness.inventory
+            outcome = allocator.allocate(node, claims, inventory, self._world.classes, used, self._world.memo)
+            self._known[question] = not isinstance(outcome, Failure)
+        return self._known[question]
+
+
+def _tolerating(claim: Wire) -> Wire:
+    """Return the claim with requests that tolerate every taint."""
+    made: dict[str, Any] = copy.deepcopy({"metadata": claim["metadata"], "spec": claim.get("spec") or {}})
+    for request in (made["spec"].get("devices") or {}).get("requests") or ():
+        for each in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
+            each["tolerations"] = [{"operator": "Exists"}]
+    return made

@@ -1,0 +1,104 @@
+"""Why a pod with a node cannot use its claims there: the scheduler was bypassed, or a claim is another pod's. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from neuron_dra.ask.render.findings import Change, Finding
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import events, server, users
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import names, runtimes, versions
+from neuron_dra.core.wire import Wire
+
+HOST: Final = "kubernetes.io/hostname"
+WAITS_FOR_EVER: Final = ("v1.36.0",)
+"""Kubelets that wait for ever for a claim of a deleted pod that was never created (kubernetes/kubernetes#139772)."""
+
+
+def unusable_claim(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a claim of a pod with a node that is not allocated, or not reserved for the pod."""
+    for each in world.claims_of(pod):
+        if each.entry == "limits" and not each.exists:
+            continue
+        status = (each.claim or {}).get("status") or {}
+        if each.claim is not None and not status.get("allocation"):
+            return _bypassed(world, pod)
+        if each.exists and each.claim is not None and (finding := _of_another(pod, each, each.claim)) is not None:
+            return finding
+    return None
+
+
+def _bypassed(world: World, pod: Wire) -> Finding:
+    """Return the finding for a pod that was created with spec.nodeName: only the scheduler allocates claims."""
+    node = pod["spec"]["nodeName"]
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), HOST: node}
+    text = f"in the pod, in place of nodeName, write nodeSelector: {HOST}: {node}"
+    change: Change | None = trials.attempt(world, pod, text, [{**pod, "spec": spec}])
+    cause = "its spec.nodeName keeps it from the scheduler, so nothing allocates its claim"
+    return Finding("SchedulerBypassed", cause, (("node", node),), (change,) if change else ())
+
+
+def _of_another(pod: Wire, claim: PodClaim, found: Wire) -> Finding | None:
+    """Return the finding for a claim that is reserved for others, so that the kubelet does not let the pod use it."""
+    uid, name = pod["metadata"].get("uid"), found["metadata"]["name"]
+    consumers = users.entries(found, "pods")
+    if not uid or users.groups(found) or not consumers or uid in [each.get("uid") for each in consumers]:
+        return None
+    whom = [each["name"] for each in consumers]
+    node = pod["spec"]["nodeName"]
+    former = pod["metadata"]["name"] in whom
+    text = f"a former pod {pod['metadata']['name']}" if former else f"pod {', '.join(whom[:3])}"
+    return Finding(
+        "ClaimNotReserved", f"the kubelet of node {node} rejects it: the claim {name} is reserved for {text}"
+    )
+
+
+def never_created(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a pod in deletion whose claim was never created, which keeps some kubelets waiting."""
+    absent = [each for each in world.claims_of(pod) if not each.exists and each.template_name and not each.claim_name]
+    if not absent or not pod["spec"].get("nodeName") or "ResourceClaim" in world.snapshot.left_out:
+        return None
+    node = pod["spec"]["nodeName"]
+    kubelet = server.kubelet(world.nodes.get(node) or {})
+    posted = events.about(world, "Pod", pod)
+    said = [event for event in posted if "ResourceClaim not created yet" in event.message]
+    facts = tuple(("event", event.message) for event in said[:1])
+    who = f"kubelet {kubelet}" if kubelet else "the kubelet"
+    text = f"its claim {absent[0].entry} was never created"
+    if kubelet.partition("-")[0] in WAITS_FOR_EVER:
+        text += f", and {who} of node {node} waits for it for ever (kubernetes/kubernetes#139772): upgrade the kubelet"
+    elif said:
+        text += f", and {who} of node {node} waits for it"
+    else:
+        return None
+    return Finding("ClaimNeverCreated", text, facts)
+
+
+def no_injection(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a pod with Neuron devices on a node whose runtime injects none."""
+    node = pod["spec"]["nodeName"]
+    info = ((world.nodes.get(node) or {}).get("status") or {}).get("nodeInfo") or {}
+    why = runtimes.why_no_cdi(str(info.get("containerRuntimeVersion") or ""))
+    if not why:
+        return None
+    for each in world.claims_of(pod):
+        results = (((each.claim or {}).get("status") or {}).get("allocation") or {}).get("devices") or {}
+        if any(result.get("driver") == names.DRIVER for result in results.get("results") or ()):
+            version, _, rest = why.partition(" ")
+            return Finding("RuntimeWithoutCdi", f"the runtime {version} of node {node} {rest}")
+    return None
+
+
+def rejected_name(world: World, pod: Wire, node: str) -> str:
+    """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
+    kubelet = server.kubelet(world.nodes.get(node) or {})
+    parsed = versions.parse(kubelet)
+    if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
+        return ""
+    if not any(each.entry == "limits" for each in world.claims_of(pod)):
+        return ""
+    least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)
+    return f"kubelet {kubelet} of node {node} rejects resources of DeviceClasses: use {least} or later"

@@ -1,0 +1,161 @@
+"""`neuron-dra why TYPE/NAME`: why it waits, was rejected, or is broken, and what helps."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from neuron_dra.ask.read import source
+from neuron_dra.core import labels
+from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.render.findings import Report
+    from neuron_dra.core.wire import Wire
+
+EXAMPLES = """\
+examples:
+  kubectl neuron why pod/train-0 -n ml
+  kubectl neuron why pods -n ml -l app=train
+  kubectl neuron why node/ip-10-0-1-20.ec2.internal
+  neuron-dra why workload/my-training-job --snapshot cluster.json
+
+Exit code 0: nothing is wrong, 1: a cause was found, or it is unknown; 2: it cannot be looked at."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra why`."""
+    parser.description = (
+        "Explain why a pod, claim, node or UltraServer workload is not as it should be: the cause first, then what was "
+        "there. A change is printed only if a simulation of it helps."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    text = (
+        "pod/NAME, claim/NAME, node/NAME, workload/NAME, nus/NAME, or a job, as deploy/NAME, job/NAME or jobset/NAME; "
+        "or TYPE NAME; or the type alone, for all objects of it that something is wrong with"
+    )
+    parser.add_argument("what", nargs="+", metavar="TYPE/NAME", help=text)
+    forms = ("text", "wide", "name", "json", "yaml")
+    parser.add_argument(
+        "-o", "--output", choices=forms, default="text", help="form of the output; name: TYPE/NAME alone"
+    )
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="with a type alone: in all namespaces")
+    source.add_selector(parser, of="the objects")
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report and return the exit code."""
+    from neuron_dra.ask.read import snapshot as snapshots
+    from neuron_dra.ask.why import jobs
+
+    wanted = _wanted(args.what, {**jobs.KINDS, **snapshots.ABBREVIATIONS})
+    by_label = args.selector is not labels.EVERY
+    if by_label and any(name for _, name in wanted):
+        raise SettingsError(f"-l and {wanted[0][1]}: give a name or labels")
+    snapshot, namespace = source.load(args)
+    from neuron_dra.ask.why import answer
+    from neuron_dra.ask.world.world import World
+
+    reports: list[tuple[str, Report]] = []
+    for kind, name in wanted:
+        place = "" if kind == "Node" else namespace
+        if kind in jobs.KINDS.values():
+            found = jobs.report(World(snapshot), kind, name, namespace) if name else None
+            if found is None:
+                raise SettingsError(_no_pods(kind, name, namespace))
+            reports.append((f"{kind.lower()}/{name}", found))
+        elif name:
+            item = snapshot.get(kind, name, place)
+            if item is None:
+                raise SettingsError(_absent(snapshot, kind, name, place))
+            reports.append((f"{kind.lower()}/{name}", answer.report(snapshot, kind, item)))
+        else:
+            everywhere = args.all_namespaces or kind == "Node"
+            items = _selected(snapshot, kind, None if everywhere else place, args.selector)
+            if not items and (by_label or kind in snapshot.left_out):
+                raise SettingsError(_absent(snapshot, kind, "", place))
+            all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
+            made = [(shown, answer.report(snapshot, kind, item)) for shown, item in all_of_them]
+            reports += [each for each in made if by_label or not each[1].fine]
+    return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return kind and name of each object that is asked for, as kubectl reads its arguments; a name may be empty."""
+    if "/" not in words[0]:
+        kind = _kind(words[0], kinds)
+        return [(kind, name) for name in words[1:]] or [(kind, "")]
+    found = []
+    for word in words:
+        kind, slash, name = word.partition("/")
+        if not slash or not name:
+            raise SettingsError(f"{word}: write TYPE/NAME, or one TYPE and names")
+        found.append((_kind(kind, kinds), name))
+    return found
+
+
+def _kind(word: str, kinds: Mapping[str, str]) -> str:
+    """Return the kind that a word means: singular, plural, short, or with its group."""
+    plain = word.lower().partition(".")[0]
+    found = kinds.get(plain) or kinds.get(plain.removesuffix("s"))
+    if found is None:
+        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"))
+        raise SettingsError(f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
+    return found
+
+
+def _no_pods(kind: str, name: str, namespace: str) -> str:
+    if not name:
+        return f"{kind}: name one, as {kind.lower()}/NAME"
+    return f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read"
+
+
+def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -> int:
+    """Print the reports and return the exit code."""
+    from neuron_dra.ask.render import report_text, terminal
+
+    if form == "name":
+        terminal.write([shown for shown, _ in reports])
+    elif form in ("json", "yaml"):
+        data = [each.to_wire() for _, each in reports]
+        terminal.write_data(data if several else data[0], form)
+    elif reports:
+        texts = ["\n".join(report_text.lines(each)) for _, each in reports]
+        terminal.write("\n\n".join(texts).split("\n"))
+    return 0 if all(each.fine for _, each in reports) else 1
+
+
+def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: labels.Test) -> list[Wire]:
+    """Return the objects of a kind and namespace, None for all, with the labels, by name."""
+    here = (each for each in snapshot.all(kind) if namespace in (None, each["metadata"].get("namespace", "")))
+    found = [each for each in here if selector(each["metadata"].get("labels") or {})]
+    return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
+
+def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
+    """Return the message for an object that is not there."""
+    from neuron_dra.ask.read.snapshot import NOT_SERVED
+
+    where = f" in namespace {namespace}" if namespace else ""
+    if not snapshot.all(kind) and kind in snapshot.left_out:
+        why = snapshot.left_out[kind]
+        hint = (
+            "; install the CRDs of the UltraServer controller"
+            if why == NOT_SERVED and kind.startswith("Neuron")
+            else ""
+        )
+        return f"{kind} {name or '-l'}: {why}{hint}"
+    if not name:
+        return f"no {kind}{where} has these labels"
+    for damaged in snapshot.damaged:
+        if (damaged.kind, damaged.namespace, damaged.name) == (kind, namespace, name):
+            return f"{kind} {damaged.key} cannot be decoded: {damaged.why}"
+    near = snapshot.near(kind, name, namespace)
+    others = sorted({key[1] for key in snapshot.objects if key[0] == kind and key[2] == name})
+    hint = f"; did you mean {near}?" if near else f"; namespace {others[0]} has one: -n {others[0]}" if others else ""
+    return f"there is no {kind} {name}{where}{hint}"

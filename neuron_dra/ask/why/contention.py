@@ -1,0 +1,339 @@
+"""Devices that are in use: by whom, and whether as a leftover, in a rollout, or scattered. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.why.blockers import Blocked
+from neuron_dra.ask.world import budgets, fleet, selection, users
+from neuron_dra.ask.world.selection import Published
+from neuron_dra.ask.world.world import Holder, World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator, constraints, model
+from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.model import Constraint, Device
+from neuron_dra.simulate.scheduler import Placement
+
+_HASH: Final = "pod-template-hash"
+HOLDERS_TRIED: Final = 12
+
+
+def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
+    """Return the finding for nodes on which devices in use are all that is in the pod's way."""
+    facts = Facts()
+    facts.some("held", (detail(world, each) for each in nodes), most=3, of=len(nodes))
+    facts.some("protected", protection(world, nodes[:3]), most=2)
+    facts.add("priority", _priority_does_not_help(world, pod, nodes))
+    special = _leftovers(world, pod, nodes) or _rollout(world, pod, nodes)
+    if special is not None:
+        return replace(special, facts=(*special.facts, *facts.done()))
+    torn = _fragmented(world, pod, nodes)
+    changes = working(_changes(world, pod, nodes)) if world.proposes else ()
+    if torn is not None:
+        return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
+    where = f"node {nodes[0].name} has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
+    return Finding("DevicesInUse", f"{where} too few free devices: {_who(world, nodes)}", facts.done(), changes)
+
+
+def detail(world: World, blocked: Blocked) -> str:
+    """Return who holds which devices of a node."""
+    held = sorted(holders(world, blocked).values(), key=lambda each: -len(each[1]))
+    return f"node {blocked.name}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
+
+
+def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
+    """Return who holds devices of a node, and which, by the holder's claim."""
+    found: dict[str, tuple[Holder, list[str]]] = {}
+    for device in world.likeness.devices(world.decoded(blocked.node)):
+        holder = world.holders.get(device.id)
+        if holder is not None:
+            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
+    return found
+
+
+def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
+    """Return the finding for claims that should have been released, if the pod would fit without them."""
+    found: list[tuple[Blocked, Holder, int, str]] = []
+    for node in nodes:
+        for holder, devices in holders(world, node).values():
+            if why := users.leftover(world.snapshot, holder.claim):
+                found.append((node, holder, len(devices), why))
+    released = [{**holder.claim, "status": {}} for _, holder, _, _ in found]
+    if not released or not isinstance(world.after(released).place(pod), Placement):
+        return None
+    node, holder, number, why = found[0]
+    held = f"holds {words.count(number, 'device')} of node {node.name}"
+    text = f"the claim {holder.key} {held} {why}: kube-controller-manager has not released it"
+    facts = Facts()
+    facts.some("leftover", (f"claim {each.key} {reason}" for _, each, _, reason in found))
+    facts.add("to check", "does kube-controller-manager run, and does its log name the claim?")
+    return Finding("ClaimNotReleased", text, facts.done())
+
+
+def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
+    """Return the finding for a new pod of a Deployment that waits for the devices of an old one."""
+    deployment = deployment_of(pod)
+    if not deployment:
+        return None
+    for node in nodes:
+        for holder, _ in holders(world, node).values():
+            old = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+            same = old is not None and (old["metadata"].get("namespace") == pod["metadata"].get("namespace"))
+            if old is None or not same or deployment_of(old) != deployment or _hash(old) == _hash(pod):
+                continue
+            if old["metadata"].get("deletionTimestamp"):
+                continue
+            left, removed = trials.released(world, old)
+            if not isinstance(world.after(left, removed).place(pod), Placement):
+                continue
+            command = _without_surge(deployment, holder.namespace)
+            change = trials.attempt(world, pod, command, left, removed)
+            text = f"it waits for devices of {holder.pods[0]}, a pod of the same Deployment {deployment}"
+            text += ", which the rollout deletes only after this one is ready"
+            return Finding("RolloutWaits", text, (("node", node.name),), (change,) if change else ())
+    return None
+
+
+def _without_surge(deployment: str, namespace: str) -> str:
+    """Return the command after which a rollout deletes an old pod before it creates the new one."""
+    patch = '{"spec":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
+    return f"kubectl patch deployment {deployment} -n {namespace} -p '{patch}'"
+
+
+def deployment_of(pod: Wire) -> str:
+    """Return the Deployment of a pod, from the name of its ReplicaSet and the hash in it; empty if it has none."""
+    own = _hash(pod)
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        name = str(owner.get("name") or "")
+        if owner.get("kind") == "ReplicaSet" and own and name.endswith(f"-{own}"):
+            return name.removesuffix(f"-{own}")
+    return ""
+
+
+def _hash(pod: Wire) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(_HASH) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Torn:
+    """Free devices of a node that are enough in number, and what they do not have together."""
+
+    node: str
+    free: int
+    wanted: int
+    what: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.free} devices of node {self.node} are free, and no {self.wanted} of them {self.what}"
+
+
+def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
+    """Return the finding for nodes with enough free devices of which too few are together."""
+    published = selection.Published(world)
+    known: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
+    found: list[_Torn] = []
+    for node in nodes:
+        likeness = world.likeness.key(world.decoded(node.node), world.in_use)
+        key = node.name if likeness is None else likeness
+        if key not in known:
+            known[key] = _torn(world, pod, node, published)
+        torn = known[key]
+        if torn is not None:
+            found.append(replace(torn, node=node.name))
+    if not found:
+        return None
+    best = max(found, key=lambda each: each.free)
+    others = len(found) - 1
+    more = f"; it is the same on {words.count(others, 'more node')}" if others else ""
+    facts = Facts()
+    facts.some("free", (f"node {each.node}: {words.count(each.free, 'device')}" for each in found), most=3)
+    return Finding("Fragmented", best.text + more, facts.done())
+
+
+def _torn(world: World, pod: Wire, node: Blocked, published: Published) -> _Torn | None:
+    claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
+    wanted = [model.claim(each) for each in claims if not (each.get("status") or {}).get("allocation")]
+    by_constraint = [(claim, rule) for claim in wanted for rule in claim.constraints if rule.kind == "matchAttribute"]
+    for claim, rule in by_constraint:
+        torn = _by_constraint(world, node, published, claim, rule, wanted)
+        if torn is not None:
+            return torn
+    for claim in wanted:
+        torn = _by_size(world, node, published, claim)
+        if torn is not None:
+            return torn
+    return None
+
+
+def _by_constraint(
+    world: World,
+    node: Blocked,
+    published: Published,
+    claim: model.Claim,
+    rule: Constraint,
+    wanted: Sequence[model.Claim],
+) -> _Torn | None:
+    """Return what is missing if the claims fit among the free devices once the constraint is left out."""
+    without = replace(claim, constraints=tuple(each for each in claim.constraints if each is not rule))
+    others = [without if each is claim else each for each in wanted]
+    at = world.decoded(node.node)
+    if isinstance(allocator.allocate(at, others, world.inventory, world.classes, world.in_use, world.memo), Failure):
+        return None
+    asks = [
+        ask for ask in selection.asked([claim]) if not rule.requests or {ask.name, ask.request.name} & rule.requests
+    ]
+    number = sum(ask.alternative.count for ask in asks if ask.alternative.mode == "ExactCount")
+    matching = {device.id: device for ask in asks for device in published.matching(ask).get(node.name, ())}
+    free = [device for device in matching.values() if _is_free(world, device)]
+    if number < 2 or len(free) < number:
+        return None
+    return _Torn(node.name, len(free), number, f"have the same {rule.attribute}")
+
+
+def _is_free(world: World, device: Device) -> bool:
+    blocking = any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
+    return device.id not in world.in_use and not blocking
+
+
+def _by_size(world: World, node: Blocked, published: Published, claim: model.Claim) -> _Torn | None:
+    """Return what is missing if a request is for a set, and as many single devices are free."""
+    for ask in selection.asked([claim]):
+        matching = published.matching(ask).get(node.name, ())
+        if not matching or ask.alternative.mode != "ExactCount":
+            continue
+        size = constraints.attribute(matching[0], f"{matching[0].id.driver}/connectedDevices")
+        number = int(size[1]) if size is not None else 0
+        view = fleet.view(world, node.name)
+        free = 0 if view is None else sum(each.free for each in view.devices)
+        if number >= 2 and free >= number * ask.alternative.count:
+            return _Torn(node.name, free, number, "are connected")
+    return None
+
+
+def _who(world: World, nodes: Sequence[Blocked]) -> str:
+    found: Counter[str] = Counter()
+    by_name: dict[str, Holder] = {}
+    for each in nodes:
+        for holder, devices in holders(world, each).values():
+            found[str(holder)] += len(devices)
+            by_name[str(holder)] = holder
+    return words.listed((_described(world, by_name[who], number) for who, number in found.most_common()), 2)
+
+
+def _described(world: World, holder: Holder, number: int) -> str:
+    """Return who holds how many devices, and whether that is about to end."""
+    text = f"{holder} holds {number}"
+    since = _ending(world, holder)
+    return f"{text}, and is being deleted since {since}" if since else text
+
+
+def _ending(world: World, holder: Holder) -> str:
+    """Return since when the only pod of a claim, or else the claim, is being deleted; empty if it is not."""
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    meta = pod["metadata"] if pod is not None else {}
+    return str(meta.get("deletionTimestamp") or holder.claim["metadata"].get("deletionTimestamp") or "")
+
+
+def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
+    """Return that a higher priority than that of a holder does not help; empty if it is not higher."""
+    own = _priority(pod)
+    for node in nodes:
+        for holder, _ in holders(world, node).values():
+            for name in holder.pods:
+                other = world.snapshot.get("Pod", name, holder.namespace)
+                if other is not None and _priority(other) < own:
+                    return f"the scheduler does not preempt pods for their devices: priority {own} does not help"
+    return ""
+
+
+def _priority(pod: Wire) -> int:
+    value = pod["spec"].get("priority")
+    return value if isinstance(value, int) else 0
+
+
+def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
+    """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
+    names = [
+        rule.attribute
+        for each in world.claims_of(pod)
+        if each.claim is not None and each.entry != "limits"
+        for rule in model.claim(each.claim).constraints
+        if rule.kind == "matchAttribute"
+    ]
+    for name in dict.fromkeys(names):
+        for node in nodes:
+            of_device = {device: holder for holder, devices in holders(world, node).values() for device in devices}
+            found: dict[object, dict[str, Holder]] = {}
+            for device in world.likeness.devices(world.decoded(node.node)):
+                holder = of_device.get(device.id.device)
+                value = constraints.attribute(device, name)
+                if holder is not None and value is not None:
+                    found.setdefault(value, {})[holder.key] = holder
+            yield from sorted((list(each.values()) for each in found.values()), key=len)
+
+
+def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
+    """Try to delete the pods of these claims, each with one pod; the outcome says where they could run again."""
+    left: list[Wire] = []
+    removed: list[tuple[str, str, str]] = []
+    gone: list[Wire] = []
+    for holder in ended:
+        found = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+        if found is None:
+            return None
+        more, without = trials.released(world, found)
+        left, removed, gone = [*left, *more], [*removed, *without], [*gone, found]
+    names = " ".join(dict.fromkeys(holder.pods[0] for holder in ended))
+    change = trials.attempt(world, pod, f"kubectl delete pod {names} -n {ended[0].namespace}", left, removed)
+    if change is None or len(gone) > 1:
+        return change
+    node = trials.moves_to(world, pod, gone[0], change)
+    if not node or node == gone[0]["spec"].get("nodeName"):
+        return change
+    return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
+
+
+def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
+    found: list[tuple[int, Holder]] = []
+    for each in nodes:
+        found += [(len(devices), holder) for holder, devices in holders(world, each).values() if holder.pods]
+    unique = {holder.key: (number, holder) for number, holder in found}
+    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
+    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
+    for ended in alone[:HOLDERS_TRIED]:
+        yield _attempt(world, pod, ended)
+    together = _groups_to_empty(world, pod, nodes)
+    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
+    for ended in itertools.islice(several, HOLDERS_TRIED):
+        yield _attempt(world, pod, ended)
+    yield from trials.fewer(world, pod)
+
+
+def _may_end(world: World, holder: Holder) -> bool:
+    """Return True if deleting the one pod of a claim frees its devices, and nothing protects the pod."""
+    if len(holder.pods) != 1 or holder.groups or _ending(world, holder):
+        return False
+    return not users.leftover(world.snapshot, holder.claim) and not _protected(world, holder)
+
+
+def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
+    """Yield which pods on the nodes may not be evicted."""
+    for each in nodes:
+        for holder, _ in holders(world, each).values():
+            if text := _protected(world, holder):
+                yield f"pod {holder}: {text}"
+
+
+def _protected(world: World, holder: Holder) -> str:
+    """Return why the one pod of a claim may not be evicted; empty if it may."""
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    return budgets.objection(world.snapshot, pod) if pod is not None else ""

@@ -1,0 +1,271 @@
+"""Findings for pods that no node could serve even if idle: what the claim requests, and what was there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import expressions, selection
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.selection import Asked, Published
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import catalogue, names
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import constraints, model
+from neuron_dra.simulate.model import Constraint, Device
+from neuron_dra.simulate.selectors import CompileError, EvaluationError
+
+
+def selector_error(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a selector that cannot be evaluated: it blocks the pod on every node."""
+    published = Published(world)
+    for claim, ask in selection.requests(world, pod):
+        found = published.error(ask)
+        if found is None:
+            continue
+        expression, err, device = found
+        where = f"the selector of request {ask.name}"
+        if expression not in ask.alternative.selectors:
+            where = f"the selector of DeviceClass {ask.alternative.class_name}"
+        facts = (("selector", expression), ("device", str(device) if device is None else str(device.id)))
+        if isinstance(err, CompileError):
+            return Finding("SelectorInvalid", f"{where} is not valid CEL: {err}", facts[:1])
+        if not isinstance(err, EvaluationError):
+            return Finding("Unknown", f"unknown: {where} cannot be evaluated here: {err}", facts[:1])
+        changes = [
+            change
+            for better in (
+                *selection.replacements(published, expression, published.devices),
+                expressions.guarded(expression),
+            )
+            if better != expression and (change := _with_expression(world, pod, claim, ask, expression, better))
+        ]
+        text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
+        return Finding("SelectorFails", text, facts, tuple(changes[:1]))
+    return None
+
+
+def _with_expression(world: World, pod: Wire, claim: PodClaim, ask: Asked, old: str, new: str) -> Change | None:
+    text = f"{trials.place_of(claim)}, request {ask.name}, write the selector: {new.strip()}"
+    return trials.attempt(world, pod, text, trials.with_expression(claim, ask.name, old, new))
+
+
+def findings(world: World, pod: Wire) -> list[Finding]:
+    """Return why no node could serve the claims."""
+    if found := selector_error(world, pod):
+        return [found]
+    published = Published(world)
+    if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
+        published = Published(world, world.untagged)  # the reservations are not why no node could serve the claims
+    for claim, ask in selection.requests(world, pod):
+        if one := _of_request(world, pod, published, claim, ask):
+            return [one]
+    if published.unusable:
+        return [_unusable(published)]
+    if shared := _shared_group(world, pod, published):
+        return [shared]
+    facts = Facts()
+    for claim, _ in selection.requests(world, pod):
+        for constraint in model.claim(claim.claim or {}).constraints:
+            facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
+    text = "each request could be satisfied alone, but no node can satisfy all of them together"
+    return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
+
+
+def _shared_group(world: World, pod: Wire, published: Published) -> Finding | None:
+    """Return the finding for a constraint that several requests share, and that no node's devices can meet."""
+    by_claim: dict[int, list[Asked]] = {}
+    for _, ask in selection.requests(world, pod):
+        by_claim.setdefault(id(ask.claim), []).append(ask)
+    for asks in by_claim.values():
+        for constraint in asks[0].claim.constraints:
+            covered = [a for a in asks if not constraint.requests or {a.name, a.request.name} & constraint.requests]
+            if any(each.alternative.mode != "ExactCount" or each.request.prioritized for each in covered):
+                continue
+            wanted, matching = sum(each.alternative.count for each in covered), [published.matching(a) for a in covered]
+            together = max(
+                _together(constraint, list({d.id: d for found in matching for d in found[name]}.values()))
+                for name in published.by_node
+            )
+            if together < wanted:
+                same = "the same" if constraint.kind == "matchAttribute" else "different"
+                which = ", ".join(each.name for each in covered)
+                text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
+                return Finding("GroupTooSmall", f"{text}; at most {together} have")
+    return None
+
+
+def _of_request(world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked) -> Finding | None:
+    """Return the finding for one request that no node could satisfy."""
+    of_class = published.of_class(world.classes.get(ask.alternative.class_name))
+    if not published.devices or (not of_class and not _publishes(published, ask)):
+        return _nothing_published(world, published)
+    if not of_class:
+        return _class_matches_nothing(world, published, ask)
+    matching = published.matching(ask)
+    most = max((len(devices) for devices in matching.values()), default=0)
+    if not most:
+        return _selector_matches_nothing(world, pod, published, claim, ask, of_class)
+    if ask.alternative.mode != "ExactCount":
+        return None
+    if most < ask.alternative.count:
+        return _too_many(world, pod, published, ask, matching, most)
+    for constraint in ask.claim.constraints:
+        if _alone(constraint, ask):
+            together = max(_together(constraint, devices) for devices in matching.values())
+            if together < ask.alternative.count:
+                return _group_too_small(world, pod, published, claim, ask, constraint, together)
+    return None
+
+
+def _publishes(published: Published, ask: Asked) -> bool:
+    """Return True if a device of the driver that the class is named after is published."""
+    ours = ask.alternative.class_name.endswith(names.DRIVER)
+    return not ours or any(device.id.driver == names.DRIVER for device in published.devices)
+
+
+def _nothing_published(world: World, published: Published) -> Finding:
+    if published.unusable:
+        return _unusable(published)
+    facts = Facts()
+    silent = silent_nodes(world)
+    facts.some("node", (f"{name} ({kind}) publishes no devices" for name, kind in silent))
+    if silent:
+        others = f", nor do {len(silent) - 1} more" if len(silent) > 1 else ""
+        first = f"node {silent[0][0]} ({silent[0][1]}) publishes no devices"
+        text = f"no node publishes devices of {names.DRIVER}: {first}{others}"
+        facts.add("see", f"neuron-dra why node/{silent[0][0]}")
+    else:
+        text = f"no node publishes devices of {names.DRIVER}, and no Node has a Neuron instance type"
+    return Finding("NoDevicesPublished", text, facts.done())
+
+
+def silent_nodes(world: World) -> list[tuple[str, str]]:
+    """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
+    found = []
+    for name, node in world.nodes.items():
+        kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+        if kind and catalogue.lookup(kind) and not any(_has_devices(item["spec"]) for item in world.slices_of(name)):
+            found.append((name, kind))
+    return found
+
+
+def _has_devices(spec: Wire) -> bool:
+    """Return True if a slice, by its spec, has devices of this driver, or the counters of some."""
+    return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
+
+
+def _unusable(published: Published) -> Finding:
+    facts = Facts()
+    facts.some("pool", published.unusable.values())
+    return Finding("PoolIncomplete", next(iter(published.unusable.values())), facts.done())
+
+
+def _class_matches_nothing(world: World, published: Published, ask: Asked) -> Finding:
+    facts = Facts()
+    for expression in world.classes[ask.alternative.class_name].selectors:
+        if expression and (failed := published.failed_part(expression, published.devices)):
+            facts.add("selector", failed[1].strip())
+            _values(facts, published, failed[1], published.devices)
+    return Finding(
+        "ClassMatchesNothing", f"DeviceClass {ask.alternative.class_name} selects no published device", facts.done()
+    )
+
+
+def _values(facts: Facts, published: Published, part: str, devices: Sequence[Device]) -> None:
+    """Add the values that were there for the attributes of a part of a selector."""
+    for domain, name, _ in dict.fromkeys((d, n, "") for d, n, _ in expressions.reads(part)):
+        found = published.values(domain, name, devices)
+        text = selection.there(found) if found else "no device publishes it"
+        facts.add("was there", f"{domain}/{name}: {text}")
+
+
+def _selector_matches_nothing(
+    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, of_class: Sequence[Device]
+) -> Finding:
+    facts, changes = Facts(), []
+    for expression in ask.alternative.selectors:
+        if expression is None or any(published.true(expression, device) for device in of_class):
+            continue
+        failed = published.failed_part(expression, of_class)
+        place, part = failed or (0, expression)
+        facts.add("selector", part.strip())
+        _values(facts, published, part, of_class)
+        if failed:
+            for better in selection.replacements(published, part, of_class):
+                whole = expression[:place] + better + expression[place + len(part) :]
+                changes.append(_with_expression(world, pod, claim, ask, expression, whole))
+        else:
+            facts.add("", "each part matches some device, no device matches all parts")
+    if not facts.items:
+        facts.add("", "each selector matches some device, no device matches all selectors")
+    made = tuple(change for change in changes if change is not None)
+    return Finding(
+        "SelectorMatchesNothing", f"the selector of request {ask.name} matches no device", facts.done(), made[:2]
+    )
+
+
+def _too_many(
+    world: World, pod: Wire, published: Published, ask: Asked, matching: Mapping[str, Sequence[Device]], most: int
+) -> Finding:
+    largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
+    facts = Facts()
+    facts.some("was there", (f"node {name}: {words.count(len(matching[name]), 'device')}" for name in largest), most=3)
+    facts.some("pool", published.unusable.values(), most=2)
+    wanted = words.count(ask.alternative.count, "device")
+    text = f"request {ask.name} wants {wanted} of one node, and the largest node has {most} that match"
+    changes = [change for change in trials.fewer(world, pod) if change is not None]
+    return Finding("CountTooLarge", text, facts.done(), tuple(changes[:1]))
+
+
+def _alone(constraint: Constraint, ask: Asked) -> bool:
+    """Return True if the constraint holds for this request and no other."""
+    covered = [
+        request
+        for request in ask.claim.requests
+        if not constraint.requests
+        or {request.name, *(request.result_name(a) for a in request.alternatives)} & constraint.requests
+    ]
+    return [request.name for request in covered] == [ask.request.name]
+
+
+def _together(constraint: Constraint, devices: Sequence[Device]) -> int:
+    values: dict[object, int] = {}
+    for device in devices:
+        value = constraints.attribute(device, constraint.attribute)
+        if value is not None:
+            values[value] = values.get(value, 0) + 1
+    return max(values.values(), default=0) if constraint.kind == "matchAttribute" else len(values)
+
+
+def _group_too_small(
+    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, constraint: Constraint, together: int
+) -> Finding:
+    facts = Facts()
+    domain, _, name = constraint.attribute.rpartition("/")
+    found = published.values(domain, name, published.devices)
+    facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
+    facts.add("was there", selection.there(found) if found else "no device publishes it")
+    same = "the same" if constraint.kind == "matchAttribute" else "different"
+    wanted = words.count(ask.alternative.count, "device")
+    text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}; at most {together} have"
+    changes = [change for change in _group_changes(world, pod, published, claim, ask, constraint) if change is not None]
+    return Finding("GroupTooSmall", text, facts.done(), tuple(changes[:2]))
+
+
+def _group_changes(
+    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, constraint: Constraint
+) -> Iterator[Change | None]:
+    domain, _, name = constraint.attribute.rpartition("/")
+    groups = {each for device in published.devices[:64] for each in device.attributes if "devicegroup" in each}
+    known = sorted(groups, key=lambda each: (len(each), each))  # from small groups to large ones
+    wanted = [each for each in known if each.rpartition("/")[0] == domain or not domain]
+    at, near = published.nearest_attribute(domain, name, published.devices)
+    for other in dict.fromkeys([*([f"{at}/{near}"] if near else []), *wanted]):
+        if other != constraint.attribute:
+            text = f"{trials.place_of(claim)}, write {constraint.kind}: {other}"
+            replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, other)
+            yield trials.attempt(world, pod, text, replaced)
+    yield from trials.fewer(world, pod)

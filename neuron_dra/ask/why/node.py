@@ -1,0 +1,206 @@
+"""Why a node is not as it should be: what keeps pods from its Neuron devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from neuron_dra.ask.read.views import EventView
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Facts, Finding, Report
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world import events, faults, fleet, unseen
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import model
+from neuron_dra.simulate import pools as slice_pools
+
+
+def report(world: World, node: Wire) -> Report:
+    """Return the report about a Node: what keeps pods from its Neuron devices."""
+    meta = node["metadata"]
+    found = findings(world, node)
+    ours = [item["spec"] for item in world.slices_of(meta["name"]) if item["spec"]["driver"] == names.DRIVER]
+    published = [device for spec in ours for device in spec.get("devices") or ()]
+    held = sum((device.driver, device.pool) == (names.DRIVER, meta["name"]) for device in world.holders)
+    least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
+    devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
+    state = devices if ours else "publishes no Neuron devices"
+    return Report(f"node {meta['name']}", state, tuple(found), fine=not found)
+
+
+def findings(world: World, node: Wire) -> list[Finding]:
+    """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
+    found = [finding for check in _CHECKS if (finding := check(world, node)) is not None]
+    return [*found, *_events(world, node, [each.code for each in found])]
+
+
+def _not_ready(world: World, node: Wire) -> Finding | None:
+    ready: Mapping[str, str] = next(
+        (c for c in (node.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"), {"status": "True"}
+    )
+    if ready.get("status") == "True":
+        return None
+    return Finding(
+        "NodeNotReady", f"the node is not Ready: {ready.get('message') or ready.get('reason') or 'no reason'}"
+    )
+
+
+def _plugin_alive(world: World, node: Wire) -> Finding | None:
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    alive = [
+        name for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore") if str(offered.get(name) or "0") != "0"
+    ]
+    if not alive:
+        return None
+    text = f"a Neuron device plugin offers {alive[0]} here: remove it, as the driver publishes nothing while it runs"
+    return Finding("DevicePluginAlive", text)
+
+
+def _silent(world: World, node: Wire) -> Finding | None:
+    name = node["metadata"]["name"]
+    ours = [item["spec"] for item in world.slices_of(name) if item["spec"]["driver"] == names.DRIVER]
+    if ours and not any(spec.get("devices") or spec.get("sharedCounters") for spec in ours):
+        slices = "its slice has" if len(ours) == 1 else "its slices have"
+        return Finding("NoDevicesPublished", f"{slices} no devices: the driver found none, or is being replaced")
+    if wrong := slice_pools.disagreeing(world.slices_of(name)):
+        return Finding("PoolContradictory", wrong[0])
+    if ours:
+        unusable = [
+            pool for pool in world.inventory.pools(model.node(node)) if pool.driver == names.DRIVER and not pool.usable
+        ]
+        if unusable:
+            why = unusable[0].invalid or "slices of it are missing: the driver is updating it, or stopped"
+            return Finding("PoolIncomplete", f"its pool cannot be used: {why}")
+        return None
+    kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+    if not kind:
+        return Finding(
+            "NoDevicesPublished", f"it publishes no Neuron devices, and has no label {names.INSTANCE_TYPE_LABEL}"
+        )
+    if catalogue.lookup(kind) is None:
+        return Finding("NotNeuron", f"its instance type {kind} has no Neuron devices")
+    text, facts = _driver(world, name)
+    for event in _own_events(world, node):
+        if event.reason in _SILENCING:
+            text, facts = event.message, (("event", event.seen_at),)
+            break
+    return Finding("NoDevicesPublished", f"the driver publishes no devices of this {kind}: {text}", facts)
+
+
+def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return what is known of the driver's pod on a node, and facts."""
+    for pod in world.driver_pods.get(name, ()):
+        found = why_pod.report(world, pod)
+        why = found.findings[0].text if found.findings else found.state
+        facts = found.findings[0].facts if found.findings else ()
+        return f"its pod {pod['metadata'].get('namespace')}/{pod['metadata']['name']}: {why}", facts
+    if world.snapshot.all("Pod") and "Pod" not in unseen.kinds(world.snapshot):
+        return "no pod of the driver is on the node; does the DaemonSet select it?", ()
+    return "it does not run there, or is not Ready", ()
+
+
+def _cordoned(world: World, node: Wire) -> Finding | None:
+    spec = node.get("spec") or {}
+    if spec.get("unschedulable"):
+        return Finding("Cordoned", "the node is cordoned: kubectl uncordon " + node["metadata"]["name"])
+    hard = [t["key"] for t in spec.get("taints") or () if t.get("effect") in ("NoSchedule", "NoExecute")]
+    if hard:
+        return Finding("Tainted", f"only pods that tolerate {', '.join(hard)} run here")
+    return None
+
+
+def _unhealthy(world: World, node: Wire) -> Finding | None:
+    facts = Facts()
+    pools = world.inventory.pools(model.node(node))
+    for device in (device for pool in pools for device in pool.devices if pool.driver == names.DRIVER):
+        reasons = (device.attributes.get(health.ATTRIBUTE) or {}).get("string") or ""
+        marks = [f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints]
+        if reasons or marks:
+            facts.add(device.id.device, ", ".join([reasons, *marks] if reasons else marks))
+    if facts.items:
+        number = words.count(len(facts.items), "device")
+        return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
+    about = events.about(world, "Node", node)
+    unhealthy = [each for each in about if each.reason.startswith("NeuronDeviceU")]
+    kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+    spec = catalogue.lookup(kind)
+    there = [d for pool in pools for d in pool.devices if d.id.device.startswith(names.DEVICE_PREFIX)]
+    if spec is not None and there and len(there) < spec.device_count:
+        facts.some("event", (event.message for event in unhealthy), most=2)
+        number = f"{len(there)} of the {spec.device_count} devices of a {kind}"
+        text = f"{number} are published: the others are missing or unhealthy"
+        return Finding("DevicesMissing", text, facts.done())
+    return None
+
+
+def _ultraserver(world: World, node: Wire) -> Finding | None:
+    """Return the finding for a fault of the node's UltraServer."""
+    own = fleet.view(world, node["metadata"]["name"])
+    if own is None or not own.ultraserver:
+        return None
+    server = faults.by_id(world).get(own.ultraserver)
+    group = faults.members(world, own.ultraserver)
+    found = list(faults.of_ultraserver(own.ultraserver, group, server))
+    if not found:
+        return None
+    text = f"its UltraServer {own.ultraserver}: {'; '.join(each.what for each in found)}"
+    return Finding("UltraServerFault", text, tuple((each.what, each.detail) for each in found if each.detail))
+
+
+def _reserved(world: World, node: Wire) -> Finding | None:
+    tag = world.tags.get(node["metadata"]["name"])
+    if tag is None:
+        return None
+    text = f"it is reserved for workload {tag.workload} ({tag.phase.value}): other workloads' claims are rejected"
+    return Finding("NodeReserved", text)
+
+
+def _kubelet(world: World, node: Wire) -> Finding | None:
+    version = str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+    found = versions.kubelet_problems(version)
+    return Finding(found[0].reason, found[0].text) if found else None
+
+
+def _own_events(world: World, node: Wire) -> list[EventView]:
+    """Return the newest Event of the driver about the node for each reason; the slices show its unhealthy devices."""
+    found: dict[str, EventView] = {}
+    for event in events.about(world, "Node", node):
+        if event.reason in _EVENTS and event.type != "Normal":
+            found.setdefault(event.reason, event)
+    return list(found.values())
+
+
+def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
+    """Yield what the driver reported of the node in the last hour, unless a finding has it: it may have ended."""
+    for event in _own_events(world, node):
+        reason = event.reason
+        known = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
+        if not known and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
+            text = f"the driver reported at {event.seen_at}: {event.message}"
+            yield Finding(reason, text, (("event", reason),))
+
+
+_EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
+"""Reasons for which the driver publishes nothing."""
+
+
+def _runtime(world: World, node: Wire) -> Finding | None:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    why = runtimes.why_no_cdi(str(info.get("containerRuntimeVersion") or ""))
+    return Finding("RuntimeWithoutCdi", f"its runtime {why}") if why else None
+
+
+_CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
+    _not_ready,
+    _kubelet,
+    _runtime,
+    _plugin_alive,
+    _silent,
+    _unhealthy,
+    _cordoned,
+    _ultraserver,
+    _reserved,
+)

@@ -1,0 +1,210 @@
+"""Findings for pods that fit nowhere now, though some node would serve them: who and what is in the way. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.snapshot import key_of
+from neuron_dra.ask.read.views import WorkloadView
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.why import contention, trials
+from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
+from neuron_dra.ask.world import resources
+from neuron_dra.ask.world.world import World, covers
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import model
+
+NODES_TRIED: Final = 3
+CODES: Final = {
+    NODE: "NodeExcluded",
+    TAINT: "DeviceTainted",
+    RESERVED: "NodeReserved",
+    ROOM: "ResourcesLacking",
+}
+CORDON: Final = "node.kubernetes.io/unschedulable"
+SYSTEM_TAINTS: Final = "node.kubernetes.io/"
+
+
+def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence[str] = ()) -> list[Finding]:
+    """Return a finding for each combination of obstacles, those with the fewest obstacles first.
+
+    `tied` are claims of the pod that are allocated for some nodes only.
+    """
+    groups: dict[tuple[str, ...], list[Blocked]] = {}
+    for each in blocked:
+        groups.setdefault(each.obstacles, []).append(each)
+    order = sorted(groups, key=lambda found: (len(found), [ORDER.index(each) for each in found]))
+    found = [_finding(world, pod, names, groups[names]) for names in order if names]
+    if found and tied and len(blocked) == 1:
+        found[0] = _on_one_node(found[0], blocked[0].name, tied[0])
+    return found
+
+
+def _on_one_node(finding: Finding, node: str, claim: str) -> Finding:
+    """Return the finding in words that name the claim that keeps the pod on one node."""
+    text = finding.text.replace(f"node {node} has the devices, and too little", "which has too little", 1)
+    joint = ", " if text != finding.text else ": "
+    return replace(finding, text=f"its claim {claim} has devices of node {node} alone{joint}{text}")
+
+
+def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
+    if tuple(names) == (HELD,):
+        return contention.finding(world, pod, nodes)
+    facts = Facts()
+    for name in names:
+        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
+    if HELD in names:
+        facts.some("protected", contention.protection(world, nodes[:3]), most=2)
+    changes = working(_changes(world, pod, names[0], nodes)) if world.proposes and len(names) == 1 else ()
+    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
+
+
+_LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "left", HELD: "held"}
+_ALSO: Final = {TAINT: "tainted devices", RESERVED: "reserved", ROOM: "too little left", HELD: "devices in use"}
+
+
+def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> str:
+    """Return the first line about nodes with the same obstacles."""
+    one = len(nodes) == 1
+    where, has = (f"node {nodes[0].name}", "has") if one else (f"{len(nodes)} nodes", "have")
+    if names[0] == NODE:
+        text = f"it may not run on {where} that would serve it: {_objections(nodes)}"
+    elif names[0] == TAINT:
+        text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
+    elif names[0] == RESERVED:
+        text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
+    else:
+        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
+    return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
+
+
+def _objections(nodes: Sequence[Blocked]) -> str:
+    found = Counter(_objection(each) for each in nodes)
+    return words.listed((text for text, _ in found.most_common()), 2)
+
+
+def _objection(blocked: Blocked) -> str:
+    spec = blocked.node.get("spec") or {}
+    if spec.get("unschedulable"):
+        return "it is cordoned"
+    if "taint" in blocked.objection:
+        return "the pod does not tolerate its taint " + blocked.objection.partition("{")[2].rstrip("}")
+    return "it does not match the pod's node selector or affinity"
+
+
+def _taints(world: World, nodes: Sequence[Blocked]) -> str:
+    found: Counter[str] = Counter()
+    for each in nodes:
+        for device in _devices(world, each):
+            found.update(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in device.taints)
+    return words.listed((text for text, _ in found.most_common()), 2)
+
+
+def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
+    return world.likeness.devices(world.decoded(blocked.node))
+
+
+def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
+    return words.listed(dict.fromkeys(f"workload {world.tags[each.name].workload}" for each in nodes), 2)
+
+
+def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
+    found = Counter(name for each in nodes for name in world.room.lacking(pod, each.node))
+    return words.listed((name for name, _ in found.most_common()), 2)
+
+
+def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
+    """Return what is in the way on one node."""
+    node = blocked.name
+    if name == HELD:
+        return contention.detail(world, blocked)
+    if name == TAINT:
+        marked = [device.id.device for device in _devices(world, blocked) if device.taints]
+        return f"node {node}: {words.devices(marked)}"
+    if name == RESERVED:
+        tag = world.tags[node]
+        return f"node {node}: workload {tag.workload}, {tag.phase.value}"
+    if name == ROOM:
+        lacking = world.room.lacking(pod, blocked.node).items()
+        texts = (
+            f"{resource} {resources.shown(resource, free)} free, {resources.shown(resource, wanted)} requested"
+            for resource, (free, wanted) in lacking
+        )
+        return f"node {node}: {', '.join(texts)}"
+    return f"node {node}: {_objection(blocked)}"
+
+
+# The changes that may help. Each is simulated before it is shown.
+
+
+def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    if name == NODE:
+        for each in nodes[:NODES_TRIED]:
+            yield from _admit(world, pod, each)
+    if name == TAINT:
+        yield from _without_rules(world, pod, nodes)
+        yield from trials.fewer(world, pod)
+    if name == RESERVED:
+        yield from _workload_templates(world, pod, nodes)
+
+
+def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
+    node, name = blocked.node, blocked.name
+    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+    if spec.get("unschedulable"):
+        taints = [taint for taint in spec.get("taints") or () if taint.get("key") != CORDON]
+        yield trials.attempt(
+            world,
+            pod,
+            f"kubectl uncordon {name}",
+            [{**node, "spec": {**spec, "unschedulable": False, "taints": taints}}],
+        )
+    for taint in spec.get("taints") or ():
+        if taint["key"].startswith(SYSTEM_TAINTS):
+            continue  # a node that is not ready needs a repair, not a toleration
+        toleration = {"key": taint["key"], "operator": "Exists", "effect": taint.get("effect") or ""}
+        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*(pod["spec"].get("tolerations") or ()), toleration]}}
+        yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint['key']}", [changed])
+    wanted = pod["spec"].get("nodeSelector") or {}
+    for key, value in wanted.items():
+        if key in labels and labels[key] != value:
+            changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**wanted, key: labels[key]}}}
+            yield trials.attempt(world, pod, f"in the pod's nodeSelector, write {key}: {labels[key]}", [changed])
+        elif key not in labels:
+            meta = {**node["metadata"], "labels": {**labels, key: value}}
+            yield trials.attempt(world, pod, f"kubectl label node {name} {key}={value}", [{**node, "metadata": meta}])
+
+
+def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    specs = [item["spec"] for each in nodes[:NODES_TRIED] for item in world.slices_of(each.name)]
+    for rule in world.snapshot.all("DeviceTaintRule"):
+        if any(covers(rule["spec"], spec, device["name"]) for spec in specs for device in spec.get("devices") or ()):
+            name = rule["metadata"]["name"]
+            yield trials.attempt(world, pod, f"kubectl delete devicetaintrule {name}", removed=[key_of(rule)])
+
+
+def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+    """Try the template of a workload of the pod's own namespace, in place of the pod's."""
+    namespace = pod["metadata"].get("namespace") or ""
+    for tag in dict.fromkeys(world.tags[each.name] for each in nodes):
+        workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
+        if tag.workload_namespace != namespace or workload is None:
+            continue
+        name = views.of(WorkloadView, workload).spec.resource_claim_template.name
+        for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
+            claims = list(pod["spec"]["resourceClaims"])
+            claims[index] = {"name": entry["name"], "resourceClaimTemplateName": name}
+            made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+            status = {
+                **(pod.get("status") or {}),
+                "resourceClaimStatuses": [each for each in made if each["name"] != entry["name"]],
+            }
+            changed = {**pod, "spec": {**pod["spec"], "resourceClaims": claims}, "status": status}
+            yield trials.attempt(
+                world, pod, f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}", [changed]
+            )

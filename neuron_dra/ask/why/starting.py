@@ -1,0 +1,153 @@
+"""Why a pod that has a node does not run: the kubelet, the driver, the runtime, or its own containers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.read.views import EventView
+from neuron_dra.ask.render.findings import Facts, Finding
+from neuron_dra.ask.world import events, refusals
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+PREPARE: Final = "FailedPrepareDynamicResources"
+_UNREGISTERED: Final = re.compile(
+    r"DRA driver (\S+) is not registered|driver name (\S+) not found|plugin name (\S+) not found"
+)
+_NO_FILE: Final = re.compile(r'(/dev/neuron\d+)\\?"?: no such file')
+_NO_CDI_DEVICE: Final = "unresolvable CDI devices"
+_OF_THE_KUBELET: Final = re.compile(
+    r"is not allowed to use ResourceClaim|ResourceClaim not created yet|fetch ResourceClaim|ResourceClaim \S+: "
+)
+"""The kubelet's own words in a message about preparing: the driver has not seen the claim."""
+_FINE: Final = ("ContainerCreating", "PodInitializing")
+
+
+def findings(world: World, pod: Wire) -> list[Finding]:
+    """Return why a pod with a node does not run, as far as the snapshot shows it."""
+    node = pod["spec"]["nodeName"]
+    newest = events.about(world, "Pod", pod)[:20]
+    found = [each for event in newest if (each := _from_event(world, event, node))]
+    configured = _configuration(world, pod)
+    if configured and not any(each.code == "DriverRejects" for each in found):
+        found.insert(0, configured)
+    found += _containers(world, pod)
+    if not found and node not in world.nodes and world.nodes:
+        found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
+    unready = next(
+        (
+            c
+            for c in (world.nodes.get(node, {}).get("status") or {}).get("conditions") or ()
+            if c.get("type") == "Ready"
+        ),
+        None,
+    )
+    if not found and unready is not None and unready.get("status") != "True":
+        found.append(
+            Finding("NodeNotReady", f"node {node} is not Ready: {unready.get('message') or unready.get('reason')}")
+        )
+    return list({each.code: each for each in reversed(found)}.values())[::-1]
+
+
+def _from_event(world: World, event: EventView, node: str) -> Finding | None:
+    message = event.message
+    if event.reason == PREPARE:
+        unregistered = _UNREGISTERED.search(message)
+        if unregistered:
+            driver = next(group for group in unregistered.groups() if group).strip("\"'")
+            return Finding(
+                "DriverNotRegistered",
+                f"the driver {driver} is not registered with the kubelet of node {node}: "
+                "its pod there does not run, or is not Ready",
+                (("event", message),),
+            )
+        if _OF_THE_KUBELET.search(message):
+            text = message.removeprefix("Failed to prepare dynamic resources:").strip()
+            return Finding("KubeletRejects", f"the kubelet of node {node} rejects it: {text}", (("event", message),))
+        return Finding("DriverRejects", _driver_words(message), (("event", message),))
+    if event.type == "Normal":
+        return None
+    if event.reason in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
+        return _runtime(world, message, node, "event")
+    return None
+
+
+def _runtime(world: World, message: str, node: str, source: str) -> Finding | None:
+    """Return why the container runtime rejects a container, if its message shows it."""
+    facts = ((source, message),)
+    if missing := _NO_FILE.search(message):
+        text = (
+            f"{missing[1]} is missing on node {node}: check udev and the kernel log there; or delete the pod so that "
+        )
+        return Finding("DeviceFileMissing", f"{text}it gets another device", facts)
+    if _NO_CDI_DEVICE not in message:
+        return None
+    if _injects(world, node):
+        text = f"the CDI file of its claim is missing on node {node}: the driver there writes it again while it runs"
+        return Finding("CdiFileMissing", text, facts)
+    text = (
+        f"the runtime of node {node} finds no CDI devices of its claim: their file in /var/run/cdi is missing, or the "
+        "runtime does not read this folder (containerd 1.7 needs enable_cdi = true)"
+    )
+    return Finding("RuntimeRejects", text, facts)
+
+
+def _injects(world: World, node: str) -> bool:
+    """Return True if a pod that runs on the node has devices of this driver: its runtime reads the CDI files."""
+    here = {each.key: each for device, each in world.holders.items() if device.pool == node}
+    for holder in here.values():
+        for name in holder.pods:
+            pod = world.snapshot.get("Pod", name, holder.namespace)
+            if pod is not None and is_ready(pod):
+                return True
+    return False
+
+
+def _driver_words(message: str) -> str:
+    """Return the driver's own part of the kubelet's message."""
+    text = message.removeprefix("Failed to prepare dynamic resources:").strip()
+    place = max(text.find("error applying config"), text.find("claim "), 0)
+    return f"the driver rejects the claim: {text[place:] or text}"
+
+
+def _configuration(world: World, pod: Wire) -> Finding | None:
+    """Return what the driver rejects in the configuration of the pod's claims, if it does, as prepare would say it."""
+    types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
+    for each in world.claims_of(pod):
+        allocation = ((each.claim or {}).get("status") or {}).get("allocation")
+        if allocation and (text := refusals.of_allocation(allocation, types)):
+            return Finding("DriverRejects", f"the driver rejects the claim: {text}")
+    return None
+
+
+def _containers(world: World, pod: Wire) -> Sequence[Finding]:
+    status = pod.get("status") or {}
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _FINE:
+            message = str(waiting.get("message") or "")
+            runtime = _runtime(world, message, pod["spec"]["nodeName"], "container")
+            if runtime is not None:
+                found.append(runtime)
+            else:
+                facts = Facts()
+                facts.add("message", message)
+                text = f"container {each['name']}: {waiting['reason']}"
+                found.append(Finding("ContainerProblem", text, facts.done()))
+    return found
+
+
+def failed(pod: Wire) -> Finding:
+    """Return why a pod failed."""
+    status = pod.get("status") or {}
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason, message = reason or condition.get("reason", ""), message or condition.get("message", "")
+    if not reason and not message:
+        return Finding("ContainerProblem", "a container of the pod failed: see kubectl logs")
+    return Finding("PodFailed", ": ".join(part for part in (reason, message) if part))

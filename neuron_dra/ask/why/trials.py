@@ -1,0 +1,240 @@
+"""Tries changes of a snapshot by simulating them: only what a simulation confirms is proposed. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from neuron_dra.ask.read.snapshot import Key, key_of
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change
+from neuron_dra.ask.why import creating
+from neuron_dra.ask.world import events, refusals
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.simulate.scheduler import Placement
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+Edit = Callable[[Obj], None]
+"""Changes the spec of a claim in place."""
+
+
+def attempt(
+    world: World, pod: Wire, text: str, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()
+) -> Change | None:
+    """Return the change if the pod can run after it, else None.
+
+    That means: a scheduler handles it, its claims can be created, a node fits, and the driver accepts them.
+    """
+    if not world.proposes:
+        return None
+    new, gone = tuple(replaced), tuple(removed)
+    after = world.after(new, gone)
+    found = after.snapshot.get(*_place(key_of(pod)))
+    if found is None or not scheduled(after, found) or creating.problem(after, found) is not None:
+        return None
+    outcome = after.place(found)
+    if not isinstance(outcome, Placement) or refused(after, outcome):
+        return None
+    return Change(text, f"then {pod['metadata']['name']} {gets(outcome)}", new, gone)
+
+
+def scheduled(world: World, pod: Wire) -> bool:
+    """Return True if a scheduler handles the pod: the default one, or another that has reported about it."""
+    if pod["spec"].get("schedulingGates"):
+        return False
+    name = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
+    return name == DEFAULT_SCHEDULER or bool(events.scheduler_words(world, pod))
+
+
+def _place(key: Key) -> tuple[str, str, str]:
+    kind, namespace, name = key
+    return kind, name, namespace
+
+
+def refused(world: World, outcome: Placement) -> str:
+    """Return why the driver would reject one of the claims, or an empty string."""
+    types = refusals.instance_types(world.slices_of(outcome.node))
+    texts = (refusals.of_allocation(each, types) for each in outcome.allocations.values())
+    return next((text for text in texts if text), "")
+
+
+def gets(outcome: Placement) -> str:
+    """Return what a pod gets, as in "gets devices 0-3 of node a"."""
+    devices = [
+        result["device"] for each in outcome.allocations.values() for result in each["devices"].get("results") or ()
+    ]
+    return f"gets {words.devices(devices)} of node {outcome.node}" if devices else f"runs on node {outcome.node}"
+
+
+def with_spec(claim: PodClaim, edit: Edit) -> list[Wire]:
+    """Return template and claim of a pod after an edit of the claim's spec: those of the two that exist."""
+    found: list[Wire] = []
+    if claim.template is not None:
+        template = copy.deepcopy(dict(claim.template))
+        edit(template["spec"].setdefault("spec", {}))
+        found.append(template)
+    if claim.exists and claim.claim is not None:
+        changed = copy.deepcopy(dict(claim.claim))
+        edit(changed["spec"])
+        found.append(changed)
+    return found
+
+
+def alternatives(spec: Obj) -> Iterator[tuple[str, Obj]]:
+    """Yield the alternatives of all requests of a claim's spec, by the name that results use."""
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        for sub in request.get("firstAvailable") or ():
+            yield f"{request['name']}/{sub['name']}", sub
+        if not request.get("firstAvailable"):
+            yield request["name"], request.setdefault("exactly", {})
+
+
+def in_request(request: str, change: Callable[[Obj], Any]) -> Edit:
+    """Return an edit of one request."""
+
+    def edit(spec: Obj) -> None:
+        for name, alternative in alternatives(spec):
+            if name == request:
+                change(alternative)
+
+    return edit
+
+
+def with_class(claim: PodClaim, request: str, name: str) -> list[Wire]:
+    """Return template and claim with another DeviceClass in a request."""
+    return with_spec(claim, in_request(request, lambda alternative: alternative.update(deviceClassName=name)))
+
+
+def with_expression(claim: PodClaim, request: str, old: str, new: str) -> list[Wire]:
+    """Return template and claim with another CEL expression in a request."""
+
+    def edit(alternative: Obj) -> None:
+        for selector in alternative.get("selectors") or ():
+            if (selector.get("cel") or {}).get("expression") == old:
+                selector["cel"]["expression"] = new
+
+    return with_spec(claim, in_request(request, edit))
+
+
+def with_constraint(claim: PodClaim, kind: str, old: str, new: str) -> list[Wire]:
+    """Return template and claim with another attribute in a constraint."""
+
+    def edit(spec: Obj) -> None:
+        for each in (spec.get("devices") or {}).get("constraints") or ():
+            if each.get(kind) == old:
+                each[kind] = new
+
+    return with_spec(claim, edit)
+
+
+def place_of(claim: PodClaim) -> str:
+    """Return where a claim's spec is written, for "in ...": the template, or the claim."""
+    if claim.template is not None:
+        return f"in ResourceClaimTemplate {claim.template['metadata']['name']}"
+    name = claim.claim["metadata"]["name"] if claim.claim is not None else claim.claim_name
+    return f"in ResourceClaim {name}" if claim.entry != "limits" else "in the pod's limits"
+
+
+def moves_to(world: World, pod: Wire, gone: Wire, change: Change) -> str:
+    """Return the node on which a pod that ends could run again once `pod` runs; empty if there is none.
+
+    `change` has ended it, and let `pod` run.
+    """
+    after = world.after(change.replaced, change.removed)
+    first = after.snapshot.get(*_place(key_of(pod)))
+    outcome = after.place(first) if first is not None else None
+    if first is None or not isinstance(outcome, Placement):
+        return ""
+    placed = placed_objects(after, first, outcome)
+    again = unplaced(gone)
+    last = after.after([*placed, again])
+    second = last.place(again)
+    return second.node if isinstance(second, Placement) else ""
+
+
+def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
+    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
+    left: list[Wire] = []
+    removed: list[Key] = [key_of(pod)]
+    for each in world.claims_of(pod):
+        if (
+            each.exists
+            and each.claim is not None
+            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
+        ):
+            if each.template_name:
+                removed.append(key_of(each.claim))
+            else:
+                left.append({**each.claim, "status": {}})
+    return left, removed
+
+
+def unplaced(pod: Wire) -> Wire:
+    """Return a pod as it would be created again."""
+    return {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}, "status": {}}
+
+
+def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:
+    """Return the pod with its node, and its claims with their allocations."""
+    status = dict(pod.get("status") or {})
+    made = list(status.get("resourceClaimStatuses") or ())
+    objects: list[Wire] = []
+    for each in world.claims_of(pod):
+        if each.claim is None:
+            continue
+        name = each.claim["metadata"]["name"]
+        allocation = outcome.allocations.get(name) or (each.claim.get("status") or {}).get("allocation")
+        users = [*((each.claim.get("status") or {}).get("reservedFor") or ())]
+        users.append({"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid") or ""})
+        objects.append({**each.claim, "status": {"allocation": allocation, "reservedFor": users}})
+        if not each.exists and each.entry != "limits":
+            made.append({"name": each.entry, "resourceClaimName": name})
+        elif not each.exists:
+            status["extendedResourceClaimStatus"] = {"resourceClaimName": name}
+    status = {**status, "resourceClaimStatuses": made}
+    objects.append({**pod, "spec": {**pod["spec"], "nodeName": outcome.node}, "status": status})
+    return objects
+
+
+def named(change: Change, text: str) -> Change:
+    """Return the change with another text."""
+    return replace(change, text=text)
+
+
+def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
+    """Try smaller counts of one request, the largest first."""
+    for claim in world.claims_of(pod):
+        if claim.claim is None or claim.entry == "limits":
+            continue
+        for name, alternative in alternatives(_spec(claim)):
+            count = int(alternative.get("count") or 1)
+            if alternative.get("allocationMode", "ExactCount") != "ExactCount" or count < 2:
+                continue
+            yield _largest(world, pod, claim, name, min(count - 1, 32))
+
+
+def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
+    """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
+    found, least = None, 1
+    while least <= most:
+        middle = (least + most + 1) // 2 if found or least == most else most
+        change = _with_count(world, pod, claim, request, middle)
+        if change is None:
+            most = middle - 1
+        else:
+            found, least = change, middle + 1
+    return found
+
+
+def _spec(claim: PodClaim) -> Obj:
+    return copy.deepcopy(dict((claim.claim or {}).get("spec") or {}))
+
+
+def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:
+    edit = in_request(request, lambda alternative: alternative.update(count=count))
+    text = f"{place_of(claim)}, request {request}: count: {count}"
+    return attempt(world, pod, text, with_spec(claim, edit))

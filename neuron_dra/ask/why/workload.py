@@ -1,0 +1,86 @@
+"""Why an UltraServer workload waits: its conditions, who is where, and one pod that is in the way. Pure."""
+
+from __future__ import annotations
+
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
+from neuron_dra.ask.why import creating, situations, trials
+from neuron_dra.ask.world import budgets, unseen
+from neuron_dra.ask.world.world import Holder, World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.scheduler import Placement
+
+
+def report(world: World, item: Wire) -> Report:
+    """Return the report about a NeuronUltraServerWorkload, from its conditions."""
+    workload = views.of(WorkloadView, item)
+    status = workload.status
+    subject = f"workload {workload.metadata.namespace or 'default'}/{workload.metadata.name}"
+    ready, degraded = status.condition("Ready"), status.condition("Degraded")
+    is_degraded = degraded is not None and degraded.status == "True"
+    if ready is not None and ready.status == "True" and not is_degraded:
+        return Report(subject, f"is {status.state or 'Allocated'}", fine=True)
+    if ready is None:
+        state = creating.state_of(workload)
+        waits = situations.WORKLOAD
+        finding = Finding(waits.code, waits.text.format(**state), state["conditions"])
+        return Report(subject, "has no conditions", (finding,))
+    found = [_condition(degraded)] if degraded is not None and is_degraded else []
+    if ready.status == "False":
+        found.append(_condition(ready))
+    if found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
+        every = [views.of(UltraServerView, each) for each in world.snapshot.all("NeuronUltraServer")]
+        servers = [each for each in every if _serves(each, workload)]
+        facts = Facts()
+        facts.some("UltraServer", (_shown(world, each) for each in servers))
+        changes = [change for each in servers if (change := _emptied(world, workload, each)) is not None]
+        found[0] = Finding(found[0].code, found[0].text, facts.done(), tuple(changes[:3]))
+    return Report(subject, f"is {status.state or 'not handled yet'}", tuple(found))
+
+
+def _condition(each: ConditionView) -> Finding:
+    return Finding(each.reason or each.type, each.message or each.reason or "no message")
+
+
+def _shown(world: World, server: UltraServerView) -> str:
+    """Return one UltraServer with what is on each of its nodes."""
+    parts, none = [], "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
+    for entry in server.spec.topology:
+        name = entry.node_name
+        tag = world.tags.get(name)
+        users = sorted({str(holder) for device, holder in world.holders.items() if device.pool == name})
+        parts.append(f"{name}: {tag.workload if tag else words.listed(users, 2) or none}")
+    return f"{server.metadata.name}: {'; '.join(parts)}"
+
+
+def _serves(server: UltraServerView, workload: WorkloadView) -> bool:
+    """Return True if an UltraServer is of the workload's type and large enough."""
+    same = server.spec.instance_type == workload.spec.instance_type
+    return same and len(server.nodes) >= workload.spec.topology_size
+
+
+def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> Change | None:
+    """Return the change that moves the only pod of a whole, unreserved UltraServer to a node elsewhere."""
+    names = server.nodes
+    if workload.spec.topology_size != len(names) or any(each in world.tags for each in names):
+        return None
+    holders: dict[str, Holder] = {
+        holder.key: holder for device, holder in world.holders.items() if device.pool in names
+    }
+    if len(holders) != 1 or not world.proposes:
+        return None
+    holder = next(iter(holders.values()))
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    if pod is None or budgets.objection(world.snapshot, pod):
+        return None
+    released, removed = trials.released(world, pod)
+    elsewhere = world.after(released, [*removed, *(("Node", "", name) for name in names)])
+    outcome = elsewhere.after([again := trials.unplaced(pod)]).place(again)
+    if not isinstance(outcome, Placement):
+        return None
+    text = f"kubectl delete pod {holder.pods[0]} -n {holder.namespace}"
+    after = f"then no claim holds a device of UltraServer {server.metadata.name}"
+    fits = f"; created again, {holder} fits on node {outcome.node}"
+    return Change(text, after + fits, tuple(released), tuple(removed))

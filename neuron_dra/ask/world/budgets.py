@@ -1,0 +1,52 @@
+"""PodDisruptionBudgets, as the Eviction API applies them to one pod. Pure.
+
+Source: pkg/registry/core/pod/storage/eviction.go. Pods that have ended or wait are always evicted. With several
+budgets for a pod the API server rejects its eviction. A budget that its controller has not seen yet allows nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.snapshot import Snapshot, is_ready
+from neuron_dra.ask.read.views import BudgetView
+from neuron_dra.ask.world import unseen
+from neuron_dra.core import labels
+from neuron_dra.core.wire import Wire
+
+
+def objection(snapshot: Snapshot, pod: Wire) -> str:
+    """Return why the pod may not be evicted now; empty if it may."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    if status.get("phase") in ("Succeeded", "Failed", "Pending") or meta.get("deletionTimestamp"):
+        return ""
+    if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
+        return f"its PodDisruptionBudgets are unknown ({why})"
+    budgets = [views.of(BudgetView, item) for item in snapshot.all("PodDisruptionBudget")]
+    mine = [budget for budget in budgets if budget.metadata.namespace == (meta.get("namespace") or "")]
+    found = [budget for budget in mine if _selects(budget, pod)]
+    if len(found) > 1:
+        return f"PodDisruptionBudgets {' and '.join(each.metadata.name for each in found[:2])} both select it"
+    if not found or not _blocks(found[0], pod):
+        return ""
+    return f"PodDisruptionBudget {found[0].metadata.name} allows no disruption now"
+
+
+def _selects(budget: BudgetView, pod: Wire) -> bool:
+    """Return True if the budget is about the pod: an empty selector selects all of the namespace."""
+    try:
+        return labels.of_object(msgspec.to_builtins(budget.spec.selector))(pod["metadata"].get("labels") or {})
+    except ValueError:
+        return True  # an operator of a later Kubernetes
+
+
+def _blocks(budget: BudgetView, pod: Wire) -> bool:
+    spec, status = budget.spec, budget.status
+    if not is_ready(pod):
+        if spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+            return False
+        if status.current_healthy >= status.desired_healthy > 0:
+            return False
+    late = status.observed_generation < budget.metadata.generation
+    return late or status.disruptions_allowed < 1

@@ -1,0 +1,132 @@
+"""What a pod demands: its claims, existing or as they would be created. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.world import extended
+from neuron_dra.core.wire import Obj, Wire
+
+PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
+IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """One claim of a pod.
+
+    - `entry`: the name in the pod's spec.resourceClaims; the resource's name for a claim that limits lead to.
+    - `claim`: the object, or the one that would be created; None if that cannot be known.
+    - `exists`: True if the object is in the snapshot.
+    - `template`: the template that it is created from, if any; `template_name` also if the template is missing.
+    """
+
+    entry: str
+    claim: Wire | None
+    exists: bool
+    template: Wire | None = None
+    template_name: str = ""
+    claim_name: str = ""
+
+
+def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
+    """Return the claims of a pod in its order."""
+    namespace = pod["metadata"].get("namespace") or ""
+    status = pod.get("status") or {}
+    made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+    found = []
+    for entry in pod["spec"].get("resourceClaims") or ():
+        template_name = entry.get("resourceClaimTemplateName") or ""
+        template = snapshot.get("ResourceClaimTemplate", template_name, namespace) if template_name else None
+        name = entry.get("resourceClaimName") or made.get(entry["name"]) or ""
+        claim = snapshot.get("ResourceClaim", name, namespace) if name else None
+        exists = claim is not None
+        if claim is None and template is not None:
+            claim = from_template(template, f"{pod['metadata']['name']}-{entry['name']}", namespace)
+        found.append(PodClaim(entry["name"], claim, exists, template, template_name, name))
+    from_limits = _from_limits(snapshot, pod, namespace)
+    return found + ([from_limits] if from_limits else [])
+
+
+def wants_devices(pod: Wire) -> bool:
+    """Return True if a pod has claims, or limits that a DeviceClass serves."""
+    return bool(pod["spec"].get("resourceClaims")) or any(name.startswith(IMPLICIT) for name in limits(pod))
+
+
+def from_template(template: Wire, name: str, namespace: str) -> Obj:
+    """Return the claim that a template makes for a pod."""
+    inner = template.get("spec") or {}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {**(inner.get("metadata") or {}), "name": name, "namespace": namespace},
+        "spec": inner.get("spec") or {},
+    }
+
+
+def limits(pod: Wire) -> Mapping[str, int]:
+    """Return the sum of the extended resources that the containers of a pod request, by resource."""
+    found: dict[str, int] = {}
+    for container in _containers(pod):
+        resources = container.get("resources") or {}
+        for name, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
+            if "/" in name and str(amount).isdigit():
+                found[name] = found.get(name, 0) + int(amount)
+    return found
+
+
+def _containers(pod: Wire) -> list[Wire]:
+    return [*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ())]
+
+
+def class_of(snapshot: Snapshot, resource: str) -> str:
+    """Return the DeviceClass that serves an extended resource; empty if a device plugin does, or nothing."""
+    if resource.startswith(IMPLICIT):
+        return resource.removeprefix(IMPLICIT)
+    classes = snapshot.all("DeviceClass")
+    for each in classes:
+        if (each.get("spec") or {}).get("extendedResourceName") == resource:
+            return str(each["metadata"]["name"])
+    return ""
+
+
+def _from_limits(snapshot: Snapshot, pod: Wire, namespace: str) -> PodClaim | None:
+    """Return the claim that the scheduler makes for limits that DeviceClasses serve (Kubernetes 1.36)."""
+    requests = extended.requests(pod, lambda resource: class_of(snapshot, resource))
+    if not requests:
+        return None
+    name = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or ""
+    existing = snapshot.get("ResourceClaim", name, namespace) if name else None
+    made = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name or f"{pod['metadata']['name']}-extended-resources", "namespace": namespace},
+        "spec": {"devices": {"requests": requests}},
+    }
+    return PodClaim("limits", existing or made, existing is not None, claim_name=name)
+
+
+def unserved(snapshot: Snapshot, pod: Wire) -> str:
+    """Return a resource of the Neuron device plugin that a pod requests, and no node and no DeviceClass serves."""
+    for name in limits(pod):
+        ours = name in PLUGIN_LIMITS and not class_of(snapshot, name)
+        if ours and not any(_offers(node, name) for node in snapshot.all("Node")):
+            return name
+    return ""
+
+
+def left_behind(snapshot: Snapshot, resource: str) -> list[str]:
+    """Return the nodes on which a device plugin that ended offered a resource: the kubelet leaves 0 of it behind."""
+    nodes = [node for node in snapshot.all("Node") if resource in _allocatable(node)]
+    return [node["metadata"]["name"] for node in nodes if not _offers(node, resource)]
+
+
+def _offers(node: Wire, resource: str) -> bool:
+    return str(_allocatable(node).get(resource) or "0") != "0"
+
+
+def _allocatable(node: Wire) -> Wire:
+    return (node.get("status") or {}).get("allocatable") or {}

@@ -1,0 +1,94 @@
+"""What is wrong with the nodes and UltraServers of a fleet, for those who are on call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.world import fleet
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+NODE = "node"
+ULTRASERVER = "UltraServer"
+LINKS = ("vertical", "horizontal")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: the kind and name of what has it, what is wrong in words that equal faults share, and a detail."""
+
+    kind: str
+    name: str
+    what: str
+    detail: str = ""
+
+
+def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
+    """Return the faults of the UltraServers, then those of nodes."""
+    servers = by_id(world)
+    found: list[Fault] = []
+    for name, group in fleet.ultraservers(nodes).items():
+        found += of_ultraserver(name, group, servers.get(name))
+    for node in nodes:
+        found += of_node(node)
+    return found
+
+
+def members(world: World, name: str) -> list[NodeView]:
+    """Return the nodes that publish an UltraServer's id, by their position."""
+    found = (fleet.view(world, node) for node in world.ultraservers.get(name, ()))
+    return sorted((each for each in found if each is not None), key=lambda each: each.position)
+
+
+def by_id(world: World) -> Mapping[str, Wire]:
+    """Return the NeuronUltraServers by the id that their nodes publish."""
+    found = {}
+    for item in world.snapshot.all("NeuronUltraServer"):
+        found[str((item.get("status") or {}).get("ultraserverId") or item["metadata"]["name"])] = item
+    return found
+
+
+def of_ultraserver(name: str, group: Sequence[NodeView], server: Wire | None) -> Iterator[Fault]:
+    """Yield what is wrong with an UltraServer: nodes that are missing, links that are down, and its conditions."""
+    size = _size(group, server)
+    if len(group) < size:
+        known = [str(each.get("nodeName")) for each in ((server or {}).get("spec") or {}).get("topology") or ()]
+        gone = [each for each in known if each not in {member.name for member in group}]
+        detail = f"{', '.join(gone)} is missing" if gone else ""
+        yield Fault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
+    down = [way for way in LINKS if any(getattr(member, way) is False for member in group)]
+    if down:
+        yield Fault(ULTRASERVER, name, f"{' and '.join(down)} links down")
+    for condition in degraded(server):
+        reason = str(condition.get("reason") or "Degraded")
+        told = (reason == "LinkDown" and bool(down)) or (reason == "NodeMissing" and len(group) < size)
+        if not told:
+            yield Fault(ULTRASERVER, name, reason, str(condition.get("message") or ""))
+
+
+def degraded(server: Wire | None) -> list[Wire]:
+    """Return the conditions of a NeuronUltraServer that say what is wrong with it."""
+    conditions = ((server or {}).get("status") or {}).get("conditions") or ()
+    return [each for each in conditions if each.get("type") == "Degraded" and each.get("status") == "True"]
+
+
+def _size(group: Sequence[NodeView], server: Wire | None) -> int:
+    """Return how many nodes an UltraServer has when it is whole, as far as its nodes or its object show it."""
+    modes = [each for member in group for device in member.devices[:1] for each in device.modes]
+    listed = len(((server or {}).get("spec") or {}).get("topology") or ())
+    return max([*modes, listed, len(group)])
+
+
+def of_node(node: NodeView) -> Iterator[Fault]:
+    """Yield what is wrong with a node."""
+    if not node.ready:
+        yield Fault(NODE, node.name, "not Ready")
+    elif not node.devices:
+        yield Fault(NODE, node.name, "publishes nothing")
+    reasons = [device.faults for device in node.devices if device.faults]
+    for reason in dict.fromkeys(reasons):
+        sick = [device.name for device in node.devices if device.faults == reason]
+        yield Fault(NODE, node.name, f"unhealthy: {reason}", words.devices(sick))

@@ -1,0 +1,203 @@
+"""The fleet as `status` and `topology` show it: each node with its devices, their holders and their health. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from neuron_dra.ask.world.world import Holder, World
+from neuron_dra.core import catalogue, health, labels, names
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.counting import Counting
+from neuron_dra.simulate.model import Device, DeviceId
+from neuron_dra.simulate.pools import Pool
+
+
+class DeviceView(msgspec.Struct, frozen=True, gc=False):
+    """A physical device, or a whole UltraServer node. `number` is N of /dev/neuronN, None for a whole node."""
+
+    name: str
+    number: int | None
+    holders: tuple[Holder, ...]
+    faults: str  # reasons why it is unhealthy, and taints
+    attributes: Mapping[str, Wire]
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """The ids of its groups, by attribute."""
+        return {key: str(_value(self.attributes, key)) for key in self.attributes if "devicegroup" in key}
+
+    @property
+    def modes(self) -> list[int]:
+        """The sizes of groups of nodes that its node supports; empty outside of UltraServers."""
+        text = str(_value(self.attributes, "ultraserverModes") or "")
+        return [int(each) for each in text.split("_") if each.isdigit()]
+
+    @property
+    def free(self) -> bool:
+        """True if a claim can get it."""
+        return not self.holders and not self.faults
+
+
+NONE: Final = "no node that is selected publishes devices or has a Neuron instance type"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that publishes devices of this driver, or has a Neuron instance type."""
+
+    name: str
+    type: str
+    ready: bool
+    schedulable: bool
+    tag: Tag | None
+    devices: tuple[DeviceView, ...]
+    ultraserver: str
+    position: int  # in its UltraServer
+    vertical: bool | None  # links of the UltraServer; None: unknown, or none
+    horizontal: bool | None
+
+    @property
+    def spec(self) -> InstanceType | None:
+        """The type's entry in the catalogue."""
+        return catalogue.lookup(self.type)
+
+    @property
+    def free(self) -> int:
+        """The number of devices that an ordinary claim can get now."""
+        return sum(each.free for each in self.devices) if self.ready and self.schedulable and self.tag is None else 0
+
+    @property
+    def held(self) -> int:
+        """The number of devices that claims hold."""
+        return sum(bool(each.holders) for each in self.devices)
+
+    @property
+    def faulty(self) -> int:
+        """The number of devices that are unhealthy or tainted."""
+        return sum(bool(each.faults) for each in self.devices)
+
+
+def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
+    """Return the Neuron nodes with labels that are selected, by name as a person counts: node-2 before node-10."""
+    found = (
+        _node(world, name, node) for name, node in world.nodes.items() if selected(node["metadata"].get("labels") or {})
+    )
+    return sorted((each for each in found if each is not None), key=lambda each: natural(each.name))
+
+
+def view(world: World, name: str) -> NodeView | None:
+    """Return a node by its name; None if it has no Neuron devices."""
+    node = world.nodes.get(name)
+    return None if node is None else _node(world, name, node)
+
+
+def natural(text: str) -> list[tuple[int, int | str]]:
+    """Return a key that sorts numbers in names by value."""
+    parts: list[str] = []
+    for character in text:
+        if parts and parts[-1][-1].isdigit() == character.isdigit():
+            parts[-1] += character
+        else:
+            parts.append(character)
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+
+
+def _node(world: World, name: str, wire: Wire) -> NodeView | None:
+    label = (wire["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+    pools = [pool for pool in world.likeness.pools(world.decoded(wire)) if pool.driver == names.DRIVER]
+    published = [device for pool in pools for device in pool.devices]
+    if not published and catalogue.lookup(label) is None:
+        return None
+    first = published[0].attributes if published else {}
+    conditions = (wire.get("status") or {}).get("conditions") or ()
+    ready = next((each.get("status") == "True" for each in conditions if each.get("type") == "Ready"), True)
+    vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
+    return NodeView(
+        name=name,
+        type=str(_value(first, "instanceType") or label),
+        ready=ready,
+        schedulable=not (wire.get("spec") or {}).get("unschedulable"),
+        tag=world.tags.get(name),
+        devices=tuple(_devices(world, pools)),
+        ultraserver=str(_value(first, "ultraserverId") or ""),
+        position=int(str(_value(first, "ultraserverNodeId") or 0)),
+        vertical=vertical if isinstance(vertical, bool) else None,
+        horizontal=horizontal if isinstance(horizontal, bool) else None,
+    )
+
+
+def _devices(world: World, pools: Sequence[Pool]) -> Iterable[DeviceView]:
+    counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
+    for pool in pools:
+        users = _users(world, pool.devices) if pool.counters else {}
+        for device in pool.devices:
+            if not _physical(device):
+                continue
+            holder = world.holders.get(device.id)
+            holders = [holder] if holder else []
+            if not holder and device.consumes and pool.usable and not counting.allows(device):
+                holders = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
+            unique = {id(each): each for each in holders}
+            number = device.id.device.removeprefix(names.DEVICE_PREFIX)
+            yield DeviceView(
+                name=device.id.device,
+                number=int(number) if number.isdigit() else None,
+                holders=tuple(unique.values()),
+                faults=_faults(device),
+                attributes=device.attributes,
+            )
+
+
+def _users(world: World, devices: Iterable[Device]) -> Mapping[tuple[str, str], list[DeviceId]]:
+    """Return the devices in use by the counters that they consume."""
+    found: dict[tuple[str, str], list[DeviceId]] = defaultdict(list)
+    for device in devices:
+        if device.id in world.holders:
+            for key in device.consumes:
+                found[key].append(device.id)
+    return found
+
+
+def _physical(device: Device) -> bool:
+    name = device.id.device
+    return not name.startswith((names.SET_PREFIX, names.CORES_PREFIX))
+
+
+def _faults(device: Device) -> str:
+    if not device.taints and health.ATTRIBUTE not in device.attributes:
+        return ""
+    reasons = str(_value(device.attributes, health.ATTRIBUTE) or "")
+    blocking = [taint for taint in device.taints if taint.effect in ("NoSchedule", "NoExecute")]
+    return reasons or ", ".join(dict.fromkeys(taint.key for taint in blocking))
+
+
+def _value(attributes: Mapping[str, Wire], name: str) -> object:
+    return next((value for value in (attributes.get(name) or {}).values() if value is not None), None)
+
+
+def ultraservers(found: Iterable[NodeView]) -> dict[str, list[NodeView]]:
+    """Return the nodes of each UltraServer, by its id and the nodes' positions."""
+    groups: dict[str, list[NodeView]] = defaultdict(list)
+    for node in found:
+        if node.ultraserver:
+            groups[node.ultraserver].append(node)
+    return {key: sorted(groups[key], key=lambda node: node.position) for key in sorted(groups, key=natural)}
+
+
+def waiting(world: World) -> list[Wire]:
+    """Return the pods without a node that request Neuron devices, the oldest first."""
+    found = []
+    for pod in world.snapshot.all("Pod"):
+        status = pod.get("status") or {}
+        if pod["spec"].get("nodeName") or status.get("phase") not in (None, "Pending"):
+            continue
+        if pod["spec"].get("resourceClaims") or "aws.amazon.com/neuron" in str(pod["spec"].get("containers")):
+            found.append(pod)
+    return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))

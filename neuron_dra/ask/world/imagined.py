@@ -1,0 +1,217 @@
+"""Fleets that do not exist: `10 x trn2.48xlarge` as the Nodes and slices that healthy nodes would publish. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from neuron_dra import __version__
+from neuron_dra.api import objects
+from neuron_dra.api.objects import slice_objects
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.world import demand
+from neuron_dra.core import catalogue, devices, names, partitions
+from neuron_dra.core.catalogue import InstanceType, Platform
+from neuron_dra.core.facts import UltraServerFacts
+from neuron_dra.core.members import is_partition
+from neuron_dra.core.partitions import Partitioned
+from neuron_dra.errors import SettingsError
+from neuron_dra.simulate import model
+
+MOST_NODES: Final = 20_000
+_LINE: Final = re.compile(r"([0-9]{1,9})\s*x\s+(ultraserver\s+)?(\S+)((?:\s+\S+)*)", re.IGNORECASE)
+_LABEL: Final = re.compile(r"([\w./-]+)=([\w.-]*)")
+_TAINT: Final = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
+_SET_ATTRIBUTES: Final = {"connected": "connectedDevices", "cores": "cores"}
+_SET_CLASS: Final = re.compile(rf"((?:connected|cores)-[1-9][0-9]*)\.{re.escape(names.DRIVER)}")
+API: Final = "resource.k8s.io/v1"
+EFA: Final = "efa"
+EFA_CLASS: Final = "efa.networking.k8s.aws"
+"""The word for nodes with EFA interfaces, and the driver and DeviceClass of these."""
+_PLAIN: Final = "node"  # stands for a node without Neuron devices in place of an instance type
+_SYNTAX: Final = (
+    "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, efa for "
+    "EFA interfaces, labels and taints, such as pool=a neuron=true:NoSchedule"
+)
+_PLACE: Final = "neuron-dra-imagined-node"  # replaced by the node's name in a copy of its type's slices
+MODES: Final = (1, 2, 3, 4)
+
+
+def fleet(text: str, source: str, sets: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return Nodes, slices and DeviceClasses of the fleet that `text` describes, a line for each type.
+
+    A line may end with labels and taints of its nodes, as kubectl writes them. `sets` are sizes of connected sets and
+    core partitions, such as connected-4, that the nodes publish too, as with the chart's scheduler.enabled. Raises
+    SettingsError, which names `source`.
+    """
+    items: list[dict[str, Any]] = [*({**each} for each in objects.DEVICE_CLASSES), *map(_set_class, sets)]
+    numbers: Counter[str] = Counter()
+    classes: set[str] = set()
+    for line in text.replace(",", "\n").splitlines():
+        wanted = line.partition("#")[0].strip()
+        if not wanted:
+            continue
+        match = _LINE.fullmatch(wanted)
+        if match is None:
+            raise SettingsError(f"{source}: {wanted!r}: {_SYNTAX}")
+        spec = catalogue.lookup(match[3])
+        if spec is None and match[3] != _PLAIN:
+            raise SettingsError(f"{source}: the instance type {match[3]} is unknown{catalogue.nearest(match[3])}")
+        if match[2] and (spec is None or not spec.whole_node):
+            raise SettingsError(f"{source}: {match[3]} forms no UltraServers")
+        words = match[4].split()
+        efa = EFA in words
+        if efa and (spec is None or spec.efa is None):
+            raise SettingsError(f"{source}: {match[3]} has no EFA interfaces beside its devices that are known")
+        marks = _marks([word for word in words if word != EFA], source)
+        number = int(match[1]) * (4 if match[2] else 1)
+        if sum(numbers.values()) + number > MOST_NODES:
+            raise SettingsError(f"{source}: more than {MOST_NODES} nodes")
+        made = _nodes(spec, number, numbers, sets, grouped=bool(match[2])) if spec else _plain(number, numbers)
+        with_efa = (each for item in made for each in (item, *(_interfaces(item, spec) if efa and spec else ())))
+        items += (_marked(each, *marks) for each in with_efa)
+        classes |= {EFA_CLASS} if efa else set()
+    if not numbers:
+        raise SettingsError(f"{source}: it names no nodes; write 10 x trn2.48xlarge")
+    return [*items, *map(_class_of, classes)]
+
+
+def _class_of(driver: str) -> dict[str, Any]:
+    """Return the DeviceClass of all devices of another driver."""
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    meta = {"name": driver}
+    return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
+
+
+def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
+    """Yield the slice of a node's EFA interfaces: each has the groups of a device beside it."""
+    inner = item.get("spec") or {}
+    if item["kind"] != "ResourceSlice" or not any(is_whole(each) for each in inner.get("devices") or ()):
+        return
+    beside: dict[str, dict[str, Any]] = {}
+    for device in inner["devices"]:
+        number = device["name"].removeprefix(names.DEVICE_PREFIX)
+        if number.isdigit() and spec.efa is not None:
+            groups = {name: value for name, value in device["attributes"].items() if "devicegroup" in name}
+            beside.setdefault(spec.efa[int(number)], groups)
+    devices = [{"name": f"efa-{index}", "attributes": groups} for index, groups in enumerate(beside.values())]
+    pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
+    made = {"driver": EFA_CLASS, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
+    yield {**item, "metadata": {"name": f"{inner['nodeName']}-efa"}, "spec": made}
+
+
+def is_whole(device: dict[str, Any]) -> bool:
+    """Return True for a whole Neuron device, not a set or a part of some."""
+    return str(device["name"]).startswith(names.DEVICE_PREFIX)
+
+
+def _marks(words: list[str], source: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return the labels and taints that `words` name."""
+    labels: dict[str, str] = {}
+    taints: list[dict[str, str]] = []
+    for word in words:
+        if label := _LABEL.fullmatch(word):
+            labels[label[1]] = label[2]
+        elif taint := _TAINT.fullmatch(word):
+            taints.append({"key": taint[1], "value": taint[2] or "", "effect": taint[3]})
+        else:
+            raise SettingsError(f"{source}: {word!r}: {_SYNTAX}")
+    return labels, taints
+
+
+def _marked(item: dict[str, Any], labels: dict[str, str], taints: list[dict[str, str]]) -> dict[str, Any]:
+    """Return the object, with labels and taints if it is a Node."""
+    if item["kind"] == "Node":
+        item["metadata"]["labels"].update(labels)
+        item["spec"].update({"taints": taints} if taints else {})
+    return item
+
+
+def _plain(number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
+    for _ in range(number):
+        yield _node(f"{_PLAIN}-{numbers[_PLAIN]}", {})
+        numbers[_PLAIN] += 1
+
+
+def _nodes(
+    spec: InstanceType, number: int, numbers: Counter[str], sets: Collection[str], *, grouped: bool
+) -> Iterable[dict[str, Any]]:
+    family = spec.name.removeprefix(catalogue.SAGEMAKER).partition(".")[0]
+    made = {}
+    for _ in range(number):
+        place = numbers[family]
+        numbers[family] += 1
+        name, position = f"{family}-{place}", place % 4 if grouped else 0
+        server = f"{family}-ultraserver-{place // 4}" if grouped else ""
+        if position not in made:
+            made[position] = json.dumps(_slices(spec, position if grouped else None, sets))
+        yield _node(name, {names.INSTANCE_TYPE_LABEL: spec.name})
+        yield from json.loads(made[position].replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
+
+
+def _node(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    labels = {**labels, "kubernetes.io/hostname": name}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}, "status": {}}
+
+
+def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> list[dict[str, Any]]:
+    """Return the slices of a node; `position` is that in a complete UltraServer, None outside of one."""
+    node = objects.healthy_node(spec.name, ultraserver=_facts(spec, position))
+    published = devices.published(node, driver_version=__version__)
+    # The controller is taken to be where UltraServers are, so their nodes are not divided.
+    divided = partitions.partitioned(node, published, parts=position is None) if sets else None
+    made = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
+    return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
+
+
+def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
+    """Return what a node publishes without the sizes that no pod requests: no claim can get them."""
+    kept = [
+        one
+        for one in divided.partitions
+        if not is_partition(one.device.name)
+        or f"connected-{len(one.device.device_ids)}" in sets
+        or f"cores-{len(one.cores)}" in sets
+    ]
+    return replace(divided, partitions=tuple(kept))
+
+
+def _set_class(size: str) -> dict[str, Any]:
+    """Return the DeviceClass of a size of connected sets or core partitions, as the chart has it."""
+    kind, _, number = size.rpartition("-")
+    attribute = _SET_ATTRIBUTES[kind]
+    own = f"device.attributes['{names.DRIVER}']"
+    return objects.device_class(
+        f"{size}.{names.DRIVER}",
+        f"has({own}.{attribute}) && {own}.{attribute} == {number} && !has({own}.workloadUid)",
+    )
+
+
+def requested_sets(wanted: Snapshot) -> frozenset[str]:
+    """Return the sizes of connected sets and core partitions that pods request by limits, or claims by their class."""
+    limits = (name.removeprefix(demand.IMPLICIT) for pod in wanted.all("Pod") for name in demand.limits(pod))
+    made = (demand.from_template(each, "", "") for each in wanted.all("ResourceClaimTemplate"))
+    claims = map(model.claim, (*wanted.all("ResourceClaim"), *made))
+    classes = (each.class_name for claim in claims for request in claim.requests for each in request.alternatives)
+    found = (_SET_CLASS.fullmatch(name) for name in (*limits, *classes))
+    return frozenset(match[1] for match in found if match)
+
+
+def _facts(spec: InstanceType, position: int | None) -> UltraServerFacts | None:
+    if position is None:
+        return UltraServerFacts(modes=(names.RUNTIME_MODE_SINGLE,)) if spec.whole_node else None
+    server = f"{_PLACE}-server".upper()
+    if spec.platform is Platform.ULTRASERVER:
+        pair = position // 2
+        return UltraServerFacts(
+            modes=MODES,
+            node_id_2=position % 2,
+            node_id_4=position,
+            server_id_2=f"{server}-{pair}",
+            server_id_4=server,
+        )
+    return UltraServerFacts(modes=MODES, node_id=position, reservation_id=server)

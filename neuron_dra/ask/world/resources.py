@@ -1,0 +1,148 @@
+"""CPU, memory and other node resources: what pods request, and what a node has left. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+
+from neuron_dra.ask.read.snapshot import Key, Snapshot
+from neuron_dra.ask.world import demand
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import quantity
+
+Amounts = Mapping[str, Fraction]
+
+
+def requested(pod: Wire) -> dict[str, Fraction]:
+    """Return what a pod requests of its node, as the scheduler counts it: containers, init containers, overhead."""
+    spec = pod["spec"]
+    total: dict[str, Fraction] = defaultdict(Fraction)
+    for container in spec.get("containers") or ():
+        _add(total, _of(container))
+    started: dict[str, Fraction] = defaultdict(Fraction)  # sidecars run beside everything that starts later
+    peak: dict[str, Fraction] = {}
+    for container in spec.get("initContainers") or ():
+        own = _of(container)
+        if container.get("restartPolicy") == "Always":
+            _add(started, own)
+            own = {}
+        for name in {*own, *started}:
+            peak[name] = max(peak.get(name, Fraction(0)), own.get(name, Fraction(0)) + started.get(name, Fraction(0)))
+    _add(total, started)
+    for name, amount in peak.items():
+        total[name] = max(total[name], amount)
+    _add(total, _amounts(spec.get("overhead") or {}))
+    total["pods"] = Fraction(1)
+    return dict(total)
+
+
+def _of(container: Wire) -> Amounts:
+    resources = container.get("resources") or {}
+    return _amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _amounts(texts: Mapping[str, object]) -> dict[str, Fraction]:
+    found = {}
+    for name, text in texts.items():
+        try:
+            found[name] = _parsed(str(text))
+        except ValueError:
+            continue
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Fraction:
+    return quantity.parse(text).value
+
+
+def _add(total: dict[str, Fraction], more: Amounts) -> None:
+    for name, amount in more.items():
+        total[name] += amount
+
+
+def _counts(pod: Wire) -> bool:
+    return bool(pod["spec"].get("nodeName")) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+class Room:
+    """What each node of a snapshot has left of the resources that it reports."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._pods: dict[str, list[Wire]] = defaultdict(list)  # by node; they are summed up when the node is looked at
+        self._used: dict[str, dict[str, Fraction]] = {}
+        self._last: tuple[Wire | None, Amounts] = (None, {})
+        for pod in snapshot.all("Pod"):
+            if _counts(pod):
+                self._pods[pod["spec"]["nodeName"]].append(pod)
+
+    def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> Room:
+        """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
+        other = Room(Snapshot({}))
+        other._snapshot = snapshot
+        other._used, other._pods = dict(self._used), self._pods
+        for key in {key for key in changed if key[0] == "Pod"}:
+            for source, sign in ((before, -1), (snapshot, 1)):
+                if (pod := source.objects.get(key)) is not None:
+                    other._count(pod, sign)
+        return other
+
+    def copy(self) -> Room:
+        """Return the same room, to be filled on its own."""
+        other = Room(Snapshot({}))
+        other._snapshot, other._pods, other._used = self._snapshot, self._pods, dict(self._used)
+        return other
+
+    def add(self, pod: Wire) -> None:
+        """Count a pod that has been placed."""
+        self._count(pod, 1)
+
+    def _count(self, pod: Wire, sign: int) -> None:
+        if _counts(pod):
+            node = pod["spec"]["nodeName"]
+            used = dict(self._on(node))
+            for name, amount in requested(pod).items():
+                used[name] = used.get(name, Fraction(0)) + sign * amount
+            self._used[node] = used
+
+    def _on(self, node: str) -> Amounts:
+        """Return what the pods of a node request."""
+        used = self._used.get(node)
+        if used is None:
+            used = self._used[node] = defaultdict(Fraction)
+            for pod in self._pods.get(node, ()):
+                _add(used, requested(pod))
+        return used
+
+    def lacking(self, pod: Wire, node: Wire) -> dict[str, tuple[Fraction, Fraction]]:
+        """Return the resources that the node has too little of: what is free, and what the pod requests.
+
+        A resource that a DeviceClass serves is not one of them. A node that reports no amounts has room, but no
+        devices of the Neuron device plugin.
+        """
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        if self._last[0] is not pod:
+            self._last = (pod, requested(pod))
+        if not allocatable and not any(name in self._last[1] for name in demand.PLUGIN_LIMITS):
+            return {}
+        used, found = self._on(node["metadata"]["name"]), {}
+        for name, amount in self._last[1].items():
+            reported = name in demand.PLUGIN_LIMITS or ("/" in name and bool(allocatable))
+            counted = name in allocatable or (reported and not demand.class_of(self._snapshot, name))
+            free = _amounts({name: allocatable.get(name, "0")}).get(name, Fraction(0)) - used.get(name, Fraction(0))
+            if counted and amount and free < amount:
+                found[name] = (free, amount)
+        return found
+
+
+def shown(name: str, amount: Fraction) -> str:
+    """Return an amount as a person writes it: 1500m, 96Gi, 8."""
+    if name == "cpu":
+        return str(amount) if amount.denominator == 1 else f"{int(amount * 1000)}m"
+    for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if amount >= size:
+            return f"{float(amount / size):.1f}".removesuffix(".0") + suffix
+    return str(float(amount)).removesuffix(".0")

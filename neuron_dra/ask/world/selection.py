@@ -1,0 +1,188 @@
+"""Which published devices a request selects, and what was there where its selector matched nothing. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.world import expressions
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.expressions import Comparison
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import model, selectors
+from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Request
+from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.selectors import SelectorError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One alternative of one request of a claim."""
+
+    claim: Claim
+    request: Request
+    alternative: Alternative
+
+    @property
+    def name(self) -> str:
+        """The request's name as results have it."""
+        return self.request.result_name(self.alternative)
+
+
+def asked(claims: Sequence[Claim]) -> list[Asked]:
+    """Return every alternative of every request."""
+    return [
+        Asked(claim, request, each) for claim in claims for request in claim.requests for each in request.alternatives
+    ]
+
+
+def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
+    """Return the requests of a pod's claims that are not allocated."""
+    found = []
+    for each in world.claims_of(pod):
+        if each.claim is not None and not (each.claim.get("status") or {}).get("allocation"):
+            found += [(each, ask) for ask in asked([model.claim(each.claim)])]
+    return found
+
+
+class Published:
+    """The devices of all nodes, in usable pools."""
+
+    def __init__(self, world: World, inventory: Inventory | None = None) -> None:
+        self._world = world
+        self.by_node: dict[str, list[Device]] = {}
+        self.unusable: dict[str, str] = {}  # by node: a pool that is incomplete or invalid
+        for name, node in world.nodes.items():
+            pools = (inventory or world.inventory).pools(model.node(node))
+            self.by_node[name] = [device for pool in pools if pool.usable for device in pool.devices]
+            for pool in pools:
+                if not pool.usable:
+                    why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
+                    self.unusable[name] = f"pool {pool.driver}/{pool.name} of node {name}: {why}"
+        self.devices = list({device.id: device for found in self.by_node.values() for device in found}.values())
+
+    def error(self, ask: Asked) -> tuple[str, SelectorError, Device | None] | None:
+        """Return the first selector of class or request that cannot be evaluated, its error, and the device."""
+        chain = self._chain(ask)
+        for expression in chain:
+            try:
+                selectors.compile_selector(expression)
+            except SelectorError as err:
+                return expression, err, None
+        for device in self.devices:
+            for expression in chain:  # a device that one selector excludes never meets the next one
+                try:
+                    if not self.holds(expression, device):
+                        break
+                except SelectorError as err:
+                    return expression, err, device
+        return None
+
+    def _chain(self, ask: Asked) -> list[str]:
+        found = self._world.classes.get(ask.alternative.class_name)
+        return [each for each in (*(found.selectors if found else ()), *ask.alternative.selectors) if each is not None]
+
+    def holds(self, expression: str, device: Device) -> bool:
+        """Return the result of a selector. Raises SelectorError."""
+        value = partial(selectors.device_value, device.id.driver, device.attributes, device.capacity)
+        return self._world.memo.matches(expression, device.key, value)
+
+    def true(self, expression: str, device: Device) -> bool:
+        """Return True if a selector is true for the device; an error is not."""
+        try:
+            return self.holds(expression, device)
+        except SelectorError:
+            return False
+
+    def of_class(self, found: DeviceClass | None) -> list[Device]:
+        """Return the devices that a class selects."""
+        chain = [each for each in (found.selectors if found else ()) if each]
+        return [device for device in self.devices if all(self.true(each, device) for each in chain)]
+
+    def matching(self, ask: Asked) -> Mapping[str, list[Device]]:
+        """Return the devices that class and request select, by node."""
+        chain = self._chain(ask)
+        return {name: self._selected(devices, chain) for name, devices in self.by_node.items()}
+
+    def _selected(self, devices: Sequence[Device], chain: Sequence[str]) -> list[Device]:
+        return [device for device in devices if all(self.true(each, device) for each in chain)]
+
+    def failed_part(self, expression: str, devices: Sequence[Device]) -> tuple[int, str] | None:
+        """Return the part of an && chain that no device satisfies, and its place; None if each part has one."""
+        for place, part in expressions.parts(expression):
+            if not any(self.true(part, device) for device in devices):
+                return place, part
+        return None
+
+    def values(self, domain: str, name: str, devices: Sequence[Device]) -> Counter[Any]:
+        """Return the values that devices publish for an attribute, with the number of devices."""
+        found: Counter[Any] = Counter()
+        for device in devices:
+            value = attribute(device, domain, name)
+            if value is not None:
+                found[value] += 1
+        return found
+
+    def nearest_attribute(self, domain: str, name: str, devices: Sequence[Device]) -> tuple[str, str]:
+        """Return domain and name of a published attribute that resembles this one; empty if none does."""
+        known = {
+            selectors.qualified(published, device.id.driver)
+            for device in devices[:64]
+            for published in device.attributes
+        }
+        for wanted in sorted(known):
+            if wanted[1] == name and wanted[0] != domain:
+                return wanted
+        same = [each for at, each in sorted(known) if at == domain]
+        near = words.nearest(name, same)
+        return (domain, near) if near else ("", "")
+
+
+def attribute(device: Device, domain: str, name: str) -> Any:
+    """Return the value of an attribute, without its type; None if the device does not publish it."""
+    own = domain == device.id.driver
+    found = device.attributes.get(f"{domain}/{name}") or (device.attributes.get(name) if own else None) or {}
+    return next((value for value in found.values() if value is not None), None)
+
+
+def there(values: Counter[Any], most: int = 4) -> str:
+    """Return the values that were there, the most frequent first: "'a' (32 devices), 'b' (1 device)"."""
+    texts = [f"{words.cell(value)} ({words.count(number, 'device')})" for value, number in values.most_common()]
+    return words.listed(texts, most)
+
+
+def replacements(published: Published, part: str, devices: Sequence[Device]) -> list[str]:
+    """Return forms of a part that some device satisfies, the smallest changes first."""
+    found: list[str] = []
+    compared = expressions.comparison(part)
+    for domain, name, (start, end) in expressions.reads(part):
+        at, near = published.nearest_attribute(domain, name, devices)
+        if near and not published.values(domain, name, devices):
+            text = part[:start] + near + part[end:]
+            found.append(text.replace(domain, at, 1) if at != domain else text)
+    if compared is not None:
+        found += [
+            part[: compared.start] + words.cell(value) + part[compared.end :]
+            for value in _near(published, compared, devices)
+        ]
+    return [text for text in dict.fromkeys(found) if any(published.true(text, device) for device in devices)]
+
+
+def _near(published: Published, compared: Comparison, devices: Sequence[Device]) -> list[Any]:
+    """Return published values near the one in a comparison: of other type but equal, resembling, the only one."""
+    values = [value for value, _ in published.values(compared.domain, compared.name, devices).most_common()]
+    wanted = str(compared.value).lower()
+    equal = [value for value in values if str(value).lower() == wanted]
+    texts = [value for value in values if isinstance(value, str)]
+    near = difflib.get_close_matches(str(compared.value), texts, n=2, cutoff=0.6)
+    numbers = sorted(
+        (value for value in values if type(value) is int and type(compared.value) is int),
+        key=lambda value: (abs(value - compared.value), value),
+    )
+    return list(dict.fromkeys([*equal, *near, *numbers[:2], *(values if len(values) == 1 else [])]))

@@ -1,0 +1,67 @@
+"""The version of the API server, whose allocator places pods: as it was read or given, or what objects prove. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.core import versions
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import semantics
+from neuron_dra.simulate.semantics import Semantics
+
+
+def version(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return the API server's version, or the oldest that it can have; None if that may be any.
+
+    A kubelet is at most as new as its API server. API servers before 1.36 store no counters of devices.
+    """
+    known = versions.parse(snapshot.version)
+    if known is not None:
+        return known
+    least = newest_kubelet(snapshot)
+    if least is not None and least >= versions.FIRST_WITH_COUNTERS:
+        return least
+    if any(_has_counters(item["spec"]) for item in snapshot.all("ResourceSlice")):
+        return versions.FIRST_WITH_COUNTERS
+    return None
+
+
+def newest_kubelet(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return the version of the newest kubelet; None if none is known."""
+    found = (versions.parse(kubelet(node)) for node in snapshot.all("Node"))
+    return max((each for each in found if each is not None), default=None)
+
+
+def kubelet(node: Wire) -> str:
+    """Return the version of a node's kubelet, such as v1.37.0; empty if it is unknown."""
+    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+
+
+def rules(snapshot: Snapshot) -> Semantics:
+    """Return the allocator's semantics, the newest ones if the version is unknown, without the cost of the search."""
+    found = semantics.of(version(snapshot))
+    proven = any(_tainted(snapshot)) or found.taints
+    return dataclasses.replace(found, permutations=False, taints=proven)
+
+
+def unknown(snapshot: Snapshot) -> str:
+    """Return the note that the version is unknown; empty if it is known, or if it makes no difference."""
+    if version(snapshot) is not None:
+        return ""
+    return (
+        "the version of the API server is unknown: simulated as Kubernetes 1.36 and 1.37 allocate; "
+        "--kubernetes VERSION chooses another one"
+    )
+
+
+def _has_counters(spec: Wire) -> bool:
+    return bool(spec.get("sharedCounters")) or any(each.get("consumesCounters") for each in spec.get("devices") or ())
+
+
+def _tainted(snapshot: Snapshot) -> Iterator[bool]:
+    """Yield True for each object that an API server without device taints would not store."""
+    yield from (True for _ in snapshot.all("DeviceTaintRule"))
+    for item in snapshot.all("ResourceSlice"):
+        yield from (True for device in item["spec"].get("devices") or () if device.get("taints"))

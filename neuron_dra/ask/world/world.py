@@ -1,0 +1,369 @@
+"""A snapshot prepared for simulation: where a pod would run, and what its claims would get. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.world import demand, server, users
+from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.resources import Room
+from neuron_dra.core import ultraserver
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator, model, nodes, scheduler
+from neuron_dra.simulate.model import DeviceId
+from neuron_dra.simulate.pools import Inventory, Pool
+from neuron_dra.simulate.scheduler import Placement, Unschedulable
+from neuron_dra.simulate.selectors import Selectors
+from neuron_dra.simulate.semantics import Semantics
+
+DecodedNodes = dict[int, tuple[Wire, model.Node]]
+"""Nodes by identity, each beside its object, which keeps that identity from being used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device: a claim, the pods that use it (empty: none does), and the PodGroups that it is for."""
+
+    claim: Wire
+    pods: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of claim and pods."""
+        return str(self.claim["metadata"].get("namespace") or "")
+
+    @property
+    def key(self) -> str:
+        """A text that is different for each claim."""
+        return f"{self.namespace}/{self.claim['metadata']['name']}"
+
+    def __str__(self) -> str:
+        if self.groups:
+            return f"PodGroup {self.namespace}/{self.groups[0]}"
+        if not self.pods:
+            return f"claim {self.key}"
+        more = f" and {len(self.pods) - 1} more pods" if len(self.pods) > 1 else ""
+        return f"{self.namespace}/{self.pods[0]}{more}"
+
+
+T = TypeVar("T")
+
+
+class Derived(cached_property[T]):
+    """A value that is derived from the objects of some kinds, once; a change of other kinds leaves it as it is."""
+
+    def __init__(self, function: Callable[[Any], T], kinds: Set[str]) -> None:
+        super().__init__(function)
+        self.kinds = kinds
+
+
+def derived(*kinds: str) -> Callable[[Callable[[Any], T]], Derived[T]]:
+    """Declare the kinds that a value of a World is derived from."""
+    return lambda function: Derived(function, frozenset(kinds))
+
+
+class World:
+    """Everything that is derived from a snapshot, computed once.
+
+    With `proposes` False, causes are found and no changes are tried. `rules` are those of the scheduler; by default
+    those of the API server's version, without the cost of its search.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        proposes: bool = True,
+        rules: Semantics | None = None,
+        memo: Selectors | None = None,
+        decoded: DecodedNodes | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.proposes = proposes
+        self.rules = rules or server.rules(snapshot)
+        self.memo = memo or Selectors()
+        self._decoded: DecodedNodes = {} if decoded is None else decoded
+
+    def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
+        """Return the world after a change, with everything that is the same in both."""
+        new, gone = tuple(replaced), tuple(removed)
+        changed = self.snapshot.changed(new, gone)
+        other = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
+        keys = {*gone, *map(key_of, new)}
+        kinds = {key[0] for key in keys}
+        _ = self.likeness  # each world after this one needs it, and most changes leave it as it is
+        for name, value in vars(World).items():
+            if isinstance(value, Derived) and name in vars(self) and value.kinds.isdisjoint(kinds):
+                vars(other)[name] = vars(self)[name]
+        # Pods and claims are what changes most: these three are counted on from here.
+        if "DeviceClass" not in kinds:
+            other.room = self.room.after(self.snapshot, other.snapshot, keys)
+        claims = [key for key in keys if key[0] == "ResourceClaim"]
+        other.in_use = self.in_use - self._held(claims) | other._held(claims)
+        if vars(other).get("likeness") is self.likeness:
+            other.alike = self.alike.after(other.in_use)
+        return other
+
+    def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
+        """Return the devices that these claims hold, as far as they exist."""
+        found = [item for key in claims if (item := self.snapshot.objects.get(key)) is not None]
+        return allocator.devices_in_use(found)
+
+    @derived("ResourceSlice", "DeviceTaintRule")
+    def inventory(self) -> Inventory:
+        """The published devices, with the taints of DeviceTaintRules."""
+        return Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
+
+    @derived("ResourceSlice", "DeviceTaintRule", "Node")
+    def likeness(self) -> Likeness:
+        """Which nodes publish equal devices."""
+        return Likeness(self.inventory)
+
+    @cached_property
+    def in_use(self) -> frozenset[DeviceId]:
+        """The devices that claims hold."""
+        return frozenset(self.holders)
+
+    @cached_property
+    def alike(self) -> Alike:
+        """Which nodes have equal devices in equal use."""
+        return Alike(self.likeness, self.in_use)
+
+    @derived("Node")
+    def nodes(self) -> Mapping[str, Wire]:
+        """The Nodes by name."""
+        return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
+
+    def decoded(self, node: Wire) -> model.Node:
+        """Return a Node of the snapshot, or of the one before a change, decoded once."""
+        found = self._decoded.get(id(node))
+        if found is None:
+            found = self._decoded[id(node)] = node, model.node(node)
+        return found[1]
+
+    @derived("DeviceClass")
+    def classes(self) -> Mapping[str, model.DeviceClass]:
+        """The DeviceClasses by name."""
+        return {item["metadata"]["name"]: model.device_class(item) for item in self.snapshot.all("DeviceClass")}
+
+    @derived("ResourceClaim", "Pod")
+    def holders(self) -> Mapping[DeviceId, Holder]:
+        """Who holds each device that is in use."""
+        found = {}
+        for claim in self.snapshot.all("ResourceClaim"):
+            devices = allocator.devices_in_use([claim])
+            if devices:
+                holder = Holder(claim, users.pods(self.snapshot, claim), users.groups(claim))
+                found.update(dict.fromkeys(devices, holder))
+        return found
+
+    @cached_property
+    def room(self) -> Room:
+        """What the nodes have left of CPU, memory and other resources."""
+        return Room(self.snapshot)
+
+    @derived("ResourceSlice")
+    def tags(self) -> Mapping[str, ultraserver.Tag]:
+        """The reservation of each node that publishes one."""
+        found = {}
+        for item in self.snapshot.all("ResourceSlice"):
+            tag = ultraserver.tag_on(item["spec"].get("devices") or ())
+            if tag is not None and item["spec"].get("nodeName"):
+                found[item["spec"]["nodeName"]] = tag
+        return found
+
+    @derived("ResourceSlice")
+    def ultraservers(self) -> Mapping[str, Sequence[str]]:
+        """The names of the nodes that publish each UltraServer's id."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for item in self.snapshot.all("ResourceSlice"):
+            for device in (item["spec"].get("devices") or ())[:1]:
+                name = ((device.get("attributes") or {}).get("ultraserverId") or {}).get("string")
+                if name and item["spec"].get("nodeName"):
+                    found[name].append(item["spec"]["nodeName"])
+        return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
+
+    @derived("ResourceSlice", "DeviceTaintRule", "Node")
+    def untagged_likeness(self) -> Likeness:
+        """Which nodes publish equal devices, reservations aside."""
+        return Likeness(self.untagged)
+
+    @derived("ResourceSlice", "DeviceTaintRule")
+    def untagged(self) -> Inventory:
+        """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
+        slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
+        return Inventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
+
+    def slices_of(self, node: str) -> Sequence[Wire]:
+        """Return the slices that name this node."""
+        return self._slices.get(node, ())
+
+    @derived("ResourceSlice")
+    def _slices(self) -> Mapping[str, list[Wire]]:
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for item in self.snapshot.all("ResourceSlice"):
+            found[item["spec"].get("nodeName") or ""].append(item)
+        return found
+
+    @derived("Pod")
+    def driver_pods(self) -> Mapping[str, list[Wire]]:
+        """The pods of the driver's DaemonSet, by the node that they are on."""
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for pod in self.snapshot.all("Pod"):
+            if pod["spec"].get("nodeName") and _is_driver(pod):
+                found[pod["spec"]["nodeName"]].append(pod)
+        return found
+
+    @derived("Event")
+    def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
+        """The Events by kind, namespace and name of the object that they are about."""
+        found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
+        for event in self.snapshot.all("Event"):
+            about = event.get("involvedObject") or {}
+            found[about.get("kind") or "", about.get("namespace") or "", about.get("name") or ""].append(event)
+        return found
+
+    def claims_of(self, pod: Wire) -> list[PodClaim]:
+        """Return the claims of a pod."""
+        return demand.claims_of(self.snapshot, pod)
+
+    def place(self, pod: Wire) -> Placement | Unschedulable:
+        """Return where the pod would run, as far as devices, taints, node affinity and resources decide it."""
+        claims = [each.claim for each in self.claims_of(pod)]
+        if any(claim is None for claim in claims):
+            return Unschedulable("a claim of the pod does not exist", error=True)
+        return scheduler.schedule(
+            pod,
+            [claim for claim in claims if claim is not None],
+            self._representatives(pod),
+            self.inventory,
+            self.snapshot.all("DeviceClass"),
+            self.in_use,
+            self.memo,
+        )
+
+    def _representatives(self, pod: Wire) -> list[Wire]:
+        """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
+        found: dict[object, Wire] = {}
+        allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
+        for name, wire in self.nodes.items():
+            node = self.decoded(wire)
+            key = None if allocated else self.alike.key(node)
+            key = name if key is None else (key, nodes.objection(pod, node))
+            if key not in found and not self.room.lacking(pod, wire):
+                found[key] = wire
+        return list(found.values())
+
+
+class Likeness:
+    """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._of_node: dict[str, tuple[int | None, Sequence[model.Device], Sequence[Pool]]] = {}
+        self._numbers: dict[object, int] = {}
+
+    def key(self, node: model.Node, used: Set[DeviceId]) -> object:
+        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
+        number, devices, _ = self._look(node)
+        return None if number is None else (number, tuple([device.id in used for device in devices]))
+
+    def devices(self, node: model.Node) -> Sequence[model.Device]:
+        """Return the devices that a node can use."""
+        return self._look(node)[1]
+
+    def users(self, pools: Set[str]) -> Set[str]:
+        """Return the names of the nodes that can use these pools."""
+        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
+
+    def pools(self, node: model.Node) -> Sequence[Pool]:
+        """Return the pools that a node can use."""
+        return self._look(node)[2]
+
+    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device], Sequence[Pool]]:
+        known = self._of_node.get(node.name)
+        if known is None:
+            pools = self.inventory.pools(node)
+            devices = [device for pool in pools for device in pool.devices]
+            simple = all(pool.usable and not pool.counters for pool in pools)
+            number = None
+            if simple and not any(device.per_device_nodes for device in devices):
+                value = tuple([(device.key, device.taints) for device in devices])
+                number = self._numbers.setdefault(value, len(self._numbers))
+            known = self._of_node[node.name] = number, devices, pools
+        return known
+
+
+class Alike:
+    """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
+
+    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
+        self._likeness = likeness
+        self._in_use = in_use
+        self._keys: dict[str, object] = dict(known or {})
+
+    def key(self, node: model.Node) -> object:
+        """Return a value that is equal for such nodes; None if the node has to be looked at itself."""
+        if node.name not in self._keys:
+            self._keys[node.name] = self._likeness.key(node, self._in_use)
+        return self._keys[node.name]
+
+    def after(self, in_use: Set[DeviceId]) -> Alike:
+        """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
+        touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
+        left = {name: key for name, key in self._keys.items() if name not in touched}
+        return Alike(self._likeness, in_use, left)
+
+
+def _is_driver(pod: Wire) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
+        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
+    )
+
+
+def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
+    """Return the slices with the taints that DeviceTaintRules add."""
+    rules = [rule.get("spec") or {} for rule in snapshot.all("DeviceTaintRule")]
+    if not rules:
+        return list(slices)
+    return [_with_rules(item, rules) for item in slices]
+
+
+def _untagged(item: Wire) -> Wire:
+    spec = item["spec"]
+    devices = [
+        {
+            **d,
+            "attributes": {n: v for n, v in (d.get("attributes") or {}).items() if n not in ultraserver.TAG_ATTRIBUTES},
+        }
+        for d in spec.get("devices") or ()
+    ]
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
+    spec = item["spec"]
+    devices: list[Any] = []
+    for device in spec.get("devices") or ():
+        added = [rule["taint"] for rule in rules if rule.get("taint") and covers(rule, spec, device["name"])]
+        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def covers(rule: Wire, spec: Wire, device: str) -> bool:
+    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec.
+
+    An empty selector selects all devices; without one, a rule selects none.
+    """
+    wanted = rule.get("deviceSelector")
+    if wanted is None:
+        return False
+    have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
+    return all(have[key] == value for key, value in wanted.items() if value and key in have)

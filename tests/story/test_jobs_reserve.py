@@ -1,0 +1,209 @@
+"""A job with the annotation gets its reservation, and gives it back. Issue 35."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller import settings as controller_settings
+from controller.jobs.early_pods import CONDITION
+from controller.jobs.guard import POLICY
+from controller.program import Controller
+from neuron_dra.arguments import Parser
+from neuron_dra.core.wire import Obj
+from neuron_dra.kube.config import KubeConfig
+from tests.story.controller_cluster import Cluster, answering
+from tests.support.controller_timings import QUICK
+from tests.support.timings import quicker
+from tests.support.waiting import eventually
+
+SOON = quicker(QUICK, jobs={"first_s": 0.05, "longest_s": 0.2, "absent_s": 0.2, "guard_s": 0.2})
+POLICIES = "admissionregistration.k8s.io"
+
+
+@contextlib.asynccontextmanager
+async def allowed(*, controllers: bool = True) -> AsyncIterator[Cluster]:
+    """A cluster in which jobs of the namespace ml may reserve."""
+    async with answering(Cluster, controllers=controllers) as made:
+        for kind, plural in (("", "validatingadmissionpolicies"), ("Binding", "validatingadmissionpolicybindings")):
+            made.api.register(POLICIES, ("v1",), f"ValidatingAdmissionPolicy{kind}", plural, namespaced=False)
+        guard(made)
+        allow(made)
+        yield made
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with allowed() as made:
+        yield made
+
+
+def guard(there: Cluster) -> None:
+    """The policy that guards the label, and its binding."""
+    for kind, spec in (
+        ("ValidatingAdmissionPolicy", {"failurePolicy": "Fail"}),
+        ("ValidatingAdmissionPolicyBinding", {"policyName": POLICY, "validationActions": ["Deny"]}),
+    ):
+        there.api.create({"apiVersion": f"{POLICIES}/v1", "kind": kind, "metadata": {"name": POLICY}, "spec": spec})
+
+
+def allow(there: Cluster, limit: str = "8") -> None:
+    meta = {
+        "labels": {"neuron.aws.com/reserve-for-jobs": "true"},
+        "annotations": {"neuron.aws.com/max-reserved-nodes": limit},
+    }
+    there.api.patch("namespaces", "ml", {"metadata": meta})
+
+
+@contextlib.asynccontextmanager
+async def controlling(there: Cluster) -> AsyncIterator[None]:
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
+    parsed = parser.parse_args([*words, "--grpc-address", "0", "--jobs-may-reserve", "true"])
+    loaded = controller_settings.load(parsed, {}, "here")
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=SOON)
+    task = asyncio.create_task(controller.run())
+    try:
+        yield
+    finally:
+        controller.stop()
+        await task
+
+
+def pods(template: str = "train-rct") -> Obj:
+    return {
+        "spec": {
+            "nodeSelector": {"node.kubernetes.io/instance-type": "trn3.48xlarge"},
+            "containers": [{"name": "c", "image": "i"}],
+            "resourceClaims": [{"name": "neuron", "resourceClaimTemplateName": template}],
+        }
+    }
+
+
+def submit(there: Cluster, *, parallelism: int = 8, wish: str = "topologySize=4", **spec: Any) -> Obj:
+    return there.api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": "ml", "annotations": {"neuron.aws.com/ultraservers": wish}},
+            "spec": {"parallelism": parallelism, "template": pods(), **spec},
+        }
+    )
+
+
+def workload(there: Cluster) -> Obj | None:
+    return there.api.find("neuronultraserverworkloads", "train", "ml")
+
+
+def events(there: Cluster, reason: str) -> list[str]:
+    return [
+        each["message"]
+        for each in there.api.objects("events")
+        if (each["reason"], each["involvedObject"]["kind"]) == (reason, "Job")
+    ]
+
+
+async def allocated(there: Cluster) -> None:
+    await eventually(lambda: there.state("train") == "Allocated", 30, "the job's reservation is Allocated")
+
+
+async def gone(there: Cluster) -> None:
+    await eventually(lambda: workload(there) is None and not there.tags(), 30, "its nodes are free")
+
+
+async def test_job_gets_nodes_and_gives_them_back_when_it_is_complete(cluster: Cluster) -> None:
+    async with controlling(cluster):
+        job = submit(cluster)
+        await allocated(cluster)
+        made = workload(cluster)
+        assert made is not None
+        assert made["spec"]["serverCount"] == 2
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner.get("blockOwnerDeletion")) == (job["metadata"]["uid"], None)
+        assert cluster.api.find("resourceclaimtemplates", "train-rct", "ml") is not None
+        await eventually(lambda: events(cluster, "Allocated"), 30, "the job's Events show it")
+        done = {"conditions": [{"type": "Complete", "status": "True"}]}
+        cluster.api.patch("jobs", "train", {"status": done}, "ml")
+        await gone(cluster)
+
+
+async def test_reservation_follows_the_number_of_pods(cluster: Cluster) -> None:
+    async with controlling(cluster):
+        submit(cluster)
+        await allocated(cluster)
+        cluster.api.patch("jobs", "train", {"spec": {"parallelism": 4}}, "ml")
+        await eventually(lambda: len(cluster.tags()) == 4, 30, "one group is released")
+        cluster.api.patch("jobs", "train", {"spec": {"parallelism": 6}}, "ml")
+        await eventually(lambda: events(cluster, "PodsDoNotFillGroups"), 30, "the remainder is reported")
+        assert len(cluster.tags()) == 4
+
+
+async def test_suspended_job_keeps_its_nodes_until_its_pods_have_ended(cluster: Cluster) -> None:
+    async with controlling(cluster):
+        submit(cluster, parallelism=4)
+        await allocated(cluster)
+        made = workload(cluster)
+        assert made is not None
+        node = cluster.allocations()[0]["allocatedNodes"][0]
+        cluster.pod_with_claim("train-0", node, made)
+        await eventually(lambda: events(cluster, "Allocated"), 30, "the controller works")
+        cluster.api.patch("jobs", "train", {"spec": {"suspend": True}}, "ml")
+        cluster.submit("other", count=1)
+        await eventually(lambda: cluster.state("other") == "Allocated", 30, "other workloads get nodes")
+        assert cluster.state("train") == "Allocated"
+        cluster.api.delete("pods", "train-0", "ml", grace_s=0)
+        await eventually(lambda: workload(cluster) is None, 30, "the reservation is released")
+        cluster.api.patch("jobs", "train", {"spec": {"suspend": False}}, "ml")
+        await allocated(cluster)
+
+
+async def test_deleted_job_whose_pods_stay_keeps_its_nodes(cluster: Cluster) -> None:
+    async with controlling(cluster):
+        submit(cluster, parallelism=4)
+        await allocated(cluster)
+        made = workload(cluster)
+        assert made is not None
+        cluster.pod_with_claim("train-0", cluster.allocations()[0]["allocatedNodes"][0], made)
+        # `kubectl delete --cascade=orphan`: the garbage collector removes the references, then the job goes.
+        cluster.api.patch("neuronultraserverworkloads", "train", {"metadata": {"ownerReferences": None}}, "ml")
+        cluster.api.delete("jobs", "train", "ml")
+        cluster.submit("other", count=1)
+        await eventually(lambda: cluster.state("other") == "Allocated", 30, "other workloads get nodes")
+        assert cluster.state("train") == "Allocated"
+        cluster.api.delete("pods", "train-0", "ml", grace_s=0)
+        await eventually(lambda: workload(cluster) is None, 30, "the reservation is released")
+
+
+async def test_without_the_policy_nothing_is_reserved(cluster: Cluster) -> None:
+    cluster.api.delete("validatingadmissionpolicybindings", POLICY)
+    async with controlling(cluster):
+        submit(cluster)
+        await eventually(lambda: events(cluster, "JobsMayNotReserve"), 30, "the job's Events say why")
+        assert workload(cluster) is None
+        spec = {"policyName": POLICY, "validationActions": ["Deny"]}
+        kind = "ValidatingAdmissionPolicyBinding"
+        cluster.api.create({"apiVersion": f"{POLICIES}/v1", "kind": kind, "metadata": {"name": POLICY}, "spec": spec})
+        await allocated(cluster)
+
+
+async def test_pods_that_were_there_before_the_template_are_woken_once() -> None:
+    """On a server whose claim controller has not noticed the template."""
+    early = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "early", "namespace": "ml"}, **pods()}
+    async with allowed(controllers=False) as there:
+
+        def woken() -> bool:
+            status = there.api.get("pods", "early", "ml").get("status") or {}
+            return CONDITION in [each["type"] for each in status.get("conditions") or []]
+
+        there.api.create(early)
+        async with controlling(there):
+            submit(there)
+            await eventually(woken, 30, "the pod is woken")
+            await eventually(lambda: events(there, "Allocated"), 30, "the controller works on")
+        patches = [each for each in there.api.log if (each.verb, each.resource) == ("patch", "pods/status")]
+        assert len(patches) == 1

@@ -1,0 +1,174 @@
+"""`status` of a fleet: what is wrong comes first, then the free capacity in groups, then the rest (34, 3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.ask.world import imagined
+from neuron_dra.core.wire import Obj
+from tests.support import reported_clusters as reported
+from tests.support import small_clusters as small
+from tests.support.cluster_faults import all_of
+from tests.support.questions import Answer, ask, snapshot
+
+
+def mend(what: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=what)
+
+
+def links_down(items: Iterable[Obj], *servers: int) -> None:
+    """Turn the links of these UltraServers off, on all their nodes."""
+    for item in items:
+        if item["kind"] != "ResourceSlice":
+            continue
+        number = int(item["spec"]["nodeName"].rpartition("-")[2]) // 4
+        for device in item["spec"]["devices"] if number in servers else ():
+            device["attributes"]["linkVertical"] = {"bool": False}
+
+
+def groups(number: int, *broken: int, lacking: tuple[int, ...] = ()) -> list[Obj]:
+    """UltraServers with idle nodes; `broken` have links down, and `lacking` have lost their last node."""
+    items = imagined.fleet(f"{number} x ultraserver trn2u.48xlarge", "--fleet")
+    for position, node in enumerate(all_of(items, "Node")):
+        name, server = node["metadata"]["name"], position // 4
+        for item in all_of(items, "ResourceSlice"):
+            if item["spec"]["nodeName"] == name:
+                for device in item["spec"]["devices"]:
+                    values = {"ultraserverId": f"us-{server}", "linkVertical": True, "linkHorizontal": True}
+                    for key, value in values.items():
+                        device["attributes"][key] = {"string" if isinstance(value, str) else "bool": value}
+                    device["attributes"]["ultraserverNodeId"] = {"int": position % 4}
+    links_down(items, *broken)
+    gone = [f"trn2u-{server * 4 + 3}" for server in lacking]
+    return [each for each in items if not {each["metadata"]["name"], each.get("spec", {}).get("nodeName")} & {*gone}]
+
+
+def servers(number: int, *down: int) -> list[Obj]:
+    """The controller's objects of these UltraServers; those `down` have the condition LinkDown, and one node less."""
+    found = []
+    for server in range(number):
+        names = [f"trn2u-{server * 4 + place}" for place in range(4)]
+        wrong = {
+            "type": "Degraded",
+            "status": "True",
+            "reason": "LinkDown",
+            "message": "vertical link of trn2u is down",
+        }
+        found.append(
+            {
+                "apiVersion": "neuron.aws.com/v1beta1",
+                "kind": "NeuronUltraServer",
+                "metadata": {"name": f"us-{server}", "namespace": "neuron-dra-driver"},
+                "spec": {"topology": [{"nodeName": name, "nodeId": place} for place, name in enumerate(names)]},
+                "status": {"ultraserverId": f"us-{server}", "conditions": [wrong] if server in down else []},
+            }
+        )
+    return found
+
+
+def status(capsys: pytest.CaptureFixture[str], folder: Path, items: list[Obj], *words: str) -> Answer:
+    return ask(capsys, "status", "--snapshot", snapshot(folder, items), *words)
+
+
+def test_broken_ultraservers_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = (17, 33, 56, 78, 91)
+    found = status(capsys, tmp_path, groups(100, *broken))
+    screen = "\n".join(found.out.splitlines()[:24])
+    assert [f"us-{each}" for each in broken if f"us-{each}" not in screen] == [], found.out
+    assert screen.index("us-17") < screen.index("trn2u.48xlarge ")
+
+
+def test_ultraserver_that_lacks_a_node_has_three_of_four(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(capsys, tmp_path, [*groups(3, lacking=(1,)), *servers(3)])
+    assert "us-1" in "\n".join(found.out.splitlines()[:6]), found.out
+    assert "3 of 4 nodes" in found.text
+
+
+def test_node_with_a_sick_device_is_not_called_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = groups(1)
+    for item in all_of(items, "ResourceSlice")[:1]:
+        for device in item["spec"]["devices"]:
+            device["taints"] = [{"key": "neuron.aws.com/unhealthy", "value": "hbm", "effect": "NoSchedule"}]
+            device["attributes"]["unhealthy"] = {"string": "hbm"}
+    found = json.loads(status(capsys, tmp_path, items, "-o", "json").out)
+    states = [node["state"] for node in found["ultraServers"][0]["nodes"]]
+    assert states == ["unhealthy: hbm", "free", "free", "free"]
+
+
+def test_free_capacity_is_counted_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight devices are free on a fragmented node: none in fours; an idle one has four of them."""
+    items = [*reported.fragmented(), small.node("b"), *small.slices("b")]
+    found = status(capsys, tmp_path, items)
+    lines = [line.split() for line in found.out.splitlines()]
+    assert ["FREE", "OF", "4", "OF", "8", "OF", "16"] in [line[-7:] for line in lines], found.out
+    assert next(line for line in lines if line[:1] == ["trn2.48xlarge"])[-3:] == ["4", "2", "1"]
+
+
+def test_free_ultraservers_pairs_and_nodes_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(capsys, tmp_path, groups(3, lacking=(1,)))
+    assert "2 UltraServers, 1 pair and 1 node" in found.text, found.out
+
+
+def test_reserved_node_is_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = small.base("a", "b")
+    slices = small.reserved([each for each in all_of(items, "ResourceSlice") if each["spec"]["nodeName"] == "a"], "job")
+    kept = [each for each in items if (each.get("spec") or {}).get("nodeName") != "a"]
+    found = status(capsys, tmp_path, [*kept, *slices])
+    head = next(line for line in found.out.splitlines() if line.startswith("TYPE") and "NODES" in line)
+    assert ("RESERVED" in head, "1 reserved" in found.text) == (True, False), found.out
+
+
+def test_pods_that_wait_for_one_reason_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = reported.full()
+    made = next(each for each in items if each["metadata"]["name"] == "wanted")
+    for number in range(30):
+        items += small.created(reported.waits(small.pod(f"p-{number}", "wanted")), made)
+    found = status(capsys, tmp_path, items)
+    assert "31 pods wait" in found.text, found.out
+    assert found.text.count("too few free devices") == 1
+
+
+@mend("sets are named by their devices")
+def test_sets_read_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "simulate", "tests/data/reports/three-connected.yaml", "--fleet", "1 x inf2.48xlarge")
+    assert ("devices 0-2" in found.text, "neuron-set" in found.text) == (True, False), found.out
+    assert "3 of 12 devices are held" in found.text
+
+
+@mend("holders across the fleet")
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("text", ["NAMESPACE  DEVICES  PODS", "default    16       1"]),
+        ("csv", ["namespace,pod,node,devices,count", "default,old,a,0-15,16"]),
+    ],
+)
+def test_holders_are_listed_by_namespace_and_pod(
+    form: str, lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ask(capsys, "status", "holders", "--snapshot", snapshot(tmp_path, reported.full()), "-o", form)
+    assert found.out.splitlines()[:2] == lines, found.text
+
+
+def test_ultraserver_with_a_link_down_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = snapshot(tmp_path, [*groups(2, 1), *servers(2, 1)])
+    found = ask(capsys, "why", "nus/us-1", "-n", "neuron-dra-driver", "--snapshot", file)
+    assert (found.code, "vertical link" in found.first) == (1, True), found.text
+
+
+def test_node_of_an_ultraserver_with_a_link_down_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = snapshot(tmp_path, [*groups(2, 1), *servers(2, 1)])
+    found = ask(capsys, "why", "node/trn2u-4", "--snapshot", file)
+    assert (found.code, "link" in found.first) == (1, True), found.text
+
+
+def test_doctor_names_ultraservers_with_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = snapshot(tmp_path, [*groups(2, 1), *servers(2, 1)])
+    found = ask(capsys, "doctor", "--snapshot", file)
+    assert "UltraServer us-1: vertical link" in found.text, found.out

@@ -1,0 +1,149 @@
+"""What a person types who knows kubectl: words for kinds, -A, -o name, folders, streams, and pipes (34, 7)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import cluster_faults as faults
+from tests.support import reported_clusters as reported
+from tests.support import small_clusters as small
+from tests.support.questions import ask, snapshot
+
+
+def mend(what: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=what)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    return snapshot(tmp_path, faults.healthy())
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "pod/p",
+        "pods/p",
+        "claim/p-neurons-x",
+        pytest.param("po/p"),
+        pytest.param("no/a"),
+        "node/a",
+        "resourceclaims/p-neurons-x",
+        pytest.param("resourceclaims.resource.k8s.io/p-neurons-x"),
+    ],
+)
+def test_names_of_kinds_are_those_of_kubectl(about: str, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, "why", about, "--snapshot", cluster).code in (0, 1)
+
+
+@pytest.mark.parametrize("words", [("pod", "p"), ("node", "a"), ("pods",), ("nodes",)])
+def test_kind_and_name_may_be_two_words(
+    words: tuple[str, ...], cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ask(capsys, "why", *words, "--snapshot", cluster)
+    assert found.code in (0, 1), found.text
+
+
+def test_bare_kind_explains_all_that_are_not_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = small.base("z")
+    items = [*reported.full(), *other, *small.running(other, "fine", 1, "z", namespace="ml")]
+    found = ask(capsys, "why", "pods", "-A", "--snapshot", snapshot(tmp_path, items))
+    assert (found.code, "pod default/p waits" in found.text, "pod ml/fine" in found.text) == (1, True, False), (
+        found.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("why", "pods", "-A", "-o", "name"), ["pod/p"]),
+        (("status", "-o", "name"), ["node/a", "node/b"]),
+        (("status", "--no-headers"), ["trn2.48xlarge"]),
+    ],
+)
+def test_output_for_pipes(
+    words: tuple[str, ...], lines: list[str], cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ask(capsys, *words, "--snapshot", cluster)
+    assert [line.split()[0] for line in found.out.splitlines()][: len(lines)] == lines, found.text
+
+
+def test_nodes_are_sorted_by_a_column(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "status", "-o", "wide", "--sort-by", "free", "--snapshot", cluster)
+    rows = [line.split()[0] for line in found.out.splitlines() if line.startswith(("a ", "b "))]
+    assert rows == ["a", "b"], found.text
+
+
+FORMS = {
+    "JSON lines": lambda items: "\n".join(json.dumps(each) for each in items),
+    "lists after each other": lambda items: "".join(
+        json.dumps({"kind": "List", "apiVersion": "v1", "items": part}, indent=1) for part in (items[:3], items[3:])
+    ),
+    "an array of items": lambda items: json.dumps(items),
+    "a typed list": lambda items: json.dumps(
+        {"kind": "NodeList", "apiVersion": "v1", "items": [
+            {key: value for key, value in each.items() if key not in ("kind", "apiVersion")}
+            for each in items if each["kind"] == "Node"]}),
+}  # fmt: skip
+
+
+@mend("what kubectl and jq print can be read")
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_files(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(FORMS[form](faults.healthy()))
+    found = ask(capsys, "why", "node/b", "--snapshot", str(file))
+    assert found.code in (0, 1), found.text
+
+
+@mend("a snapshot may be a folder")
+def test_snapshot_may_be_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = faults.healthy()
+    for number, part in enumerate((items[:4], items[4:])):
+        (tmp_path / f"part-{number}.json").write_text(json.dumps({"kind": "List", "items": part}))
+    assert ask(capsys, "why", "node/a", "--snapshot", str(tmp_path)).code == 0
+
+
+@mend("one shape in all JSON output")
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [(("why", "pod/p"), "WhyReport"), (("status",), "Status"), (("explain", "topology_x"), "Explanations")],
+)
+def test_json_has_a_kind(words: tuple[str, ...], kind: str, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = () if words[0] == "explain" else ("--snapshot", cluster)
+    found = json.loads(ask(capsys, *words, *more, "-o", "json").out)
+    assert (found["apiVersion"], found["kind"]) == ("cli.neuron.aws.com/v1", kind)
+
+
+@pytest.mark.parametrize(
+    "text", ["explain", *(pytest.param(each, marks=mend("any locale will do")) for each in ("why", "status"))]
+)
+def test_latin_1_locale_prints_no_traceback(text: str, tmp_path: Path) -> None:
+    items = faults.healthy()
+    found = reported.pod(items)
+    found["status"]["conditions"][0]["message"] = "0/2 nodes are available \u2013 none fits"
+    file = snapshot(tmp_path, items)
+    words = {
+        "why": ["why", "pod/p", "--snapshot", file],
+        "explain": ["explain"],
+        "status": ["status", "--snapshot", file],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "neuron_dra.cli", *words[text]],
+        env={"PYTHONIOENCODING": "latin-1", "PATH": ""},
+        capture_output=True,
+        text=True,
+        encoding="latin-1",
+        timeout=60,
+    )
+    assert ("Traceback" in done.stderr, done.returncode in (0, 1)) == (False, True), done.stderr[-500:]
+
+
+@pytest.mark.parametrize("name", ["Fragmented", "DevicesInUse", "SelectorFails", "neuron.aws.com/topology_x"])
+def test_explain_knows_codes_and_qualified_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, "explain", name).code == 0

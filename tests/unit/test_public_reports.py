@@ -1,0 +1,120 @@
+"""Situations that people reported of devices on Kubernetes: what each command answers to their manifests (34, 1).
+
+The inputs in tests/data/reports were written for these tests, after the situations alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.questions import Answer, ask
+
+REPORTS = Path("tests/data/reports")
+TRN1 = ("--fleet", "2 x trn1.32xlarge")
+TRN2 = ("--fleet", "2 x trn2.48xlarge")
+INF1 = ("--fleet", "1 x inf1.24xlarge")
+INF2 = ("--fleet", "1 x inf2.48xlarge")
+EFA = ("--fleet", "2 x trn2.48xlarge efa")
+
+
+def mend(what: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=what)
+
+
+def answer(capsys: pytest.CaptureFixture[str], command: str, name: str, *words: str) -> Answer:
+    return ask(capsys, command, str(REPORTS / f"{name}.yaml"), *words)
+
+
+def case(name: str, command: str, code: int, *texts: str, words: tuple[str, ...] = (), marks: Any = ()) -> Any:
+    return pytest.param(name, command, words, code, texts, id=f"{command} {name}", marks=marks)
+
+
+MIGRATED = [
+    case("trainjob", "migrate", 0, "requests: {deviceclass.resource.kubernetes.io/connected-16.neuron.aws.com: 1}"),
+    case("trainjob-seven-cores", "migrate", 0, "cores-7.neuron.aws.com: 1"),
+    case("argo-workflow", "migrate", 0, "connected-16.neuron.aws.com: 1", "connected-1.neuron.aws.com: 1"),
+    case("argo-workflow", "migrate", 1, "spec.templates[0].container", words=("--kubernetes", "1.34")),
+    case("cores-24", "migrate", 1, "trn1.32xlarge does not support requests for core: 24"),
+    case("hyperpod-16", "migrate", 0, "connected-16.neuron.aws.com: 1"),
+    case("hyperpod-7", "migrate", 1, "ml.trn1.32xlarge does not support requests for device: 7"),
+    case("merge-keys", "migrate", 0, "connected-4.neuron.aws.com: 1"),
+    case(
+        "source-field",
+        "migrate",
+        0,
+        "- source: {resourceClaimTemplateName: one}",
+        "+ resourceClaimTemplateName: one",
+    ),
+]  # fmt: skip
+SIMULATED = [
+    case("trainjob-claims", "simulate", 0, "2 of 2 pods run", words=TRN1),
+    case(
+        "trainjob-too-many",
+        "simulate",
+        1,
+        "2 pods cannot run: request neurons wants 17 devices of one node",
+        words=TRN1,
+    ),
+    case("trainjob-runtime", "simulate", 0, "3 of 3 pods run", words=("--fleet", "3 x trn1.32xlarge")),
+    case("scaledjob", "simulate", 0, "1 of 1 pods run", "up to 4 jobs", words=("--fleet", "2 x inf2.xlarge")),
+    case("source-field", "simulate", 1, "source was removed in Kubernetes 1.31", words=TRN2),
+    case("monitor", "simulate", 1, "2 pods cannot run", "resource.kubernetes.io/admin-access=true", words=TRN2),
+    case("monitor-allowed", "simulate", 0, "2 of 2 pods run", words=TRN2),
+    case("efa-prefill", "simulate", 0, "2 of 2 pods run", words=EFA),
+    case("five-connected", "simulate", 0, "neuron-set-5-", words=INF1),
+    case("three-connected", "simulate", 0, "neuron-set-3-", words=INF2),
+    case("init-shares-set", "simulate", 0, "1 of 1 pods run", words=INF2),
+]  # fmt: skip
+VALIDATED = [
+    case("source-field", "validate", 1, "resourceClaims[0].source", "removed in Kubernetes 1.31",
+         "resourceClaimName", "resourceClaimTemplateName"),
+    case("monitor", "validate", 1, "the API server rejects adminAccess", "resource.kubernetes.io/admin-access=true"),
+    case("monitor-allowed", "validate", 0),
+    case("five-connected", "validate", 0),
+    case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "command", "words", "code", "texts"), [*MIGRATED, *SIMULATED, *VALIDATED])
+def test_reported_manifests_are_answered(
+    name: str,
+    command: str,
+    words: tuple[str, ...],
+    code: int,
+    texts: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = answer(capsys, command, name, *words)
+    assert (found.code, [each for each in texts if each not in found.text]) == (code, []), found.text
+
+
+def test_two_halves_of_a_device_are_two_parts_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    written = answer(capsys, "migrate", "two-halves", "-o", "yaml")
+    file = tmp_path / "migrated.yaml"
+    file.write_text(written.out)
+    found = ask(capsys, "simulate", str(file), "--fleet", "1 x inf1.xlarge")
+    assert (found.code, "neuron-cores-2-0, neuron-cores-2-2" in found.text) == (0, True)
+
+
+def test_two_files_about_one_object_are_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A base and its patch: migrated alone, the merged pod would have both sizes."""
+    names = []
+    for name, image, number in (("base", "image: train", 8), ("patch", "env: []", 4)):
+        file = tmp_path / f"{name}.yaml"
+        container = f"{{name: m, {image}, resources: {{limits: {{aws.amazon.com/neuron: {number}}}}}}}"
+        template = f"{{spec: {{containers: [{container}]}}}}"
+        file.write_text(
+            f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec:\n  template: {template}\n"
+        )
+        names.append(str(file))
+    found = ask(capsys, "migrate", "--in-place", *names)
+    assert (found.code, "are about one object" in found.text) == (1, True)
+    assert "aws.amazon.com/neuron: 8" in Path(names[0]).read_text()
+
+
+def test_aligned_example_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "simulate", "deploy/examples/aligned-efa-neuron.yaml", *EFA)
+    assert (found.code, "1 of 1 pods run" in found.text) == (0, True), found.text
