@@ -49,9 +49,9 @@ Histogram = dict[float, float]
 
 
 class Bench:
-    """One control plane with its nodes."""
+    """One control plane with its nodes, all of one instance type."""
 
-    def __init__(self, client: KubeClient, plane: bench_api.Plane, instance_type: str) -> None:
+    def __init__(self, client: KubeClient, plane: bench_api.Plane, instance_type: str = TYPES[0]) -> None:
         self.client = client
         self._type = instance_type
         self._metrics = f"https://127.0.0.1:{plane.state.ports['scheduler']}/metrics"

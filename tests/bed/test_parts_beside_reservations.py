@@ -77,11 +77,12 @@ def test_aws_claims_get_whole_nodes_beside_parts(sets_place: Namespace) -> None:
 @pytest.mark.timeout(1200)
 def test_parts_and_reservations_keep_apart(sets_place: Namespace) -> None:
     place, bed = sets_place, sets_place.bed
-    assert len(started(place, pod("device", {NEURON: 1}, **on("u-0")))) == 1
-    assert len(started(place, pod("cores", {CORE: 1}, **on("u-1")))) == 1
+    of_device = started(place, pod("device", {NEURON: 1}, **on("u-0")))
+    of_cores = started(place, pod("cores", {CORE: 1}, **on("u-1")))
+    assert [len(of_device), len(of_cores)] == [1, 1]
 
-    whole = submit(place, workload("whole", 4, 1, instance_type=ULTRA), "Pending")
-    assert "u-0" in condition(wait_state(place, "whole", "Pending"))[1] or condition(whole)[0] == "NoCapacity"
+    reason, message = condition(submit(place, workload("whole", 4, 1, instance_type=ULTRA), "Pending"))
+    assert (reason, "2 of 4 nodes are free" in message) == ("InsufficientCapacity", True), message
     pair = submit(place, workload("pair", 2, 1, instance_type=ULTRA))
     assert pair["status"]["state"] == "Allocated"
     assert [tagged(bed, node) for node in NODES] == [{""}, {""}, {"pair"}, {"pair"}]
@@ -90,7 +91,7 @@ def test_parts_and_reservations_keep_apart(sets_place: Namespace) -> None:
     place.apply(job("pair", 2, "pair"))
     wait_available(place, "pair")
     assert ranks(place, pods_of(place, "pair")) == {"u-2": 0, "u-3": 1}
-    assert neurons(place, "device") == neurons(place, "device")
+    assert [neurons(place, "device"), neurons(place, "cores")] == [of_device, of_cores]
 
     place.kubectl("delete", "deployment/pair", "--wait=true", timeout_s=120)
     place.kubectl("delete", "nusw/pair", "--timeout=180s", timeout_s=190)
