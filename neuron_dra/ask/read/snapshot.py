@@ -190,9 +190,12 @@ class Snapshot:
                 added[key] = item
             else:
                 put[id(old)] = item
-        for kind in {*(key[0] for key in removed), *(key[0] for key in added), *(str(i["kind"]) for i in replaced)}:
-            kept = (put.get(id(item), item) for item in self.all(kind))
-            lists[kind] = [*(i for i in kept if i is not None), *(i for key, i in added.items() if key[0] == kind)]
+        kinds = {kind for kind, _, _ in removed}
+        kinds.update(str(item["kind"]) for item in replaced)
+        for kind in kinds:
+            kept = [put.get(id(item), item) for item in self.all(kind)]
+            new = [item for key, item in added.items() if key[0] == kind]
+            lists[kind] = [item for item in kept if item is not None] + new
         return replace(self, objects=objects, by_kind=lists)
 
 

@@ -34,14 +34,12 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
             return Finding("SelectorInvalid", f"{where} is not valid CEL: {err}", facts[:1])
         if not isinstance(err, EvaluationError):
             return Finding("Unknown", f"unknown: {where} cannot be evaluated here: {err}", facts[:1])
-        changes = [
-            change
-            for better in (
-                *selection.replacements(published, expression, published.devices),
-                expressions.guarded(expression),
-            )
-            if better != expression and (change := _with_expression(world, pod, claim, ask, expression, better))
-        ]
+        changes: list[Change] = []
+        replacements = selection.replacements(published, expression, published.devices)
+        for better in (*replacements, expressions.guarded(expression)):
+            change = None if better == expression else _with_expression(world, pod, claim, ask, expression, better)
+            if change is not None:
+                changes.append(change)
         text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
         return Finding("SelectorFails", text, facts, tuple(changes[:1]))
     return None

@@ -112,8 +112,8 @@ class World:
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""
-        found = [item for key in claims if (item := self.snapshot.objects.get(key)) is not None]
-        return allocator.devices_in_use(found)
+        found = (self.snapshot.objects.get(key) for key in claims)
+        return allocator.devices_in_use([item for item in found if item is not None])
 
     @derived("ResourceSlice", "DeviceTaintRule")
     def inventory(self) -> Inventory:
