@@ -63,7 +63,7 @@ async def _patch(schedule: Schedule, job: Wire, patch: Obj, part: str = "") -> N
 
 async def submit_job(schedule: Schedule) -> str | None:
     """A user runs a Job that asks for its nodes."""
-    if len(schedule.fleet.view.all("jobs")) >= MOST_JOBS:
+    if len(_jobs(schedule)) >= MOST_JOBS:
         return None
     schedule.made += 1
     name, namespace, size = f"job{schedule.made}", schedule.namespace(), schedule.rng.choice((1, 2, 4))
@@ -81,6 +81,7 @@ async def submit_job(schedule: Schedule) -> str | None:
     }
     await schedule.fleet.admin.create(JOBS, namespace, body)
     schedule.fleet.pods.jobs[name] = job
+    await schedule.fleet.sleep(0.5)  # until the observer sees it
     return f"create Job {name} in {namespace}: {count} pods, {asks}"
 
 
@@ -88,7 +89,7 @@ async def scale_job(schedule: Schedule) -> str | None:
     """A user changes the number of pods, also to one that fills no groups."""
     job = _pick(schedule, suspended=False)
     if job is None:
-        return None
+        return await submit_job(schedule)
     number = schedule.rng.choice((0, 1, 2, 3, 4, 8))
     await _patch(schedule, job, {"spec": {"parallelism": number}})
     _run(schedule, job, number)
@@ -99,7 +100,7 @@ async def suspend_job(schedule: Schedule) -> str | None:
     """A user suspends a Job, whose pods are deleted then."""
     job = _pick(schedule, suspended=False)
     if job is None:
-        return None
+        return await submit_job(schedule)
     await _patch(schedule, job, {"spec": {"suspend": True}})
     _run(schedule, job, 0)
     return f"suspend Job {job['metadata']['name']}"
@@ -109,7 +110,7 @@ async def resume_job(schedule: Schedule) -> str | None:
     """A user resumes a Job, or suspends one for a moment."""
     job = _pick(schedule, suspended=True) or _pick(schedule)
     if job is None:
-        return None
+        return await submit_job(schedule)
     if not job["spec"].get("suspend"):
         await _patch(schedule, job, {"spec": {"suspend": True}})
         await asyncio.sleep(schedule.rng.uniform(0.0, 5.0))
@@ -122,7 +123,7 @@ async def end_job(schedule: Schedule) -> str | None:
     """A Job is complete or has failed."""
     job = _pick(schedule)
     if job is None:
-        return None
+        return await submit_job(schedule)
     _run(schedule, job, 0)
     kind = schedule.rng.choice(("Complete", "Failed"))
     await _patch(schedule, job, {"status": {"conditions": [{"type": kind, "status": "True"}]}}, "status")
@@ -133,7 +134,7 @@ async def delete_job(schedule: Schedule) -> str | None:
     """A user deletes a Job, with or without its pods."""
     found = schedule.fleet.view.all("jobs")
     if not found:
-        return None
+        return await submit_job(schedule)
     job, orphans = schedule.rng.choice(found), schedule.rng.random() < 0.4
     await _delete(schedule, job, orphans=orphans)
     return f"delete Job {job['metadata']['name']}{', and leave its pods' if orphans else ''}"
@@ -148,26 +149,37 @@ async def _delete(schedule: Schedule, job: Wire, *, orphans: bool) -> None:
     if not orphans:
         _run(schedule, job, 0)
     await schedule.fleet.remove(JOBS, meta["namespace"], meta["name"])
+    await schedule.fleet.sleep(0.5)
 
 
 async def end_orphans(schedule: Schedule) -> str | None:
-    """The pods of Jobs that are gone end."""
+    """The pods of Jobs that are gone end; without any, a Job is deleted and leaves its pods."""
+    ended = _end_orphans(schedule)
+    if ended:
+        return f"the pods of {', '.join(ended)} end"
+    job = _pick(schedule)
+    if job is None:
+        return await submit_job(schedule)
+    await _delete(schedule, job, orphans=True)
+    return f"delete Job {job['metadata']['name']}, and leave its pods"
+
+
+def _end_orphans(schedule: Schedule) -> list[str]:
+    """End the pods of Jobs that are gone, and return the Jobs' names."""
     there = {each["metadata"]["name"] for each in schedule.fleet.view.all("jobs")}
-    found = [
-        each
-        for each in schedule.fleet.pods.jobs.values()
-        if each.name.startswith("job") and each.replicas and each.name not in there
-    ]
-    for each in found:
-        each.replicas = 0
-    return f"the pods of {', '.join(each.name for each in found)} end" if found else None
+    found = []
+    for each in schedule.fleet.pods.jobs.values():
+        if each.name.startswith("job") and each.replicas and each.name not in there:
+            each.replicas = 0
+            found.append(each.name)
+    return found
 
 
 async def change_annotation(schedule: Schedule) -> str | None:
     """A user changes or removes what a Job asks for."""
     job = _pick(schedule)
     if job is None:
-        return None
+        return await submit_job(schedule)
     asks = schedule.rng.choice(("topologySize=1", "topologySize=2, failureStrategy=NoOp", "topologySize=9", None))
     await _patch(schedule, job, {"metadata": {"annotations": {ASKS: asks}}})
     return f"Job {job['metadata']['name']} asks for {asks}"
@@ -195,7 +207,7 @@ async def end_all(schedule: Schedule) -> None:
             for each in schedule.fleet.pods.jobs.values():
                 if schedule.fleet.jobs_of.get(each.name) == workload["metadata"]["uid"]:
                     each.replicas = 0
-    await end_orphans(schedule)
+    _end_orphans(schedule)
 
 
 ACTORS: Final = {
