@@ -201,3 +201,22 @@ def test_more_devices_than_a_claim_can_have_are_not_searched(count: int) -> None
     found = check(small.template("t", count), version=None)
     assert [each.warning for each in found] == [False]
     assert f"request neurons wants {count} devices of one node" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("group", "template", "found"),
+    [
+        ("scheduling.k8s.io/v1beta1", "t", [("OneNodeForAGroup", True)]),
+        ("scheduling.k8s.io/v1beta1", "unknown", []),
+        ("scheduling.volcano.sh/v1beta1", "t", []),
+    ],
+)
+def test_claim_that_a_gang_shares_is_on_one_node(
+    group: str, template: str, found: list[tuple[str, bool]], tmp_path: Path
+) -> None:
+    gang = {"apiVersion": group, "kind": "PodGroup", "metadata": {"name": "gang", "namespace": "default"}}
+    gang |= {"spec": {"resourceClaims": [{"name": "neurons", "resourceClaimTemplateName": template}]}}
+    assert codes(small.template("t"), gang) == found
+    manifest = tmp_path / "gang.yaml"
+    manifest.write_text(json.dumps(gang))
+    assert cli.main(["validate", str(manifest)]) == 0

@@ -101,7 +101,12 @@ SHAPES: Final[Mapping[str, Any]] = {
         },
     },
     "Namespace": {},
-    "PodGroup": {"spec": {"schedulingPolicy": {"gang": {"minCount": int}}}},
+    "PodGroup": {
+        "spec": {
+            "schedulingPolicy": {"gang": {"minCount": int}},
+            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
+        }
+    },
     "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
     "ResourceQuota": views.shape(views.QuotaView),
     "PodDisruptionBudget": views.shape(views.BudgetView),

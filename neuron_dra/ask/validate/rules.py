@@ -11,7 +11,7 @@ from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, pods, sized, trap
+from neuron_dra.ask.validate import attributes, gangs, pods, sized, trap
 from neuron_dra.ask.validate.specs import Problem, Spec
 from neuron_dra.ask.why import impossible, situations
 from neuron_dra.ask.why.blockers import Blockers
@@ -87,6 +87,8 @@ class Checker:
                 found += pods.of_pod(where, item)
                 found += core_sizes(self._objects, where, item)
                 found += self._limits(where, item)
+            elif item["kind"] == "PodGroup":
+                found += gangs.shared_claims(self._objects, where, item, self.world.classes)
         return list(dict.fromkeys(found))
 
     def _limits(self, where: str, pod: Wire) -> Iterator[Problem]:
