@@ -184,8 +184,8 @@ def _claim_deleted(case: Case) -> Found | None:
     claim = problem.claim.claim if problem is not None else None
     if claim is None:
         return None
-    users = [user["name"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
-    until = f": it is gone when these pods have ended: {', '.join(users)}" if users else ""
+    pods = [user["name"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+    until = f": it is gone when these pods have ended: {', '.join(pods)}" if pods else ""
     return {"name": claim["metadata"]["name"], "until": until}
 
 
@@ -318,12 +318,8 @@ def _simulated(case: Case, found: Found) -> Pairs:
 
 
 def _selector_error(case: Case) -> list[Finding]:
-    found = impossible.selector_error(case.world, case.pod) if case.placed is None and case.error else None
+    found = impossible.selector_error(case.world, case.pod) if case.error else None
     return [found] if found is not None else []
-
-
-def _request_error(case: Case) -> Found | None:
-    return {"message": case.message} if case.placed is None and case.error else None
 
 
 def _allocated_elsewhere(case: Case) -> Found | None:
@@ -452,7 +448,7 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
         _simulated,
     ),
     Several(_selector_error),
-    PodSituation("RequestError", _request_error, "{message}"),
+    PodSituation("RequestError", lambda case: {"message": case.message} if case.error else None, "{message}"),
     PodSituation("Unknown", lambda case: None if case.world.nodes else {}, "unknown: the snapshot has no nodes"),
     PodSituation(
         "AllocatedElsewhere",
