@@ -105,7 +105,7 @@ def _taints(world: World, nodes: Sequence[Blocked]) -> str:
     return words.listed((text for text, _ in found.most_common()), 2)
 
 
-def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
+def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
     return world.likeness.devices(world.decoded(blocked.node))
 
 
