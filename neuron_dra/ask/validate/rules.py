@@ -14,9 +14,9 @@ from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.validate import attributes, pods, sized, trap
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
-from neuron_dra.ask.why.blockers import Blockers
-from neuron_dra.ask.why.case import Case
+from neuron_dra.ask.why.conditions import Case
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
+from neuron_dra.ask.world.blockers import Blockers
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, config, devices, health, names, versions

@@ -11,8 +11,8 @@ from typing import Final
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.why.blockers import Blocked
 from neuron_dra.ask.world import budgets, fleet, selection, users
+from neuron_dra.ask.world.blockers import Blocked
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
