@@ -173,7 +173,7 @@ NO_CODES = {
         "Exists",
         "Allocated",
         "Checker",
-        "Problem",
+        "ManifestProblem",
         "Neuron",
         "FailedCreate",
         "Allocating",

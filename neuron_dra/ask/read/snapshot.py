@@ -136,7 +136,7 @@ NOT_SERVED: Final = "this cluster does not have it"
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedObject:
     """An object with values that cannot be decoded: those at `paths`, or the whole object if there are none."""
 
     kind: str
@@ -162,7 +162,7 @@ class Snapshot:
     objects: Mapping[Key, Wire]
     left_out: Mapping[str, str] = field(default_factory=dict)
     by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
-    damaged: Sequence[Damaged] = ()
+    damaged: Sequence[DamagedObject] = ()
     version: str = ""
 
     def all(self, kind: str) -> Sequence[Wire]:
@@ -212,7 +212,7 @@ def key_of(item: Wire) -> Key:
 def build(
     items: Iterable[dict[str, Any]],
     left_out: Mapping[str, str] | None = None,
-    damaged: Sequence[Damaged] | None = None,
+    damaged: Sequence[DamagedObject] | None = None,
 ) -> Snapshot:
     """Return the snapshot of a list of objects.
 
@@ -231,7 +231,7 @@ def build(
             if damaged is None:
                 raise
             meta = given["metadata"]
-            unread.append(Damaged(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
+            unread.append(DamagedObject(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
             continue
         if key not in objects:
             lists.setdefault(key[0], []).append(item)
