@@ -210,7 +210,7 @@ def test_objects_are_chosen_by_label() -> None:
     assert (done.returncode, done.stderr) == (2, "neuron-dra: no Pod in namespace default has these labels\n")
 
 
-@pytest.mark.parametrize("word", ["pod", "pod/", "deployment/x", "/x"])
+@pytest.mark.parametrize("word", ["gpu", "pod/", "gpu/x", "/x"])
 def test_unknown_types_name_the_known_ones(word: str) -> None:
     done = run("why", word, "--snapshot", "-")
     assert (done.returncode, done.stdout) == (2, "")
