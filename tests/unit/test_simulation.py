@@ -295,6 +295,6 @@ def test_exit_codes_and_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert code == 1
     assert "1 pod cannot run: request neurons wants 17 devices of one node" in out
     code, out, _ = run(capsys, str(file), "--fleet", str(fleet_file), "-o", "json")
-    assert (code, json.loads(out)[0]["cause"]["code"]) == (1, "CountTooLarge")
+    assert (code, json.loads(out)["items"][0]["cause"]["code"]) == (1, "CountTooLarge")
     assert run(capsys, str(file), "--fleet", "missing.txt")[0] == 2
     assert run(capsys, str(file), "--fleet", "2 x trn2.48xlarge", "--snapshot", "x")[0] == 2

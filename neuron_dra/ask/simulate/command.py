@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     if args.output in ("json", "yaml"):
-        terminal.write_data([_data(each) for each in outcomes], args.output)
+        terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output)
     else:
         terminal.write(_lines(outcomes, wide=args.output == "wide"))
         used, published = simulation.held(trial.world)

@@ -84,7 +84,7 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
 
     world = World(snapshot, proposes=False)
     if args.output in ("json", "yaml"):
-        terminal.write_data(status_text.data(world, args.namespace, args.selector), args.output)
+        terminal.write_data("Status", status_text.data(world, args.namespace, args.selector), args.output)
         return
     if args.output == "name":
         terminal.write([f"node/{node.name}" for node in status_text.sorted_nodes(world, args.selector, args.sort_by)])

@@ -127,7 +127,7 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
         terminal.write([shown for shown, _ in reports])
     elif form in ("json", "yaml"):
         data = [each.to_wire() for _, each in reports]
-        terminal.write_data(data if several else data[0], form)
+        terminal.write_data("WhyReport", data if several else data[0], form)
     elif reports:
         texts = ["\n".join(report_text.lines(each)) for _, each in reports]
         terminal.write("\n\n".join(texts).split("\n"))
