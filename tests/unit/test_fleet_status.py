@@ -132,7 +132,6 @@ def test_pods_that_wait_for_one_reason_are_one_line(tmp_path: Path, capsys: pyte
     assert found.text.count("too few free devices") == 1
 
 
-@mend("sets are named by their devices")
 def test_sets_read_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "simulate", "tests/data/reports/three-connected.yaml", "--fleet", "1 x inf2.48xlarge")
     assert ("devices 0-2" in found.text, "neuron-set" in found.text) == (True, False), found.out

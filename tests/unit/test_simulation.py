@@ -161,7 +161,7 @@ def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: p
     file = plugin_pod(tmp_path, schedulerName="my-scheduler")
     assert cli.main(["migrate", "--in-place", str(file)]) == 0
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
-    assert (code, "neuron-set-4-0" in out) == (0, True), out
+    assert (code, "devices 0-3" in out) == (0, True), out
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes", "1.34")
     assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
 
@@ -175,7 +175,7 @@ def test_claims_get_the_connected_sets_that_their_class_names(
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump_all([four, small.pod("p", "four")]))
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
-    assert (code, "neuron-set-4-0" in out) == (0, True), out
+    assert (code, "devices 0-3" in out) == (0, True), out
 
 
 def test_a_long_fleet_is_no_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

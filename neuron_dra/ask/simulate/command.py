@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.simulate.simulation import Outcome
+    from neuron_dra.ask.world.world import World
+    from neuron_dra.core.catalogue import InstanceType
     from neuron_dra.simulate.semantics import Semantics
 
 EXAMPLES = """\
@@ -85,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
     if args.output in ("json", "yaml"):
         terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output)
     else:
-        terminal.write(_lines(outcomes, wide=args.output == "wide"))
+        terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
         used, published = simulation.held(trial.world)
         running = sum(each.runs for each in outcomes)
-        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} published devices are held"])
+        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} devices are held"])
         notes = [
             *wanted.notes,
             *filter(None, [unseen.note(snapshot)]),
@@ -143,13 +145,14 @@ def _faults(args: argparse.Namespace) -> list[str]:
     return [f"nodes publish no connected sets: {why}"] if why else []
 
 
-def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
+def _lines(world: World, outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
     from neuron_dra.ask.render import report_text, terminal, words
 
     shown = outcomes if wide else outcomes[:SHOWN]
     rows = [["POD", "NODE", "GETS"]]
     for each in shown:
-        rows.append([_name(each), each.placement.node if each.placement else "-", _gets(each)])
+        node = each.placement.node if each.placement else ""
+        rows.append([_name(each), node or "-", _gets(each, world.type_of(node))])
     lines = terminal.table(rows)
     if len(outcomes) > len(shown):
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
@@ -161,12 +164,12 @@ def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
     return [*lines, ""]
 
 
-def _gets(each: Outcome) -> str:
+def _gets(each: Outcome, spec: InstanceType | None) -> str:
     """Return the devices of a pod, or why it has none, in a word."""
     from neuron_dra.ask.render import words
 
     if each.runs:
-        return words.devices(each.devices())
+        return words.devices(each.devices(), spec)
     return "rejected by the driver" if each.placement else "waits"
 
 
