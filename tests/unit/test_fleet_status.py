@@ -16,10 +16,6 @@ from tests.support.cluster_faults import all_of
 from tests.support.questions import Answer, ask, snapshot
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def links_down(items: Iterable[Obj], *servers: int) -> None:
     """Turn the links of these UltraServers off, on all their nodes."""
     for item in items:
@@ -138,7 +134,6 @@ def test_sets_read_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 of 12 devices are held" in found.text
 
 
-@mend("holders across the fleet")
 @pytest.mark.parametrize(
     ("form", "lines"),
     [
