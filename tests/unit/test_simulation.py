@@ -95,12 +95,9 @@ def test_malformed_manifests_are_named(item: Obj, words: str) -> None:
 
 
 def test_what_is_not_simulated_is_said() -> None:
-    items = [
-        {"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "NeuronUltraServerWorkload", "Service")
-    ]
+    items = [{"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "Service")]
     assert manifests.expand(items, "default").notes == [
         "not counted: PodTemplate x, which has a pod template",
-        "NeuronUltraServerWorkload x: see neuron-ultraserver-controller plan",
         "not relevant here: 1 Service",
     ]
 
