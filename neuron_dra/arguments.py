@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import io
 import os
 import re
 import sys
@@ -77,10 +78,13 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
     """Parse `words`, run the command and return its exit code; a failure prints its reason in one line.
 
     The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output, such as `head`, has
-    exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
+    exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`. What a locale cannot print becomes "?".
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(NESTING, before))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parsed: argparse.Namespace | None = None

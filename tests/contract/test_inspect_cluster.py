@@ -205,12 +205,12 @@ def test_objects_are_chosen_by_label() -> None:
     assert done.returncode == 1
     assert [each.split()[:2] for each in blocks] == [["pod", "default/a"], ["pod", "default/b"]]
     done = run("why", "pods", "-l", "app=x", "--snapshot", "-", "-n", "default", "-o", "json", stdin=text)
-    assert [each["subject"] for each in json.loads(done.stdout)] == ["pod default/a", "pod default/b"]
+    assert [each["subject"] for each in json.loads(done.stdout)["items"]] == ["pod default/a", "pod default/b"]
     done = run("why", "pods", "-l", "app=z", "--snapshot", "-", "-n", "default", stdin=text)
     assert (done.returncode, done.stderr) == (2, "neuron-dra: no Pod in namespace default has these labels\n")
 
 
-@pytest.mark.parametrize("word", ["pod", "pod/", "deployment/x", "/x"])
+@pytest.mark.parametrize("word", ["gpu", "pod/", "gpu/x", "/x"])
 def test_unknown_types_name_the_known_ones(word: str) -> None:
     done = run("why", word, "--snapshot", "-")
     assert (done.returncode, done.stdout) == (2, "")

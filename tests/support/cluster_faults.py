@@ -242,6 +242,74 @@ def timeout(rng: random.Random, items: list[Obj]) -> None:
     waiting(items)["status"]["conditions"] = [condition]
 
 
+def filled(items: list[Obj], name: str) -> list[str]:
+    """Fill both nodes with pods of this name, and return the names of the pods."""
+    made = []
+    for node, count in (("a", 12), ("b", 16)):
+        items += small.running(items, f"{name}-{node}", count, node)
+        made.append(f"{name}-{node}")
+    return made
+
+
+def zombie(rng: random.Random, items: list[Obj]) -> None:
+    """Pods that hold all devices are gone, or have ended, and their claims were not released."""
+    ended = rng.choice(["", "Succeeded", "Failed"])
+    for name in filled(items, "zombie"):
+        pod = the(items, "Pod", name)
+        assert pod is not None
+        if ended:
+            pod["status"]["phase"] = ended
+        else:
+            items.remove(pod)
+
+
+def terminating(rng: random.Random, items: list[Obj]) -> None:
+    for name in filled(items, "ending"):
+        pod = the(items, "Pod", name)
+        assert pod is not None
+        pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+
+
+def rollout(rng: random.Random, items: list[Obj]) -> None:
+    """The pod is the new one of a Deployment, whose old pods hold all devices."""
+    for name in [*filled(items, "web-old"), "p"]:
+        pod = the(items, "Pod", name)
+        assert pod is not None
+        own = "new" if name == "p" else "old"
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"web-{own}", "uid": f"uid-{own}"}
+        pod["metadata"] |= {"ownerReferences": [owner], "labels": {"app": "web", "pod-template-hash": own}}
+
+
+def empty_rule(rng: random.Random, items: list[Obj]) -> None:
+    """A rule whose selector selects all devices."""
+    device_rule(rng, items)
+    items[-1]["spec"]["deviceSelector"] = {}
+
+
+def empty_slices(rng: random.Random, items: list[Obj]) -> None:
+    for item in all_of(items, "ResourceSlice"):
+        item["spec"]["devices"] = []
+
+
+def node_name(rng: random.Random, items: list[Obj]) -> None:
+    waiting(items)["spec"]["nodeName"] = rng.choice("ab")
+
+
+def kueue(rng: random.Random, items: list[Obj]) -> None:
+    gate(rng, items)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p"}
+    condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient quota"}
+    items.append(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Workload",
+            "metadata": {"name": "pod-p", "namespace": "default", "ownerReferences": [owner]},
+            "spec": {"queueName": "team"},
+            "status": {"conditions": [condition]},
+        }
+    )
+
+
 FAULTS: dict[Fault, tuple[str, ...]] = {
     wrong_type: ("SelectorMatchesNothing",),
     wrong_attribute: ("SelectorFails",),
@@ -270,7 +338,14 @@ FAULTS: dict[Fault, tuple[str, ...]] = {
     configuration: ("DriverRejects",),
     no_scheduler: ("NoScheduler",),
     timeout: ("SchedulerTimeout",),
+    zombie: ("ClaimNotReleased",),
+    terminating: ("DevicesInUse",),
+    rollout: ("RolloutWaits",),
+    empty_rule: ("DeviceTainted",),
+    empty_slices: ("NoDevicesPublished",),
+    node_name: ("SchedulerBypassed",),
+    kueue: ("KueueWaits",),
 }
 """Each fault, and the codes that name it."""
-LAST = (held, held_in_part)
+LAST = (held, held_in_part, zombie, terminating, rollout)
 """Faults that place pods of their own: they need a cluster that works, so they come first."""

@@ -177,7 +177,7 @@ def _simulated(manifest: Manifest, file: Path, nodes: list[str], version: str) -
     code, out, err = _command("simulate", str(file), *nodes, "--kubernetes", version, "-o", "json")
     if code == 2:
         return False, err.strip().removeprefix("neuron-dra: ")
-    pods = json.loads(out)
+    pods = json.loads(out)["items"]
     if code:
         stuck = next(each for each in pods if not each["runs"])
         return False, stuck["cause"]["text"] if "cause" in stuck else stuck["rejected"]

@@ -50,7 +50,11 @@ def test_manifests_come_as_arguments_files_or_folders(tmp_path: Path, capsys: py
     one = manifest(tmp_path / "one.yaml", "one", 1)
     code, out, _ = run(capsys, "simulate", str(one), "-f", str(folder), *FLEET, "-o", "json")
     assert code == 0
-    assert [each["pod"] for each in json.loads(out)] == ["default/pod-one", "default/pod-four", "default/pod-two"]
+    assert [each["pod"] for each in json.loads(out)["items"]] == [
+        "default/pod-one",
+        "default/pod-four",
+        "default/pod-two",
+    ]
     assert run(capsys, "validate", "-f", str(folder), "-f", str(one))[0] == 0
 
 

@@ -109,10 +109,10 @@ def test_requirements_are_those_of_the_objects(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
 def test_examples_run_on_the_nodes_of_their_row(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    """(18.2) Pods of a LeaderWorkerSet are simulated without its controller."""
+    """(18.2) Pods and reservations of workloads are simulated without their controllers."""
     code = cli.main(["simulate", str(EXAMPLES / row.file), "--fleet", row.nodes, "-o", "json"])
     out = capsys.readouterr().out
-    assert code == (0 if row.needs <= {LWS, DNS} else 1), out
+    assert code == (0 if row.needs <= {LWS, DNS, CONTROLLER, JOBSET} else 1), out
     assert json.loads(out)
 
 

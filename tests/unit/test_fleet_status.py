@@ -16,10 +16,6 @@ from tests.support.cluster_faults import all_of
 from tests.support.questions import Answer, ask, snapshot
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def links_down(items: Iterable[Obj], *servers: int) -> None:
     """Turn the links of these UltraServers off, on all their nodes."""
     for item in items:
@@ -132,14 +128,12 @@ def test_pods_that_wait_for_one_reason_are_one_line(tmp_path: Path, capsys: pyte
     assert found.text.count("too few free devices") == 1
 
 
-@mend("sets are named by their devices")
 def test_sets_read_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "simulate", "tests/data/reports/three-connected.yaml", "--fleet", "1 x inf2.48xlarge")
     assert ("devices 0-2" in found.text, "neuron-set" in found.text) == (True, False), found.out
     assert "3 of 12 devices are held" in found.text
 
 
-@mend("holders across the fleet")
 @pytest.mark.parametrize(
     ("form", "lines"),
     [

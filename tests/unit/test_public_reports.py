@@ -64,8 +64,8 @@ SIMULATED = [
     case("monitor", "simulate", 1, "2 pods cannot run", "resource.kubernetes.io/admin-access=true", words=TRN2),
     case("monitor-allowed", "simulate", 0, "2 of 2 pods run", words=TRN2),
     case("efa-prefill", "simulate", 0, "2 of 2 pods run", words=EFA),
-    case("five-connected", "simulate", 0, "neuron-set-5-", words=INF1),
-    case("three-connected", "simulate", 0, "neuron-set-3-", words=INF2),
+    case("five-connected", "simulate", 0, "devices 0-4", words=INF1),
+    case("three-connected", "simulate", 0, "devices 0-2", words=INF2),
     case("init-shares-set", "simulate", 0, "1 of 1 pods run", words=INF2),
 ]  # fmt: skip
 VALIDATED = [

@@ -95,12 +95,9 @@ def test_malformed_manifests_are_named(item: Obj, words: str) -> None:
 
 
 def test_what_is_not_simulated_is_said() -> None:
-    items = [
-        {"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "NeuronUltraServerWorkload", "Service")
-    ]
+    items = [{"kind": kind, "metadata": {"name": "x"}} for kind in ("PodTemplate", "Service")]
     assert manifests.expand(items, "default").notes == [
         "not counted: PodTemplate x, which has a pod template",
-        "NeuronUltraServerWorkload x: see neuron-ultraserver-controller plan",
         "not relevant here: 1 Service",
     ]
 
@@ -161,7 +158,7 @@ def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: p
     file = plugin_pod(tmp_path, schedulerName="my-scheduler")
     assert cli.main(["migrate", "--in-place", str(file)]) == 0
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
-    assert (code, "neuron-set-4-0" in out) == (0, True), out
+    assert (code, "devices 0-3" in out) == (0, True), out
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes", "1.34")
     assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
 
@@ -175,7 +172,7 @@ def test_claims_get_the_connected_sets_that_their_class_names(
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump_all([four, small.pod("p", "four")]))
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
-    assert (code, "neuron-set-4-0" in out) == (0, True), out
+    assert (code, "devices 0-3" in out) == (0, True), out
 
 
 def test_a_long_fleet_is_no_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,6 +292,6 @@ def test_exit_codes_and_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert code == 1
     assert "1 pod cannot run: request neurons wants 17 devices of one node" in out
     code, out, _ = run(capsys, str(file), "--fleet", str(fleet_file), "-o", "json")
-    assert (code, json.loads(out)[0]["cause"]["code"]) == (1, "CountTooLarge")
+    assert (code, json.loads(out)["items"][0]["cause"]["code"]) == (1, "CountTooLarge")
     assert run(capsys, str(file), "--fleet", "missing.txt")[0] == 2
     assert run(capsys, str(file), "--fleet", "2 x trn2.48xlarge", "--snapshot", "x")[0] == 2

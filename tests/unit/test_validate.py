@@ -175,7 +175,7 @@ def test_steps_of_a_search_are_counted(count: int) -> None:
 def test_examples_have_no_problems_but_the_one_that_shows_a_rejection(capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(str(path) for path in EXAMPLES.rglob("*.yaml"))
     code = cli.main(["validate", *files, "-o", "json", "--kubernetes", "1.37"])
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["items"]
     problems = {Path(each["file"]).name for each in found if each["severity"] == "problem"}
     assert (code, problems) == (1, {"neuron-lnc-1.yaml"})
 

@@ -149,13 +149,18 @@ def test_gang_runs_whole_or_not_at_all(
         assert "PodGroup g needs 3 pods at once" in found.text
 
 
-@mend("UltraServer workloads are simulated")
 def test_workload_of_ultraservers_is_simulated_with_its_pods(capsys: pytest.CaptureFixture[str]) -> None:
     """One command answers for the flagship example: the template, the reservation, and the pods."""
-    found = ask(
-        capsys, "simulate", "deploy/examples/4-node-inference-us.yaml", "--fleet", "1 x ultraserver trn2u.48xlarge"
-    )
-    assert (found.code, "4 of 4 pods run" in found.text) == (0, True), found.text
+    file = "deploy/examples/ultraservers/all-reduce-job.yaml"
+    found = ask(capsys, "simulate", file, "--fleet", "2 x ultraserver trn2u.48xlarge")
+    assert (found.code, "8 of 8 pods run" in found.text) == (0, True), found.text
+
+
+def test_workload_without_enough_ultraservers_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    file = "deploy/examples/ultraservers/all-reduce-job.yaml"
+    found = ask(capsys, "simulate", file, "--fleet", "1 x ultraserver trn2u.48xlarge")
+    assert (found.code, "0 of 8 pods run" in found.text) == (1, True), found.text
+    assert "not reserved: 2 groups of 4 nodes wanted, and 1 free" in found.text
 
 
 def test_pods_of_a_deployment_are_placed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

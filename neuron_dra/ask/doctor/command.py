@@ -114,5 +114,5 @@ def _shown(args: argparse.Namespace, found: list[Line]) -> int:
     if args.output == "text":
         terminal.write(text.screen(found))
     else:
-        terminal.write_data(lines.to_wire(found), args.output)
+        terminal.write_data("DoctorReport", lines.to_wire(found), args.output)
     return lines.exit_code(found)

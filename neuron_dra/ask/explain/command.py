@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         hint = f"; did you mean {near}?" if near else f"; topics: {', '.join(meanings.TOPICS)}"
         raise SettingsError(f"{args.name} is no name of this driver{hint}")
     if args.output != "text":
-        terminal.write_data([each.to_wire() for each in found], args.output)
+        terminal.write_data("Explanation", [each.to_wire() for each in found], args.output)
     elif not args.name:
         for topic in meanings.TOPICS:
             listed = dict.fromkeys(each.name for each in found if each.topic == topic)

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         from google.protobuf.json_format import MessageToDict
 
         parts = {name: MessageToDict(part, preserving_proto_field_name=True) for name, part in state.parts().items()}
-        terminal.write_data({"socket": str(path), **parts}, args.output)
+        terminal.write_data("PluginState", {"socket": str(path), **parts}, args.output)
     else:
         terminal.write(node_text.lines(state, wide=args.output == "wide"))
     return 1 if problems(state) else 0

@@ -23,7 +23,8 @@ RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 class Manifests:
     """`pods` in the order of the manifests, `objects` that they use, and remarks about what is not simulated.
 
-    `daemons` are pods of DaemonSets, of which each node gets one. `raw` are the objects as they were read.
+    `daemons` are pods of DaemonSets, of which each node gets one; `workloads` reserve UltraServers. `raw` are the
+    objects as they were read.
     """
 
     pods: list[Obj] = field(default_factory=list)
@@ -31,6 +32,7 @@ class Manifests:
     notes: list[str] = field(default_factory=list)
     daemons: list[Obj] = field(default_factory=list)
     raw: list[Wire] = field(default_factory=list)
+    workloads: list[Obj] = field(default_factory=list)
 
 
 def expand(items: Iterable[Wire], namespace: str) -> Manifests:
@@ -55,7 +57,7 @@ def expand(items: Iterable[Wire], namespace: str) -> Manifests:
                     raise SettingsError(f"{kind} {meta['name']}: more than {MOST_PODS} pods")
             found.notes += operators.notes(item, runtimes)
         elif kind == "NeuronUltraServerWorkload":
-            found.notes.append(f"{kind} {meta['name']}: see neuron-ultraserver-controller plan")
+            found.workloads.append({**item, "metadata": {**meta, "namespace": where}})
         elif kind in RUNTIMES:
             continue
         elif kind == "PodTemplate" or _has_template(item):

@@ -7,10 +7,12 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 WIDTH: Final = 80
+API_VERSION: Final = "cli.neuron.aws.com/v1"
+"""Of what `-o json` and `-o yaml` print: docs/command-line.md has the fields."""
 _CODES: Final = {
     "bold": "1",
     "dim": "2",
@@ -59,8 +61,11 @@ def write(lines: Sequence[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def write_data(value: Any, form: str) -> None:
-    """Write a value as JSON or YAML."""
+def write_data(kind: str, data: Mapping[str, Any] | Sequence[Any], form: str) -> None:
+    """Write an answer as JSON or YAML, in the shape of all answers: an object with a kind, or a list with items."""
+    whole = dict(data) if isinstance(data, Mapping) else {"items": list(data)}
+    name = kind if isinstance(data, Mapping) else f"{kind}List"
+    value = {"apiVersion": API_VERSION, "kind": name, **whole}
     if form == "json":
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from neuron_dra.core import names
+from neuron_dra.core import members, names
+from neuron_dra.core.catalogue import InstanceType
 
 
 def ranges(ids: Iterable[int], *, between: str = " ", least: int = 3) -> str:
@@ -40,13 +41,19 @@ def listed(texts: Iterable[str], most: int = 4) -> str:
     return ", ".join(found[:most]) + more
 
 
-def devices(published: Sequence[str]) -> str:
-    """Return names of published devices, short: "devices 0-3", "device 7", "neuron-node-0"."""
+def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
+    """Return names of published devices, short: "devices 0-3", "device 7", "neuron-node-0".
+
+    With the instance type, a connected set is the devices that it consists of.
+    """
     numbers, others = [], []
     for name in published:
         number = name.removeprefix(names.DEVICE_PREFIX)
+        whole = members.of(name, spec)
         if number != name and number.isdigit():
             numbers.append(int(number))
+        elif whole is not None and whole.cores is None:
+            numbers += whole.ids
         else:
             others.append(name)
     if not numbers:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.simulate.simulation import PodOutcome
+    from neuron_dra.ask.world.world import World
+    from neuron_dra.core.catalogue import InstanceType
     from neuron_dra.simulate.semantics import Semantics
 
 EXAMPLES = """\
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.simulate import simulation
+    from neuron_dra.ask.simulate import reservations, simulation
     from neuron_dra.ask.world import server, unseen
     from neuron_dra.ask.world.world import World
 
@@ -74,23 +76,25 @@ def run(args: argparse.Namespace) -> int:
     if not wanted.pods and not wanted.daemons:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
+    reserved = reservations.reserve(build(wanted.workloads).all("NeuronUltraServerWorkload"), snapshot)
     daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
     pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
     templates = {key_of(pod) for pod in wanted.daemons}
     own = [item for key, item in made.objects.items() if key not in templates]
-    world = World(snapshot.changed([*own, *daemons]), proposes=False, rules=rules)
+    world = World(snapshot.changed([*own, *daemons, *reserved.objects]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     if args.output in ("json", "yaml"):
-        terminal.write_data([_data(each) for each in outcomes], args.output)
+        terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output)
     else:
-        terminal.write(_lines(outcomes, wide=args.output == "wide"))
+        terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
         used, published = simulation.held(trial.world)
         running = sum(each.runs for each in outcomes)
-        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} published devices are held"])
+        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} devices are held"])
         notes = [
             *wanted.notes,
+            *reserved.notes,
             *filter(None, [unseen.note(snapshot)]),
             *([OLD_NOTE] if rules.permutations else _faults(args)),
             *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
@@ -143,13 +147,14 @@ def _faults(args: argparse.Namespace) -> list[str]:
     return [f"nodes publish no connected sets: {why}"] if why else []
 
 
-def _lines(outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
+def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
     from neuron_dra.ask.render import report_text, terminal, words
 
     shown = outcomes if wide else outcomes[:SHOWN]
     rows = [["POD", "NODE", "GETS"]]
     for each in shown:
-        rows.append([_name(each), each.placement.node if each.placement else "-", _gets(each)])
+        node = each.placement.node if each.placement else ""
+        rows.append([_name(each), node or "-", _gets(each, world.type_of(node))])
     lines = terminal.table(rows)
     if len(outcomes) > len(shown):
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
@@ -161,12 +166,12 @@ def _lines(outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
     return [*lines, ""]
 
 
-def _gets(each: PodOutcome) -> str:
+def _gets(each: PodOutcome, spec: InstanceType | None) -> str:
     """Return the devices of a pod, or why it has none, in a word."""
     from neuron_dra.ask.render import words
 
     if each.runs:
-        return words.devices(each.devices())
+        return words.devices(each.devices(), spec)
     return "rejected by the driver" if each.placement else "waits"
 
 

@@ -17,7 +17,7 @@ from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names
+from neuron_dra.core import members, names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
@@ -180,13 +180,18 @@ class Simulation:
 
 
 def held(world: World) -> tuple[int, int]:
-    """Return how many devices of this driver are held, and how many are published."""
-    published = sum(
-        len(item["spec"].get("devices") or ())
-        for item in world.snapshot.all("ResourceSlice")
-        if item["spec"]["driver"] == names.DRIVER
-    )
-    return sum(device.driver == names.DRIVER for device in world.in_use), published
+    """Return how many devices of this driver are held, at least in part, and how many are published."""
+    published = 0
+    for item in world.snapshot.all("ResourceSlice"):
+        if item["spec"]["driver"] == names.DRIVER:
+            published += sum(not members.is_partition(each["name"]) for each in item["spec"].get("devices") or ())
+    used: set[tuple[str, str]] = set()
+    for device in world.in_use:
+        if device.driver == names.DRIVER:
+            parts = members.of(device.device, world.type_of(device.pool))
+            own = [f"{names.DEVICE_PREFIX}{each}" for each in parts.ids] if parts is not None else [device.device]
+            used |= {(device.pool, each) for each in own}
+    return len(used), published
 
 
 def _gang_of(pod: Wire) -> tuple[str, str]:

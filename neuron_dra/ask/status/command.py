@@ -13,12 +13,14 @@ from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
     from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.world.world import World
 
 EXAMPLES = """\
 examples:
   kubectl neuron status
   kubectl neuron status --watch
   kubectl neuron status -l topology.kubernetes.io/zone=us-east-2a
+  kubectl neuron status holders -o csv
   neuron-dra status --snapshot cluster.json -o wide
 
 Exit code 0; 2: it cannot be looked at."""
@@ -36,11 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     parser.add_argument(
+        "about", nargs="?", choices=("fleet", "holders"), default="fleet", help="holders: who holds how many devices"
+    )
+    parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "wide", "name", "json", "yaml"),
+        choices=("text", "wide", "name", "csv", "json", "yaml"),
         default="text",
-        help="wide: every node and pod; name: the nodes as node/NAME",
+        help="wide: every node and pod; name: the nodes as node/NAME; csv: of holders",
     )
     parser.add_argument("--no-headers", action="store_true", help="without the titles of tables")
     parser.add_argument(
@@ -62,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--watch: needs a cluster, and the output text or wide")
     if args.all_namespaces and args.namespace:
         raise SettingsError("-A and -n: give one of them")
+    if (args.output == "csv") != (args.about == "holders") and args.output in ("csv", "name"):
+        raise SettingsError(f"status {args.about} -o {args.output}: csv is of holders, and name of the fleet")
     if args.interval < 1:
         raise SettingsError(f"--interval {args.interval:g}: at least 1")
     read = source.reader(args)
@@ -83,8 +90,11 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
     from neuron_dra.ask.world.world import World
 
     world = World(snapshot, proposes=False)
+    if args.about == "holders":
+        _show_holders(args, world)
+        return
     if args.output in ("json", "yaml"):
-        terminal.write_data(status_text.data(world, args.namespace, args.selector), args.output)
+        terminal.write_data("Status", status_text.data(world, args.namespace, args.selector), args.output)
         return
     if args.output == "name":
         terminal.write([f"node/{node.name}" for node in status_text.sorted_nodes(world, args.selector, args.sort_by)])
@@ -94,3 +104,15 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     terminal.write(lines)
+
+
+def _show_holders(args: argparse.Namespace, world: World) -> None:
+    from neuron_dra.ask.render import terminal
+    from neuron_dra.ask.status import holders
+
+    if args.output in ("json", "yaml"):
+        terminal.write_data("Holder", holders.data(world, args.namespace, args.selector), args.output)
+    elif args.output == "csv":
+        sys.stdout.write(holders.table(world, args.namespace, args.selector))
+    else:
+        terminal.write(holders.lines(world, args.namespace, args.selector, wide=args.output == "wide"))

@@ -24,7 +24,7 @@ ROWS: Final = 8
 NAMED: Final = 12
 """UltraServers, nodes and pods that are named with what they share; the others are counted."""
 _UNKNOWN: Final = {
-    "ResourceSlice": ("devices", "free", "held", "unhealthy", "largestFree", "silent"),
+    "ResourceSlice": ("devices", "free", "held", "unhealthy", "largestFree", "silent", "reserved"),
     "ResourceClaim": ("free", "held", "largestFree"),
     "DeviceTaintRule": ("free", "unhealthy", "largestFree"),
 }

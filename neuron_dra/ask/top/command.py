@@ -112,7 +112,7 @@ def _show(
     found = top_text.rows(before, after, args.by, args.namespace)
     if args.output in ("json", "yaml"):
         data = {"usage": [each.data() for each in found], "unread": dict(failures)}
-        terminal.write_data(data, args.output)
+        terminal.write_data("Usage", data, args.output)
         return
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "text":
         terminal.write(lines(found))
     else:
-        terminal.write_data(found, args.output)
+        terminal.write_data("UninstallCheck", found, args.output)
     return 1 if any(found.values()) else 0
 
 

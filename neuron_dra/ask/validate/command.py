@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             }
             for name, p in problems
         ]
-        terminal.write_data(data, args.output)
+        terminal.write_data("Problem", data, args.output)
     else:
         for name, each in problems:
             word = "warning: " if each.warning else ""

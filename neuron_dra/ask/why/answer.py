@@ -48,7 +48,8 @@ def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Rep
     """Return the report about a claim that has devices: what it has, and for whom, as far as pods were seen."""
     results = (allocation.get("devices") or {}).get("results") or ()
     where = ", ".join(dict.fromkeys(result["pool"] for result in results))
-    state = f"has {words.devices([result['device'] for result in results])} of {where}"
+    spec = world.type_of(results[0]["pool"]) if results else None
+    state = f"has {words.devices([result['device'] for result in results], spec)} of {where}"
     if left := users.leftover(world.snapshot, claim):
         text = f"it has its devices {left}: kube-controller-manager has not released it"
         return Report(subject, state, (Finding("ClaimNotReleased", text),))

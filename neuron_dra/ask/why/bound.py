@@ -23,7 +23,8 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
         if each.entry == "limits" and not each.exists:
             continue
         status = (each.claim or {}).get("status") or {}
-        if each.claim is not None and not status.get("allocation"):
+        unseen = each.claim is None and "ResourceClaim" in world.snapshot.left_out
+        if not status.get("allocation") and not unseen:
             return _bypassed(world, pod)
         if each.exists and each.claim is not None and (finding := _of_another(pod, each, each.claim)) is not None:
             return finding

@@ -94,7 +94,7 @@ def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, s
     for word in words:
         kind, slash, name = word.partition("/")
         if not slash or not name:
-            raise SettingsError(f"{word}: write TYPE/NAME, or one TYPE and names")
+            raise SettingsError(_usage(word))
         found.append((_kind(kind, kinds), name))
     return found
 
@@ -104,9 +104,13 @@ def _kind(word: str, kinds: Mapping[str, str]) -> str:
     plain = word.lower().partition(".")[0]
     found = kinds.get(plain) or kinds.get(plain.removesuffix("s"))
     if found is None:
-        known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"))
-        raise SettingsError(f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
+        raise SettingsError(_usage(word))
     return found
+
+
+def _usage(word: str) -> str:
+    known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"))
+    return f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR"
 
 
 def _no_pods(kind: str, name: str, namespace: str) -> str:
@@ -123,7 +127,7 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
         terminal.write([shown for shown, _ in reports])
     elif form in ("json", "yaml"):
         data = [each.to_wire() for _, each in reports]
-        terminal.write_data(data if several else data[0], form)
+        terminal.write_data("WhyReport", data if several else data[0], form)
     elif reports:
         texts = ["\n".join(report_text.lines(each)) for _, each in reports]
         terminal.write("\n\n".join(texts).split("\n"))

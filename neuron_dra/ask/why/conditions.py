@@ -288,7 +288,7 @@ def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
     """The pod fits, and the scheduler's message has these words."""
     if case.placed is None or not case.said or not pattern.search(case.said):
         return None
-    return {"said": case.said, "gets": trials.gets(case.placed)}
+    return {"said": case.said, "gets": trials.gets(case.world, case.placed)}
 
 
 def gang(case: Case) -> Found | None:
@@ -308,7 +308,7 @@ def silent(case: Case) -> Found | None:
     if case.placed is None or case.said:
         return None
     scheduler = case.pod["spec"].get("schedulerName") or trials.DEFAULT_SCHEDULER
-    return {"scheduler": scheduler, "gets": trials.gets(case.placed)}
+    return {"scheduler": scheduler, "gets": trials.gets(case.world, case.placed)}
 
 
 def other_scheduler(case: Case) -> Found | None:

@@ -45,7 +45,9 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
 def detail(world: World, blocked: Blocked) -> str:
     """Return who holds which devices of a node."""
     held = sorted(holders(world, blocked).values(), key=lambda each: -len(each[1]))
-    return f"node {blocked.name}: " + words.listed(f"{words.devices(devices)} by {holder}" for holder, devices in held)
+    return f"node {blocked.name}: " + words.listed(
+        f"{words.devices(devices, world.type_of(blocked.name))} by {holder}" for holder, devices in held
+    )
 
 
 def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:

@@ -39,7 +39,7 @@ def attempt(
     outcome = after.place(found)
     if not isinstance(outcome, Placement) or refused(after, outcome):
         return None
-    return Change(text, f"then {pod['metadata']['name']} {gets(outcome)}", new, gone)
+    return Change(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
 
 
 def scheduled(world: World, pod: Wire) -> bool:
@@ -62,12 +62,16 @@ def refused(world: World, outcome: Placement) -> str:
     return next((text for text in texts if text), "")
 
 
-def gets(outcome: Placement) -> str:
+def gets(world: World, outcome: Placement) -> str:
     """Return what a pod gets, as in "gets devices 0-3 of node a"."""
     devices = [
         result["device"] for each in outcome.allocations.values() for result in each["devices"].get("results") or ()
     ]
-    return f"gets {words.devices(devices)} of node {outcome.node}" if devices else f"runs on node {outcome.node}"
+    return (
+        f"gets {words.devices(devices, world.type_of(outcome.node))} of node {outcome.node}"
+        if devices
+        else f"runs on node {outcome.node}"
+    )
 
 
 def with_spec(claim: PodClaim, edit: Edit) -> list[Wire]:

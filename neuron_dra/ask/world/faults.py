@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import fleet
+from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -30,10 +30,11 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
     """Return the faults of the UltraServers, then those of nodes."""
     servers = by_id(world)
     found: list[Fault] = []
-    for name, group in fleet.ultraservers(nodes).items():
-        found += of_ultraserver(name, group, servers.get(name))
+    for name in fleet.ultraservers(nodes):
+        found += of_ultraserver(name, members(world, name), servers.get(name))  # with those that are not selected
+    slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
-        found += of_node(node)
+        found += of_node(node, slices_seen=slices_seen)
     return found
 
 
@@ -82,11 +83,11 @@ def _size(group: Sequence[NodeView], server: Wire | None) -> int:
     return max([*modes, listed, len(group)])
 
 
-def of_node(node: NodeView) -> Iterator[Fault]:
-    """Yield what is wrong with a node."""
+def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
+    """Yield what is wrong with a node; without all slices, it may publish devices that were not seen."""
     if not node.ready:
         yield Fault(NODE, node.name, "not Ready")
-    elif not node.devices:
+    elif not node.devices and slices_seen:
         yield Fault(NODE, node.name, "publishes nothing")
     reasons = [device.faults for device in node.devices if device.faults]
     for reason in dict.fromkeys(reasons):

@@ -12,7 +12,8 @@ from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.world import demand, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
-from neuron_dra.core import ultraserver
+from neuron_dra.core import catalogue, names, ultraserver
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes, scheduler
 from neuron_dra.simulate.model import DeviceId
@@ -139,6 +140,11 @@ class World:
     def nodes(self) -> Mapping[str, Wire]:
         """The Nodes by name."""
         return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
+
+    def type_of(self, node: str) -> InstanceType | None:
+        """Return the instance type of a node, by its name; None if the node or its type is unknown."""
+        labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
+        return catalogue.lookup(str(labels.get(names.INSTANCE_TYPE_LABEL) or ""))
 
     def decoded(self, node: Wire) -> model.NodeTraits:
         """Return a Node of the snapshot, or of the one before a change, decoded once."""
