@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.ask.validate.specs import ManifestProblem, ClaimSpec
+from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.core.wire import Wire
 
 
