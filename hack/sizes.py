@@ -12,13 +12,7 @@ from hack import density
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("neuron_dra", "controller")
-PACKED = (
-    "controller/plan",
-    "neuron_dra/ask/why",
-    "neuron_dra/ask/status",
-    "neuron_dra/ask/world",
-    "neuron_dra/ask/read",
-)
+PACKED = ("neuron_dra/ask/status",)
 """Rooms whose dense statements are not unpacked yet."""
 OTHERS = ("hack", "tests/support")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60

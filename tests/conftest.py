@@ -23,6 +23,22 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("no-deadline")
 
 
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 * 2**30
+
+
+def pytest_configure() -> None:
+    """Let pytest's folders be in memory, if that has room and programs may run there.
+
+    A simulated node has hundreds of files, and thousands of tests write one.
+    """
+    if not os.access(MEMORY, os.W_OK):
+        return
+    about = os.statvfs(MEMORY)
+    if about.f_bavail * about.f_frsize >= ROOM_BYTES and not about.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests without garbage collection, and exclude them from later ones: they live until the end.
@@ -53,8 +69,7 @@ def short_path() -> Iterator[Path]:
 
     In memory if possible: a simulated node has hundreds of files.
     """
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="nd", dir=memory if os.access(memory, os.W_OK) else None) as name:
+    with tempfile.TemporaryDirectory(prefix="nd", dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as name:
         yield Path(name)
 
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from controller.apply.fence import Fence
+from controller.apply.fence import EndedTerm, Fence
 from controller.apply.write_backoff import Tries
 from controller.observe.model import GROUP, UNSCHEDULED, Template, Workload
 from controller.timing import JobTiming
@@ -70,7 +70,7 @@ class EarlyPods:
         return min((each.next_at for each in self._looks.values() if each.number < LOOKS), default=None)
 
     async def _touch(self, template: Template, now: datetime.datetime, most: int) -> int:
-        """Touch the first pods that wait for a template; return how many there were."""
+        """Touch the first pods that wait for a template; return how many there were. Raises EndedTerm."""
         try:
             waiting: list[Wire] = []
             async for page in self._client.list(PODS, template.namespace, fieldSelector=UNSCHEDULED):
@@ -78,6 +78,8 @@ class EarlyPods:
             due = waiting[:most]
             await asyncio.gather(*(self._one(pod, template, now) for pod in due))
             return len(due)
+        except EndedTerm:
+            raise
         except (ApiError, *MALFORMED) as err:
             facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
             log.warning("pods that wait for a template could not be woken", extra=facts)

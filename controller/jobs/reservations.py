@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
+from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
 from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
 from controller.jobs.kinds import KINDS, read
+from controller.jobs.model import Job
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import JobTiming
 from neuron_dra.core.ultraserver import Phase, Tag
-from neuron_dra.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
@@ -71,29 +73,29 @@ class JobReservations:
         if self._term != self._applier.fence.term:
             await self._watches.relist()
             self._term = self._applier.fence.term
-        view = self._view(index)
-        marked = any(workload.made_for for workload in view.workloads)
-        if not view.jobs and not marked:
+        jobs = tuple(self._watches.jobs())
+        moments = [await self._guard.look(now)] if jobs else []
+        view = self._view(index, jobs)
+        if not jobs and not any(workload.made_for for workload in view.workloads):
             return None
-        moments = [await self._guard.look(now)] if view.jobs else []
-        found = decide(self._view(index))
+        found = decide(view)
         due = [each for each in found.writes if self._due(each, now) <= now]
         for each in due[:AT_ONCE]:
             await self._make(each, now)
-        await self._tell(found.notes, {job.uid for job in view.jobs}, now)
+        await self._tell(found.notes, {job.uid for job in jobs}, now)
         keys = {_target(each) for each in found.writes}
         self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
         moments += [max(self._due(each, now), now) for each in found.writes]
         early = await self._early_pods.look(view.workloads, view.templates, now)
         return min((*moments, *([early] if early is not None else [])), default=None)
 
-    def _view(self, index: FleetIndex) -> View:
+    def _view(self, index: FleetIndex, jobs: Collection[Job]) -> View:
         readable = None if index.namespaces is None else self._caches.namespaces.items
         namespaces: dict[str, Namespace] | None = None
         if readable is not None:
             namespaces = {item["value"].name: item["value"] for item in readable.values()}
         return View(
-            jobs=tuple(self._watches.jobs()),
+            jobs=jobs,
             kinds=self._watches.kinds,
             workloads=[item["value"] for item in self._caches.workloads.items.values()],
             templates=index.template_by_key,
@@ -108,7 +110,7 @@ class JobReservations:
         return tries.next_at if tries is not None else now
 
     async def _make(self, write: Write, now: datetime.datetime) -> None:
-        """Make one write. What the server rejects becomes an Event, and is repeated later."""
+        """Make one write. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
         key = _target(write)
         tries = self._tries.get(key, Tries(0, now))
         # The watch shows what was written; until then the same write is not repeated at once.
@@ -127,8 +129,11 @@ class JobReservations:
             text = f"the reservation was rejected: {err}"
             self._rejected[job.uid] = Note(job, True, "ReservationRejected", text, text)
             return
-        except MALFORMED as err:
-            log.warning("a job could not be read", extra={"workload": key, "error": repr(err)})
+        except EndedTerm:
+            raise
+        except (ApiError, *MALFORMED) as err:
+            facts = {"workload": key, "error": str(err) or repr(err)}
+            log.warning("a reservation for a job could not be written", extra=facts)
             return
         if job is not None:
             self._rejected.pop(job.uid, None)

@@ -91,16 +91,7 @@ def _with_ids(
     have dropped it. Otherwise it is derived from the entry, so that each plan derives the same.
     """
     nodes = index.node_by_name
-    tags = [published.tag for name in official.nodes if (published := index.published_by_name.get(name))]
-    shown = {
-        tag.allocation_id
-        for tag in tags
-        if tag is not None and tag.workload_uid == workload.uid and tag.phase is not Phase.DRAINING
-    } or {
-        record["allocationId"]
-        for record in workload.groups
-        if (record["ultraserverIndex"], tuple(record["nodes"])) == (official.ultraserver_index, official.nodes)
-    }
+    shown = _ids_in_tags(index, workload, official) or _ids_in_status(workload, official)
     uid = index.ultraserver_by_name[ultraserver].uid
     parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
     fresh = hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
@@ -112,3 +103,24 @@ def _with_ids(
         node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
         allocated_at=time(now) if official.phase is Phase.PENDING else official.allocated_at or time(now),
     )
+
+
+def _ids_in_tags(index: FleetIndex, workload: Workload, official: Allocation) -> set[str]:
+    """Return the ids that the nodes show of a reservation for the workload that is not being released."""
+    found = set()
+    for name in official.nodes:
+        published = index.published_by_name.get(name)
+        tag = published.tag if published is not None else None
+        if tag is not None and tag.workload_uid == workload.uid and tag.phase is not Phase.DRAINING:
+            found.add(tag.allocation_id)
+    return found
+
+
+def _ids_in_status(workload: Workload, official: Allocation) -> set[str]:
+    """Return the ids that the workload's own status has for these nodes."""
+    place = (official.ultraserver_index, official.nodes)
+    found = set()
+    for record in workload.groups:
+        if (record["ultraserverIndex"], tuple(record["nodes"])) == place:
+            found.add(record["allocationId"])
+    return found

@@ -115,6 +115,8 @@ def ultraserver_status(
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(stored.status, kind, value, why, text, now, stored.generation)
 
+    in_order = sorted(reservations, key=lambda each: (each.allocation.nodes, each.allocation.allocation_id))
+    written = [each.allocation.to_wire() for each in in_order]
     return {
         "ultraserverId": group.ultraserver_id,
         "state": "Degraded" if problems else "Ready",
@@ -123,11 +125,7 @@ def ultraserver_status(
         "freeNodeCount": group.free_nodes(reserved, in_use),
         "supportedSizes": "_".join(map(str, group.sizes)),
         "observedGeneration": stored.generation,
-        "allocations": [
-            each.allocation.to_wire()
-            for each in sorted(reservations, key=lambda r: (r.allocation.nodes, r.allocation.allocation_id))
-        ]
-        + [each.entry for each in unread],
+        "allocations": [*written, *(each.entry for each in unread)],
         "conditions": [
             made("Ready", not problems, reason, message),
             made("Degraded", bool(problems), reason, message),

@@ -118,7 +118,11 @@ def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> b
 
 def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
     """Return the network layers that these nodes share, the widest first; None for one that differs."""
-    return tuple(each.pop() if len(each := {node.layers[n] for node in nodes}) == 1 else None for n in range(3))
+    shared: list[str | None] = []
+    for level in range(3):
+        values = {node.layers[level] for node in nodes}
+        shared.append(next(iter(values)) if len(values) == 1 else None)
+    return tuple(shared)
 
 
 def most_of_a_kind(numbers: Mapping[str, int]) -> int:

@@ -57,12 +57,14 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
     `pods` are objects of the API server. Only pods that use the workload's template count, and only if they have been
     unschedulable for PATIENCE. The message quotes the scheduler's message about the first pod by name.
     """
-    found = {pod["metadata"]["name"]: message for pod in pods if (message := _refusal(pod, starting.template, now))}
+    refusals = {pod["metadata"]["name"]: _refusal(pod, starting.template, now) for pod in pods}
+    found = {name: message for name, message in refusals.items() if message}
     if not found:
         return ""
     first = min(found)
+    number = "1 pod" if len(found) == 1 else f"{len(found)} pods"
     return (
-        f"{len(found)} pod{'s' if len(found) > 1 else ''} cannot be scheduled although reserved nodes are idle "
+        f"{number} cannot be scheduled although reserved nodes are idle "
         f"({shortened(starting.idle)}): other pods may have taken the CPU, memory or EFA interfaces there; "
         f"{starting.namespace}/{first}: {found[first]}"
     )

@@ -83,7 +83,8 @@ def _faults(context: PlanningContext, workload: Workload, one: Reservation) -> I
     """
     allocation = one.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
-    slot = [found for each in allocation.nodes if (found := context.holdings.published(each, allocation)) is not None]
+    seen = (context.holdings.published(each, allocation) for each in allocation.nodes)
+    slot = [published for published in seen if published is not None]
     asked = template_kind(context, workload)
     for name in allocation.nodes:
         for reason, fine in _checks(context, workload, one, name, slot, asked):
@@ -124,8 +125,9 @@ def template_kind(context: PlanningContext, workload: Workload) -> str:
 
 def _cordons_and_taints(context: PlanningContext, one: Reservation) -> Iterable[NodeFault]:
     """Yield cordoned and tainted nodes. A taint that all nodes of a group have is deliberate, and no fault."""
-    nodes = [node for name in one.allocation.nodes if (node := context.nodes.get(name)) is not None]
-    of_all = set.intersection(*({*node.taints} for node in nodes)) if nodes else set()
+    known = (context.nodes.get(name) for name in one.allocation.nodes)
+    nodes = [node for node in known if node is not None]
+    of_all = set.intersection(*(set(node.taints) for node in nodes)) if nodes else set()
     for node in nodes:
         if not node.schedulable:
             yield NodeFault("NodeCordoned", node.name, None)

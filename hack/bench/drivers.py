@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,13 @@ DEVICE_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
 
 
-def _rollup(pid: int) -> dict[str, int]:
-    """Return a process' memory by kind, in KiB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
+def _rollup(pid: int) -> Counter[str]:
+    """Return a process' memory by kind, in KiB; nothing of a process that has ended, as a helper may just have."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return Counter()
+    return Counter({line.split(":")[0]: int(line.split()[1]) for line in lines})
 
 
 @dataclass(frozen=True, slots=True)

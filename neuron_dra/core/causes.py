@@ -92,6 +92,7 @@ MANIFESTS: Final = {
     "ConfigRejected": "the driver rejects the configuration",
     "CoreSizesDiffer": "a container would get two sizes of logical cores",
     "LongSearch": "the scheduler of Kubernetes 1.34 and 1.35 may give up on the request",
+    "OneNodeForAGroup": "all pods of a PodGroup share a claim, and so one node",
     "SecondAlternative": "the scheduler of Kubernetes 1.34 and 1.35 confuses two alternatives",
     "SelectorUnsupported": "a selector uses a function that was not evaluated",
     "SetsNotPublished": "nodes publish no connected sets on this version of Kubernetes",

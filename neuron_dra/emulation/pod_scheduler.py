@@ -18,7 +18,7 @@ from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.simulate import allocator, scheduler
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 
@@ -35,7 +35,7 @@ class PodScheduler:
         self._name = name
         self._wake = asyncio.Event()
         self._memo = Selectors()
-        self._decoded: tuple[list[tuple[str, str]], Inventory] | None = None
+        self._decoded: tuple[list[tuple[str, str]], PoolInventory] | None = None
         self._resting: dict[str, float] = {}  # by pod UID: no attempt before this time of the loop
         self.waiting: dict[str, Unschedulable] = {}
         resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
@@ -98,12 +98,12 @@ class PodScheduler:
             del self._judged[uid]
         return pods
 
-    def _inventory(self) -> Inventory:
+    def _inventory(self) -> PoolInventory:
         """Return the slices, decoded again only after a change."""
         items = self._items("resourceslices")
         seen = [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in items]
         if self._decoded is None or self._decoded[0] != seen:
-            self._decoded = (seen, Inventory(items))
+            self._decoded = (seen, PoolInventory(items))
         return self._decoded[1]
 
     def _claims(self, pod: Obj) -> list[Obj] | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import permutations, reasons, requests, result, search
 from neuron_dra.simulate.failures import AllocationError, Failure, FailureKind
-from neuron_dra.simulate.model import Claim, DeviceClass, DeviceId, Node
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceId, NodeTraits
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import Selectors
 
 
@@ -31,9 +31,9 @@ class Allocated:
 
 
 def allocate(
-    node: Node,
-    claims: Sequence[Claim],
-    inventory: Inventory,
+    node: NodeTraits,
+    claims: Sequence[ClaimDemand],
+    inventory: PoolInventory,
     classes: Mapping[str, DeviceClass],
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
@@ -75,7 +75,7 @@ def allocate(
     return Allocated(allocations, depth, steps)
 
 
-def _check_constraints(claims: Sequence[Claim]) -> None:
+def _check_constraints(claims: Sequence[ClaimDemand]) -> None:
     """Raise AllocationError for a constraint that Kubernetes 1.34 and 1.35 do not have."""
     for claim in claims:
         for index, constraint in enumerate(claim.constraints):

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuron_dra.simulate.failures import AllocationError, FailureKind
-from neuron_dra.simulate.model import Claim, Constraint, Device
+from neuron_dra.simulate.model import ClaimDemand, Constraint, PoolDevice
 
 Value = tuple[str, Any]  # the attribute's type field and value: 1 and "1" never match
 
 _COMPARABLE = frozenset({"string", "int", "bool", "version"})  # list attributes need an alpha feature
 
 
-def attribute(device: Device, name: str) -> Value | None:
+def attribute(device: PoolDevice, name: str) -> Value | None:
     """Return the attribute of a fully qualified name. Published names without a domain are in the driver's domain."""
     found = device.attributes.get(name)
     if found is None:
@@ -23,7 +23,7 @@ def attribute(device: Device, name: str) -> Value | None:
 
 
 @dataclass(slots=True)
-class State:
+class ConstraintState:
     """One constraint and the values of the devices chosen so far."""
 
     constraint: Constraint
@@ -34,7 +34,7 @@ class State:
         names = self.constraint.requests
         return not names or request in names or result_name in names
 
-    def allows(self, device: Device) -> bool:
+    def allows(self, device: PoolDevice) -> bool:
         """Return True if the device may join. A device that may not join stays excluded when others join."""
         value = attribute(device, self.constraint.attribute)
         if value is None:
@@ -47,7 +47,7 @@ class State:
             return value == self.values[0]
         return value not in self.values
 
-    def push(self, device: Device) -> None:
+    def push(self, device: PoolDevice) -> None:
         """Add a device that `allows` accepts."""
         value = attribute(device, self.constraint.attribute)
         if value is not None:
@@ -58,10 +58,10 @@ class State:
         self.values.pop()
 
 
-def states(claim: Claim) -> tuple[State, ...]:
+def states(claim: ClaimDemand) -> tuple[ConstraintState, ...]:
     """Return the constraints of a claim without devices. Raises AllocationError for an unknown kind."""
     for index, constraint in enumerate(claim.constraints):
         if not constraint.kind:
             message = f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"
             raise AllocationError(FailureKind.POD_ERROR, message)
-    return tuple(State(constraint) for constraint in claim.constraints)
+    return tuple(ConstraintState(constraint) for constraint in claim.constraints)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from fractions import Fraction
 
-from neuron_dra.simulate.model import Device, DeviceId
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.model import DeviceId, PoolDevice
+from neuron_dra.simulate.pools import ResourcePool
 
 
 class Counting:
     """What is left of the counters of all pools; a search takes and releases devices."""
 
-    def __init__(self, pools: Sequence[Pool], in_use: Set[DeviceId]) -> None:
+    def __init__(self, pools: Sequence[ResourcePool], in_use: Set[DeviceId]) -> None:
         self._left: dict[tuple[str, str], dict[tuple[str, str], Fraction]] = {}
         for pool in pools:
             if pool.counters:
@@ -25,22 +25,22 @@ class Counting:
                     if device.id in in_use:
                         self.take(device)
 
-    def allows(self, device: Device) -> bool:
+    def allows(self, device: PoolDevice) -> bool:
         """Return True if all counters of the device's pool suffice with it."""
         if not device.consumes:
             return True
         left = self._left[device.id.driver, device.id.pool]
         return min(left.values()) >= 0 and all(left[key] >= amount for key, amount in device.consumes.items())
 
-    def take(self, device: Device) -> None:
+    def take(self, device: PoolDevice) -> None:
         """Consume what a device needs."""
         self._add(device, -1)
 
-    def release(self, device: Device) -> None:
+    def release(self, device: PoolDevice) -> None:
         """Return what a device consumed."""
         self._add(device, 1)
 
-    def _add(self, device: Device, sign: int) -> None:
+    def _add(self, device: PoolDevice, sign: int) -> None:
         if device.consumes:
             left = self._left[device.id.driver, device.id.pool]
             for key, amount in device.consumes.items():

@@ -28,7 +28,7 @@ class DeviceId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Taint:
+class DeviceTaint:
     """A taint of a device or a node."""
 
     key: str
@@ -37,7 +37,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True)
-class Toleration:
+class DeviceToleration:
     """A toleration of a request or a pod. An empty key with the operator Exists tolerates every taint."""
 
     key: str
@@ -45,7 +45,7 @@ class Toleration:
     value: str
     effect: str
 
-    def tolerates(self, taint: Taint) -> bool:
+    def tolerates(self, taint: DeviceTaint) -> bool:
         """Return True if the toleration covers the taint."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
@@ -65,14 +65,14 @@ Counters = Mapping[tuple[str, str], Fraction]
 """Amounts by counter set and counter."""
 
 
-class Device(msgspec.Struct, frozen=True, eq=False, gc=False):
+class PoolDevice(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A published device; a Struct, because a fleet has 100,000s. With equal `key`, every selector is equal."""
 
     id: DeviceId
     attributes: Mapping[str, Wire]
     capacity: Mapping[str, str]
     key: object
-    taints: tuple[Taint, ...]
+    taints: tuple[DeviceTaint, ...]
     where: Where  # of the device if its slice selects nodes per device, else of the slice
     per_device_nodes: bool
     binds_to_node: bool
@@ -82,7 +82,7 @@ class Device(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slice:
+class PoolSlice:
     """A ResourceSlice."""
 
     name: str
@@ -94,22 +94,22 @@ class Slice:
     per_device_nodes: bool
     has_counters: bool
     compatibility_groups: bool
-    devices: tuple[Device, ...]
+    devices: tuple[PoolDevice, ...]
     counters: tuple[Counters, ...] = ()  # of each counter set
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeTraits:
     """The parts of a Node that scheduling depends on."""
 
     name: str
     labels: Mapping[str, str]
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
     unschedulable: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alternative:
+class DeviceSubRequest:
     """One subrequest, or a whole request, whose `name` is empty."""
 
     name: str
@@ -118,20 +118,20 @@ class Alternative:
     mode: str
     count: int
     admin_access: bool
-    tolerations: tuple[Toleration, ...]
+    tolerations: tuple[DeviceToleration, ...]
     wire_tolerations: tuple[Wire, ...]
     unsupported: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class DeviceRequest:
     """A request: one alternative, or if `prioritized` its subrequests in order of preference."""
 
     name: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[DeviceSubRequest, ...]
     prioritized: bool
 
-    def result_name(self, alternative: Alternative) -> str:
+    def result_name(self, alternative: DeviceSubRequest) -> str:
         """Return the name that allocation results use."""
         return f"{self.name}/{alternative.name}" if self.prioritized else self.name
 
@@ -146,12 +146,12 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Claim:
+class ClaimDemand:
     """A ResourceClaim. `allocation` is its status.allocation, undecoded."""
 
     namespace: str
     name: str
-    requests: tuple[Request, ...]
+    requests: tuple[DeviceRequest, ...]
     constraints: tuple[Constraint, ...]
     config: tuple[Wire, ...]
     allocation: Wire | None
@@ -170,24 +170,26 @@ class DeviceClass:
     config: tuple[Wire, ...]
 
 
-def taints(items: Iterable[Wire] | None) -> tuple[Taint, ...]:
+def taints(items: Iterable[Wire] | None) -> tuple[DeviceTaint, ...]:
     """Decode taints of a node or a device."""
-    return tuple(Taint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items or ())
+    return tuple(DeviceTaint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items or ())
 
 
-def tolerations(items: Iterable[Wire] | None) -> tuple[Toleration, ...]:
+def tolerations(items: Iterable[Wire] | None) -> tuple[DeviceToleration, ...]:
     """Decode tolerations of a pod or a request."""
     return tuple(
-        Toleration(t.get("key") or "", t.get("operator") or "", t.get("value") or "", t.get("effect") or "")
+        DeviceToleration(t.get("key") or "", t.get("operator") or "", t.get("value") or "", t.get("effect") or "")
         for t in items or ()
     )
 
 
-def node(wire: Wire) -> Node:
+def node(wire: Wire) -> NodeTraits:
     """Decode a core/v1 Node."""
     spec = wire.get("spec") or {}
     meta = wire["metadata"]
-    return Node(meta["name"], meta.get("labels") or {}, taints(spec.get("taints")), bool(spec.get("unschedulable")))
+    return NodeTraits(
+        meta["name"], meta.get("labels") or {}, taints(spec.get("taints")), bool(spec.get("unschedulable"))
+    )
 
 
 def device_class(wire: Wire) -> DeviceClass:
@@ -196,11 +198,11 @@ def device_class(wire: Wire) -> DeviceClass:
     return DeviceClass(wire["metadata"]["name"], _selectors(spec), tuple(spec.get("config") or ()))
 
 
-def claim(wire: Wire) -> Claim:
+def claim(wire: Wire) -> ClaimDemand:
     """Decode a ResourceClaim."""
     devices = (wire.get("spec") or {}).get("devices") or {}
     status = wire.get("status") or {}
-    return Claim(
+    return ClaimDemand(
         namespace=wire["metadata"].get("namespace") or "default",
         name=wire["metadata"]["name"],
         requests=tuple(_request(request) for request in devices.get("requests") or ()),
@@ -211,7 +213,7 @@ def claim(wire: Wire) -> Claim:
     )
 
 
-def resource_slice(wire: Wire) -> Slice:
+def resource_slice(wire: Wire) -> PoolSlice:
     """Decode a ResourceSlice."""
     spec = wire["spec"]
     pool = spec["pool"]
@@ -221,7 +223,7 @@ def resource_slice(wire: Wire) -> Slice:
         _device(device, spec["driver"], pool["name"], _where(device) if per_device else where, per_device)
         for device in spec.get("devices") or ()
     )
-    return Slice(
+    return PoolSlice(
         name=wire["metadata"]["name"],
         driver=spec["driver"],
         pool=pool["name"],
@@ -247,11 +249,11 @@ def _where(wire: Wire) -> Where:
     return Where(wire.get("nodeName") or "", bool(wire.get("allNodes")), wire.get("nodeSelector"))
 
 
-def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) -> Device:
+def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) -> PoolDevice:
     attributes = wire.get("attributes") or {}
     capacity = {name: str(entry.get("value", "0")) for name, entry in (wire.get("capacity") or {}).items()}
     name = wire["name"]
-    return Device(
+    return PoolDevice(
         id=DeviceId(driver, pool, name),
         attributes=attributes,
         capacity=capacity,
@@ -280,19 +282,21 @@ def _selectors(wire: Wire) -> tuple[str | None, ...]:
     return tuple((selector.get("cel") or {}).get("expression") for selector in wire.get("selectors") or ())
 
 
-def _request(wire: Wire) -> Request:
+def _request(wire: Wire) -> DeviceRequest:
     if wire.get("firstAvailable"):
-        return Request(wire["name"], tuple(_alternative(sub, sub["name"]) for sub in wire["firstAvailable"]), True)
-    return Request(wire["name"], (_alternative(wire.get("exactly") or {}, ""),), False)
+        return DeviceRequest(
+            wire["name"], tuple(_alternative(sub, sub["name"]) for sub in wire["firstAvailable"]), True
+        )
+    return DeviceRequest(wire["name"], (_alternative(wire.get("exactly") or {}, ""),), False)
 
 
-def _alternative(wire: Wire, name: str) -> Alternative:
+def _alternative(wire: Wire, name: str) -> DeviceSubRequest:
     unsupported = ""
     if wire.get("capacity"):
         unsupported = "capacity requests (consumable capacity) are not supported here"
     if wire.get("derivedAttributes"):
         unsupported = "derived attributes are not supported here"
-    return Alternative(
+    return DeviceSubRequest(
         name=name,
         class_name=wire.get("deviceClassName") or "",
         selectors=_selectors(wire),

@@ -7,22 +7,22 @@ from typing import Any
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
-from neuron_dra.simulate.model import Node, Where
+from neuron_dra.simulate.model import NodeTraits, Where
 
 
-def reaches(where: Where, node: Node) -> bool:
+def reaches(where: Where, node: NodeTraits) -> bool:
     """Return True if the node can use a slice or device with this node selection."""
     if where.node_name:
         return where.node_name == node.name
     return where.all_nodes or (where.selector is not None and matches(where.selector, node))
 
 
-def matches(selector: Wire, node: Node) -> bool:
+def matches(selector: Wire, node: NodeTraits) -> bool:
     """Return True if a term of the NodeSelector matches completely. An empty term matches no node."""
     return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
 
 
-def _term(term: Wire, node: Node) -> bool:
+def _term(term: Wire, node: NodeTraits) -> bool:
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
@@ -57,14 +57,14 @@ def _number(text: str | None) -> Any:
         return None
 
 
-def objection(pod: Wire, node: Node) -> str:
+def objection(pod: Wire, node: NodeTraits) -> str:
     """Return why the pod cannot run on the node, with kube-scheduler's message, or "". Claims are not checked."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return "node(s) didn't match the requested node name"
     marks = node.taints
     if node.unschedulable:
-        marks = (*marks, model.Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"))
+        marks = (*marks, model.DeviceTaint("node.kubernetes.io/unschedulable", "", "NoSchedule"))
     tolerations = model.tolerations(spec.get("tolerations")) if marks else ()
     for taint in marks:
         if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in tolerations):

@@ -11,7 +11,7 @@ from typing import Final
 
 from neuron_dra.simulate.failures import AllocationError, FailureKind
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.pools import ResourcePool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 from neuron_dra.simulate.search import Pick, Search
 
@@ -28,7 +28,7 @@ class PermutationSearch(Search):
     def __init__(
         self,
         needs: Sequence[Sequence[Sequence[Need]]],
-        pools: Sequence[Pool],
+        pools: Sequence[ResourcePool],
         in_use: Set[DeviceId],
         matcher: Matcher,
     ) -> None:

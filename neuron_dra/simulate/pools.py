@@ -18,17 +18,17 @@ import msgspec
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
-from neuron_dra.simulate.model import Device, Node, Slice
+from neuron_dra.simulate.model import NodeTraits, PoolDevice, PoolSlice
 from neuron_dra.simulate.semantics import NEW, Semantics
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ResourcePool:
     """A pool that the node can use. `devices` are in the order in which the allocator tries them."""
 
     driver: str
     name: str
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PoolDevice, ...] = ()
     incomplete: bool = False
     invalid: str = ""
     counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
@@ -39,14 +39,14 @@ class Pool:
         return not (self.incomplete or self.invalid)
 
 
-class Inventory:
+class PoolInventory:
     """All slices of a cluster, decoded once and indexed by node, and how its scheduler uses them."""
 
     def __init__(self, slices: Iterable[Wire], semantics: Semantics = NEW) -> None:
         self.semantics = semantics
-        self._of_node: dict[str, list[Slice]] = defaultdict(list)
-        self._shared: list[Slice] = []
-        self._of_pool: dict[tuple[str, str], list[Slice]] = defaultdict(list)
+        self._of_node: dict[str, list[PoolSlice]] = defaultdict(list)
+        self._shared: list[PoolSlice] = []
+        self._of_pool: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
         for wire in slices:
             decoded = model.resource_slice(wire)
             if semantics is not NEW:
@@ -55,9 +55,9 @@ class Inventory:
             home.append(decoded)
             self._of_pool[decoded.driver, decoded.pool].append(decoded)
 
-    def pools(self, node: Node) -> tuple[Pool, ...]:
+    def pools(self, node: NodeTraits) -> tuple[ResourcePool, ...]:
         """Return the pools that the node can use, by driver and name; pools with binding conditions come last."""
-        newest: dict[tuple[str, str], list[Slice]] = {}
+        newest: dict[tuple[str, str], list[PoolSlice]] = {}
         for candidate in (*self._of_node.get(node.name, ()), *self._shared):
             if candidate.compatibility_groups or not _relevant(candidate, node):
                 continue
@@ -72,7 +72,7 @@ class Inventory:
         found = [self._pool(key, slices) for key, slices in newest.items()]
         return tuple(sorted((pool for pool in found if pool is not None), key=_order))
 
-    def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
+    def _pool(self, key: tuple[str, str], slices: list[PoolSlice]) -> ResourcePool | None:
         generation, wanted, whole = slices[0].generation, slices[0].slice_count, slices
         incomplete = len(slices) != wanted and self.semantics.loose_pools
         if len(slices) != wanted and not incomplete:
@@ -81,27 +81,29 @@ class Inventory:
                 return None  # the driver is replacing this generation
             whole = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
             if len(whole) != wanted:
-                return Pool(*key, incomplete=True)
+                return ResourcePool(*key, incomplete=True)
         slices.sort(key=lambda s: s.name)
         devices = tuple(device for s in slices if not s.has_counters for device in s.devices)
         names = [device.id.device for device in devices]
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
-            return Pool(*key, invalid=f"the device name {twice} occurs more than once")
+            return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
         known: dict[tuple[str, str], Fraction] = {}
         names_seen: set[str] = set()
         for each in (counters for s in whole for counters in s.counters):
             names_here = {name for name, _ in each}
             if names_here & names_seen:
-                return Pool(*key, invalid="a counter set occurs more than once")
+                return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
             known |= each
         for device in (device for s in whole if not s.has_counters for device in s.devices):
             unknown = device.consumes.keys() - known.keys()
             if unknown:
                 name, counter = min(unknown)
-                return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")
-        return Pool(*key, devices=devices, incomplete=incomplete, counters=known)
+                return ResourcePool(
+                    *key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}"
+                )
+        return ResourcePool(*key, devices=devices, incomplete=incomplete, counters=known)
 
 
 def disagreeing(slices: Iterable[Wire]) -> list[str]:
@@ -126,7 +128,7 @@ def disagreeing(slices: Iterable[Wire]) -> list[str]:
     return found
 
 
-def _before(decoded: Slice, semantics: Semantics) -> Slice:
+def _before(decoded: PoolSlice, semantics: Semantics) -> PoolSlice:
     """Return a slice without what an earlier version does not have."""
     devices, counters = decoded.devices, decoded.counters
     if not semantics.partitions:
@@ -136,11 +138,11 @@ def _before(decoded: Slice, semantics: Semantics) -> Slice:
     return dataclasses.replace(decoded, devices=devices, counters=counters)
 
 
-def _relevant(candidate: Slice, node: Node) -> bool:
+def _relevant(candidate: PoolSlice, node: NodeTraits) -> bool:
     if candidate.per_device_nodes:
         return any(nodes.reaches(device.where, node) for device in candidate.devices)
     return nodes.reaches(candidate.where, node)
 
 
-def _order(pool: Pool) -> tuple[bool, str, str]:
+def _order(pool: ResourcePool) -> tuple[bool, str, str]:
     return (any(device.binding for device in pool.devices), pool.driver, pool.name)

@@ -8,13 +8,13 @@ from collections.abc import Sequence, Set
 from neuron_dra.simulate import constraints
 from neuron_dra.simulate.counting import Counting
 from neuron_dra.simulate.failures import AllocationError
-from neuron_dra.simulate.model import Device, DeviceId
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.model import DeviceId, PoolDevice
+from neuron_dra.simulate.pools import ResourcePool
 from neuron_dra.simulate.requests import Matcher, Need
 
 
 def explain(
-    needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher
+    needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[ResourcePool], in_use: Set[DeviceId], matcher: Matcher
 ) -> tuple[str, ...]:
     """Return a sentence per alternative with too few devices, or one sentence if only all requests together fail."""
     every = [need for claim in needs for alternatives in claim for need in alternatives]
@@ -25,7 +25,7 @@ def explain(
     return ("each request could be satisfied alone, but not all of them together",)
 
 
-def _shortage(need: Need, pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher) -> str:
+def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], matcher: Matcher) -> str:
     devices = [device for pool in pools if pool.usable for device in pool.devices]
     try:
         matching = [d for d in devices if matcher.matches(need.claim, need.alternative, need.device_class, d)]
@@ -63,7 +63,7 @@ def _shortage(need: Need, pools: Sequence[Pool], in_use: Set[DeviceId], matcher:
     return ""
 
 
-def _none_match(devices: Sequence[Device], pools: Sequence[Pool]) -> str:
+def _none_match(devices: Sequence[PoolDevice], pools: Sequence[ResourcePool]) -> str:
     unusable = [f"{pool.driver}/{pool.name}" for pool in pools if not pool.usable]
     if unusable:
         return f"no device matches, and the pool {unusable[0]} is being updated or invalid"
@@ -72,7 +72,7 @@ def _none_match(devices: Sequence[Device], pools: Sequence[Pool]) -> str:
     )
 
 
-def _together(state: constraints.State, free: Sequence[Device]) -> int:
+def _together(state: constraints.ConstraintState, free: Sequence[PoolDevice]) -> int:
     read = (constraints.attribute(device, state.constraint.attribute) for device in free)
     values = Counter(value for value in read if value is not None)
     if state.constraint.kind == "matchAttribute":

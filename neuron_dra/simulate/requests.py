@@ -9,8 +9,16 @@ from typing import Final
 
 from neuron_dra.simulate import nodes, selectors
 from neuron_dra.simulate.failures import AllocationError, FailureKind
-from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Node, Request, Taint
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.model import (
+    ClaimDemand,
+    DeviceClass,
+    DeviceRequest,
+    DeviceSubRequest,
+    DeviceTaint,
+    NodeTraits,
+    PoolDevice,
+)
+from neuron_dra.simulate.pools import ResourcePool
 from neuron_dra.simulate.semantics import Semantics
 
 MAX_RESULTS: Final = 32  # devices of one claim; resource.k8s.io/v1 AllocationResultsMaxSize
@@ -20,19 +28,19 @@ MAX_RESULTS: Final = 32  # devices of one claim; resource.k8s.io/v1 AllocationRe
 class Need:
     """One alternative of one request, as the search uses it."""
 
-    claim: Claim
-    request: Request
-    alternative: Alternative
+    claim: ClaimDemand
+    request: DeviceRequest
+    alternative: DeviceSubRequest
     device_class: DeviceClass
     count: int
-    all_devices: tuple[Device, ...] | None  # of allocationMode All
+    all_devices: tuple[PoolDevice, ...] | None  # of allocationMode All
 
     @property
     def result_name(self) -> str:
         """Return the name that allocation results use."""
         return self.request.result_name(self.alternative)
 
-    def blocking_taint(self, device: Device) -> Taint | None:
+    def blocking_taint(self, device: PoolDevice) -> DeviceTaint | None:
         """Return the first taint that excludes the device from this request, or None."""
         for taint in device.taints:
             if taint.effect in ("NoSchedule", "NoExecute") and not any(
@@ -45,12 +53,14 @@ class Need:
 class Matcher:
     """Matches devices with requests on one node, and caches the results."""
 
-    def __init__(self, node: Node, memo: selectors.Selectors) -> None:
+    def __init__(self, node: NodeTraits, memo: selectors.Selectors) -> None:
         self._node = node
         self._memo = memo
         self._known: dict[tuple[int, int], bool] = {}
 
-    def matches(self, claim: Claim, alternative: Alternative, device_class: DeviceClass, device: Device) -> bool:
+    def matches(
+        self, claim: ClaimDemand, alternative: DeviceSubRequest, device_class: DeviceClass, device: PoolDevice
+    ) -> bool:
         """Check the class, the request and the device's own node selection, in this order. Raises AllocationError."""
         key = (id(alternative), id(device))  # both live as long as the search
         known = self._known.get(key)
@@ -65,7 +75,7 @@ class Matcher:
             self._known[key] = known
         return known
 
-    def _all(self, owner: str, expressions: Sequence[str | None], device: Device) -> bool:
+    def _all(self, owner: str, expressions: Sequence[str | None], device: PoolDevice) -> bool:
         for index, expression in enumerate(expressions):
             if expression is None:
                 message = f"{owner}: selector #{index}: CEL expression empty (unsupported selector type?)"
@@ -86,7 +96,11 @@ class Matcher:
 
 
 def needs(
-    claim: Claim, classes: Mapping[str, DeviceClass], pools: Sequence[Pool], matcher: Matcher, rules: Semantics
+    claim: ClaimDemand,
+    classes: Mapping[str, DeviceClass],
+    pools: Sequence[ResourcePool],
+    matcher: Matcher,
+    rules: Semantics,
 ) -> tuple[tuple[Need, ...], ...]:
     """Return the alternatives of each request. Raises AllocationError if no node could satisfy the claim."""
     found = []
@@ -104,13 +118,13 @@ def needs(
 
 
 def _need(
-    claim: Claim,
-    request: Request,
-    alternative: Alternative,
+    claim: ClaimDemand,
+    request: DeviceRequest,
+    alternative: DeviceSubRequest,
     classes: Mapping[str, DeviceClass],
-    pools: Sequence[Pool],
+    pools: Sequence[ResourcePool],
     matcher: Matcher,
-    known: tuple[Device, ...] | None,
+    known: tuple[PoolDevice, ...] | None,
 ) -> Need:
     """Return the need of an alternative; `known` are its devices if it has allocationMode All."""
     where = f"claim {claim}, request {request.result_name(alternative)}"
@@ -130,7 +144,7 @@ def _need(
         raise AllocationError(FailureKind.POD_ERROR, f"{where}: unsupported count mode {alternative.mode}")
     if known is not None:
         return Need(claim, request, alternative, device_class, len(known), known)
-    devices: list[Device] = []
+    devices: list[PoolDevice] = []
     for pool in pools:
         if not pool.usable:
             state = "currently being updated" if pool.incomplete else f"currently invalid ({pool.invalid})"

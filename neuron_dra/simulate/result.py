@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate.model import Claim, Node, Where
+from neuron_dra.simulate.model import ClaimDemand, NodeTraits, Where
 from neuron_dra.simulate.requests import Need
 from neuron_dra.simulate.search import Pick
 
 Allocation = dict[str, Any]
 
 
-def allocation(claim: Claim, picks: Sequence[Pick], chosen: Sequence[Need], node: Node) -> Allocation:
+def allocation(claim: ClaimDemand, picks: Sequence[Pick], chosen: Sequence[Need], node: NodeTraits) -> Allocation:
     """Return the allocation of one claim. `chosen` is the alternative taken for each of its requests."""
     devices: dict[str, Any] = {"results": [_result(pick) for pick in picks]}
     config = _config(claim, chosen)
@@ -41,7 +41,7 @@ def _result(pick: Pick) -> dict[str, Any]:
     return {**out, **device.binding}
 
 
-def _config(claim: Claim, chosen: Sequence[Need]) -> list[dict[str, Any]]:
+def _config(claim: ClaimDemand, chosen: Sequence[Need]) -> list[dict[str, Any]]:
     """Return the entries of each class, then those of the claim. An entry that covers every request lists none."""
     names_of_class: dict[str, list[str]] = {}
     for need in chosen:
@@ -69,7 +69,7 @@ def _entry(source: str, names: Sequence[str], config: Wire) -> dict[str, Any]:
     return {"source": source, "requests": list(names), **rest} if names else {"source": source, **rest}
 
 
-def _node_selector(picks: Sequence[Pick], node: Node) -> dict[str, Any] | None:
+def _node_selector(picks: Sequence[Pick], node: NodeTraits) -> dict[str, Any] | None:
     if any(pick.device.where.node_name or pick.device.binds_to_node for pick in picks):
         only = {"key": "metadata.name", "operator": "In", "values": [node.name]}
         return {"nodeSelectorTerms": [{"matchFields": [only]}]}

@@ -14,8 +14,8 @@ from typing import Any, Final
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.model import Claim, DeviceId, Node
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.model import ClaimDemand, DeviceId, NodeTraits
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import Selectors
 
 MAX_CONSUMERS: Final = 256  # pods that may share one claim; resource.k8s.io/v1 ResourceClaimReservedForMaxSize
@@ -46,13 +46,13 @@ def schedule(
     pod: Wire,
     claims: Sequence[Wire],
     cluster_nodes: Iterable[Wire],
-    slices: Iterable[Wire] | Inventory,
+    slices: Iterable[Wire] | PoolInventory,
     classes: Iterable[Wire],
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
 ) -> Placement | Unschedulable:
     """Return where the pod runs, or why nowhere. `claims` are the pod's, in its order; others hold `in_use`."""
-    inventory = slices if isinstance(slices, Inventory) else Inventory(slices)
+    inventory = slices if isinstance(slices, PoolInventory) else PoolInventory(slices)
     known_classes = {wire["metadata"]["name"]: model.device_class(wire) for wire in classes}
     wanted = [model.claim(wire) for wire in claims]
     memo = memo or Selectors()
@@ -94,7 +94,7 @@ def _short(failure: Failure) -> str:
     return CANNOT_ALLOCATE if failure.kind is FailureKind.NO_SOLUTION else failure.reasons[0]
 
 
-def _unreachable(claims: Sequence[Claim], node: Node) -> str:
+def _unreachable(claims: Sequence[ClaimDemand], node: NodeTraits) -> str:
     """Return why claims that are already allocated exclude the node, or ""."""
     for claim in claims:
         if claim.allocation is None:

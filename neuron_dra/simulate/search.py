@@ -17,8 +17,8 @@ from typing import Final
 from neuron_dra.simulate import constraints
 from neuron_dra.simulate.counting import Counting
 from neuron_dra.simulate.failures import AllocationError, FailureKind
-from neuron_dra.simulate.model import Device, DeviceId
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.model import DeviceId, PoolDevice
+from neuron_dra.simulate.pools import ResourcePool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
 MAX_STEPS: Final = 100_000  # devices tried on one node
@@ -40,7 +40,7 @@ class Pick:
     """An allocated device and its request."""
 
     need: Need
-    device: Device
+    device: PoolDevice
 
 
 class Search:
@@ -49,7 +49,7 @@ class Search:
     def __init__(
         self,
         needs: Sequence[Sequence[Sequence[Need]]],  # per claim, per request, its alternatives
-        pools: Sequence[Pool],
+        pools: Sequence[ResourcePool],
         in_use: Set[DeviceId],
         matcher: Matcher,
     ) -> None:
@@ -183,7 +183,7 @@ class Search:
                 left -= 1
         return left == 0
 
-    def _free_matches(self, need: Need) -> list[Device]:
+    def _free_matches(self, need: Need) -> list[PoolDevice]:
         """Return the devices that a request could have, for an estimate: one whose selector fails is none."""
         return [
             device
@@ -193,13 +193,13 @@ class Search:
             and need.blocking_taint(device) is None
         ]
 
-    def _matches_surely(self, need: Need, device: Device) -> bool:
+    def _matches_surely(self, need: Need, device: PoolDevice) -> bool:
         try:
             return self._matches(need, device)
         except AllocationError:
             return False
 
-    def _groups(self, claim: int, need: Need, devices: Collection[Device]) -> Collection[int]:
+    def _groups(self, claim: int, need: Need, devices: Collection[PoolDevice]) -> Collection[int]:
         """Return how many of the devices have the same values of the matchAttribute constraints of the request."""
         names = [
             state.constraint.attribute
@@ -210,7 +210,7 @@ class Search:
             return (len(devices),)
         return Counter(tuple(constraints.attribute(each, name) for name in names) for each in devices).values()
 
-    def _combinations(self, claim: int, need: Need, devices: Collection[Device]) -> int:
+    def _combinations(self, claim: int, need: Need, devices: Collection[PoolDevice]) -> int:
         """Return the number of combinations of some of these devices, which are too few for the request."""
         return sum(2**number - 1 for number in self._groups(claim, need, devices))
 
@@ -236,7 +236,7 @@ class Search:
             ways *= here
         return ways
 
-    def _matches(self, need: Need, device: Device) -> bool:
+    def _matches(self, need: Need, device: PoolDevice) -> bool:
         return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
 
     def _fill(self, claim: int, request: int, need: Need, have: int, start: int) -> bool:
@@ -265,7 +265,7 @@ class Search:
         self.steps += self._combinations(claim, need, fitting)
         return False
 
-    def _fits(self, claim: int, need: Need, device: Device) -> bool:
+    def _fits(self, claim: int, need: Need, device: PoolDevice) -> bool:
         self._tried += 1
         if self._tried > self._limit:
             raise _TooLong
@@ -277,27 +277,27 @@ class Search:
             and self._allowed(claim, need, device)
         )
 
-    def _free(self, claim: int, need: Need, device: Device) -> bool:
+    def _free(self, claim: int, need: Need, device: PoolDevice) -> bool:
         holders = self._taken.get(device.id)
         if need.alternative.admin_access:
             return not holders or claim not in holders
         return not holders and device.id not in self._in_use
 
-    def _allowed(self, claim: int, need: Need, device: Device) -> bool:
+    def _allowed(self, claim: int, need: Need, device: PoolDevice) -> bool:
         return all(state.allows(device) for state in self._states(claim, need))
 
-    def _states(self, claim: int, need: Need) -> list[constraints.State]:
+    def _states(self, claim: int, need: Need) -> list[constraints.ConstraintState]:
         name, result_name = need.request.name, need.result_name
         return [state for state in self._constraints[claim] if state.applies(name, result_name)]
 
-    def _take(self, claim: int, need: Need, device: Device) -> None:
+    def _take(self, claim: int, need: Need, device: PoolDevice) -> None:
         for state in self._states(claim, need):
             state.push(device)
         self._counting.take(device)
         self._taken.setdefault(device.id, set()).add(claim)
         self._picks[claim].append(Pick(need, device))
 
-    def _release(self, claim: int, need: Need, device: Device) -> None:
+    def _release(self, claim: int, need: Need, device: PoolDevice) -> None:
         for state in self._states(claim, need):
             state.pop()
         self._counting.release(device)
@@ -328,7 +328,7 @@ class Search:
         return False
 
     @staticmethod
-    def _impossible(need: Need, device: Device) -> AllocationError:
+    def _impossible(need: Need, device: PoolDevice) -> AllocationError:
         message = (
             f"claim {need.claim}, request {need.result_name}: cannot add device {device.id} "
             "because a claim constraint would not be satisfied"

@@ -13,7 +13,7 @@ import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.ask.doctor import local, node_files
-from neuron_dra.ask.doctor.lines import Line, State, to_wire
+from neuron_dra.ask.doctor.lines import CheckState, Line, to_wire
 from neuron_dra.ask.doctor.timing import DoctorTiming
 from neuron_dra.emulation.embedded_api.execution import Output
 from neuron_dra.emulation.embedded_api.faults import STRANGE
@@ -39,7 +39,7 @@ def socket_of(host: PluginHost) -> str:
 
 
 def wrong(found: list[Line]) -> set[str]:
-    return {each.code for each in found if each.state is State.WRONG} - AS_ROOT
+    return {each.code for each in found if each.state is CheckState.WRONG} - AS_ROOT
 
 
 async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: None) -> None:
@@ -52,7 +52,7 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
         before = host.checkpoint.read_bytes()
         found = await local.lines(socket_of(host), PATIENT)
         assert wrong(found) == set(), found
-        assert {each.area for each in found if each.state is State.UNKNOWN} <= ELSEWHERE
+        assert {each.area for each in found if each.state is CheckState.UNKNOWN} <= ELSEWHERE
         texts = {each.area: each.text for each in found}
         assert texts["claims"] == "1 prepared claim, each in the API server with its devices"
         assert texts["slices"] == "16 devices in the API server, as published"
@@ -64,11 +64,11 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_strange_answer_is_unknown(host: PluginHost, api: EmbeddedApi, name: str) -> None:
-    node = local.Node(host.settings(), None, "", KubeConfig(api.url), "", PATIENT)
+    node = local.CheckedNode(host.settings(), None, "", KubeConfig(api.url), "", PATIENT)
     for resource in ("nodes", "resourceslices"):
         api.faults.add(STRANGE[name].fault(verb="list", resource=resource, times=None))
     found = await local._bounded("API server", local._api_server(node), PATIENT.check_s)
-    assert [(each.area, each.state) for each in found] == [("API server", State.UNKNOWN)]
+    assert [(each.area, each.state) for each in found] == [("API server", CheckState.UNKNOWN)]
     assert await local._wire(node) is None
 
 
@@ -111,7 +111,7 @@ async def test_flags_that_contradict_are_one_line(words: tuple[str, ...]) -> Non
 async def test_check_that_hangs_is_a_line() -> None:
     """A disk that does not answer costs one check its deadline, and no other check its result."""
     found = await local._bounded("files", _forever(asyncio.Event()), 0.2)
-    assert [(each.area, each.state) for each in found] == [("files", State.UNKNOWN)]
+    assert [(each.area, each.state) for each in found] == [("files", CheckState.UNKNOWN)]
 
 
 async def _forever(held: asyncio.Event) -> list[Line]:
@@ -127,7 +127,7 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
 
 async def test_node_is_looked_at_in_its_pod(tmp_path: Path) -> None:
     calls: list[tuple[str, str, str, Sequence[str]]] = []
-    long = [Line(State.WRONG, "CDI", "CdiNotWritable", "x" * 900, "mount it")] * 5
+    long = [Line(CheckState.WRONG, "CDI", "CdiNotWritable", "x" * 900, "mount it")] * 5
 
     async def run(namespace: str, pod: str, container: str, command: Sequence[str]) -> Output:
         calls.append((namespace, pod, container, list(command)))

@@ -13,6 +13,7 @@ import pytest
 from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
+from controller.jobs import decide
 from controller.observe.model import Workload
 from controller.plan import allocation as serving
 from controller.plan import (
@@ -168,6 +169,27 @@ def publishes_ranks_that_are_only_requested(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holdings, "set_world_size", requested)
 
 
+def keeps_what_no_job_needs(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(decide, "_release", lambda *_, **__: False)
+
+
+def forgets_jobs_that_scale(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(decide._Step, "_change", lambda self, workload, spec: None)
+
+
+def trusts_a_mark_for_the_job(patch: pytest.MonkeyPatch) -> None:
+    """35: any workload that is marked with a job counts as its reservation."""
+    step = decide._Step._keep_in_step
+
+    def keep(self: Any, spec: Any, template: str) -> None:
+        if not self._own:
+            step(self, spec, template)
+
+    patch.setattr(decide._Step, "_keep_in_step", keep)
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 11,
@@ -180,6 +202,8 @@ FINDS: dict[Sabotage, int] = {
     leaves_refused_pods: 3,
     makes_no_reservation_again: 2,
     loses_reservations_with_objects: 8,
+    forgets_jobs_that_scale: 3,
+    trusts_a_mark_for_the_job: 3,
 }
 """Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
 
@@ -205,6 +229,9 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),
         (sees_no_cordons, {"cordons"}, "is not Degraded, and nodes of it are broken"),
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
+        (keeps_what_no_job_needs, {"jobs"}, "which needs nothing, and no pod uses it|workload .* is left"),
+        (forgets_jobs_that_scale, {"jobs"}, r"pods, and a reservation of"),
+        (trusts_a_mark_for_the_job, {"jobs"}, r"pods, and a reservation of|has no reservation"),
     ],
 )
 def test_fleet_with_actors_finds(

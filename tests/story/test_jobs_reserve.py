@@ -15,6 +15,7 @@ from controller.jobs.guard import POLICY
 from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api import Do, Fault
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering
 from tests.support.controller_timings import QUICK
@@ -207,3 +208,25 @@ async def test_pods_that_were_there_before_the_template_are_woken_once() -> None
             await eventually(lambda: events(there, "Allocated"), 30, "the controller works on")
         patches = [each for each in there.api.log if (each.verb, each.resource) == ("patch", "pods/status")]
         assert len(patches) == 1
+
+
+async def test_writes_that_fail_are_repeated_and_what_is_rejected_is_told(cluster: Cluster) -> None:
+    for status, times in ((500, 2), (403, 1)):
+        fault = Fault(Do.RESPOND, verb="create", resource="neuronultraserverworkloads", status=status, times=times)
+        cluster.api.faults.add(fault)
+    async with controlling(cluster):
+        submit(cluster)
+        await allocated(cluster)
+        assert len(events(cluster, "ReservationRejected")) == 1
+
+
+async def test_reservation_of_a_person_is_left_alone(cluster: Cluster) -> None:
+    async with controlling(cluster):
+        cluster.submit("by-hand", count=1)
+        template = {"spec": {"resourceClaimTemplate": {"name": "train-rct"}}}
+        cluster.api.patch("neuronultraserverworkloads", "by-hand", template, "ml")
+        submit(cluster)
+        await eventually(lambda: events(cluster, "WorkloadExists"), 30, "the job's Events say so")
+        cluster.api.delete("jobs", "train", "ml")
+        await eventually(lambda: cluster.state("by-hand") == "Allocated", 30, "the other one has its nodes")
+        assert workload(cluster) is None

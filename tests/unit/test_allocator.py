@@ -9,7 +9,7 @@ import pytest
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 
 DRIVER = "neuron.aws.com"
 A = f"device.attributes['{DRIVER}']"
@@ -76,7 +76,9 @@ def allocate(
 ) -> allocator.Allocated | Failure:
     classes = {c["metadata"]["name"]: model.device_class(c) for c in CLASSES}
     in_use = frozenset(model.DeviceId(DRIVER, "a", f"neuron-device-{i}") for i in used)
-    return allocator.allocate(model.node(node), [model.claim(c) for c in claims], Inventory(slices), classes, in_use)
+    return allocator.allocate(
+        model.node(node), [model.claim(c) for c in claims], PoolInventory(slices), classes, in_use
+    )
 
 
 def ids(outcome: allocator.Allocated | Failure) -> list[list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import Selectors
 
 SIZED = "has(device.attributes['neuron.aws.com'].{0}) && device.attributes['neuron.aws.com'].{0} == {1}"
@@ -55,7 +55,7 @@ def ids(*names: str) -> frozenset[DeviceId]:
 
 
 def allocate(wanted: Obj, used: frozenset[DeviceId] = frozenset(), items: list[Obj] = RING) -> list[str] | Failure:
-    outcome = allocator.allocate(NODE, [model.claim(wanted)], Inventory(items), CLASSES, used, Selectors())
+    outcome = allocator.allocate(NODE, [model.claim(wanted)], PoolInventory(items), CLASSES, used, Selectors())
     if isinstance(outcome, Failure):
         return outcome
     return [entry["device"] for entry in outcome.allocations[0]["devices"]["results"]]

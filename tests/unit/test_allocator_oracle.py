@@ -15,7 +15,7 @@ from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.semantics import NEW, OLD, Semantics
 from tests.unit.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
 from tests.unit.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
@@ -282,7 +282,7 @@ def ours(case: Obj, rules: Semantics = NEW) -> allocator.Allocated | Failure:
     return allocator.allocate(
         model.node(case["node"]),
         [model.claim(wire) for wire in case["claims"]],
-        Inventory(case["slices"], rules),
+        PoolInventory(case["slices"], rules),
         {wire["metadata"]["name"]: model.device_class(wire) for wire in case["classes"]},
         frozenset(model.DeviceId(**one) for one in case["inUse"]),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.ask.read import snapshot
-from neuron_dra.ask.read.snapshot import Damaged
+from neuron_dra.ask.read.snapshot import DamagedObject
 from neuron_dra.ask.world import unseen
 from neuron_dra.errors import SettingsError
 from tests.support import small_clusters as small
@@ -35,7 +35,7 @@ def test_object_of_a_wrong_type_is_left_out(kind: str, change: dict[str, Any], w
 
 
 def test_note_names_a_few_objects() -> None:
-    damaged = [Damaged("ResourceClaim", "ml", f"c{n}", ("spec.a",)) for n in range(5)]
+    damaged = [DamagedObject("ResourceClaim", "ml", f"c{n}", ("spec.a",)) for n in range(5)]
     note = unseen.note(snapshot.build([], {"Pod": "forbidden"}, damaged))
     assert note == (
         "not seen: Pod (forbidden), "

@@ -11,9 +11,9 @@ import pytest
 
 from hack.generate import crd_fields as crd_fields_program
 from neuron_dra.ask.doctor import crd_fields, installed, lines, nodes, text
-from neuron_dra.ask.doctor.lines import Line, State
+from neuron_dra.ask.doctor.lines import CheckState, Line
 from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, POLICIES, Seen
-from neuron_dra.ask.read.snapshot import NOT_SERVED, Damaged
+from neuron_dra.ask.read.snapshot import NOT_SERVED, DamagedObject
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import small_clusters as small
@@ -31,12 +31,12 @@ def checked(found: Seen, only: str = "") -> list[Line]:
 
 def codes(found: Seen, only: str = "") -> list[str]:
     """The codes of all lines that are not ok."""
-    return [each.code for each in checked(found, only) if each.state is not State.OK]
+    return [each.code for each in checked(found, only) if each.state is not CheckState.OK]
 
 
 def test_healthy_cluster_is_ok() -> None:
     found = checked(seen(healthy()))
-    assert [each for each in found if each.state is not State.OK] == []
+    assert [each for each in found if each.state is not CheckState.OK] == []
     assert lines.exit_code(found) == 0
     assert {each.area for each in found} >= {"Kubernetes", "class", "CRD", "policy", "controller", "lease", "driver"}
     assert text.screen(found)[-1] == "nothing is wrong"
@@ -157,7 +157,7 @@ def test_each_fault_is_found_alone(name: str) -> None:
     breaks, wanted, words = BROKEN[name]
     items = healthy()
     breaks(items)
-    found = [each for each in checked(seen(items)) if each.state is not State.OK]
+    found = [each for each in checked(seen(items)) if each.state is not CheckState.OK]
     assert [each.code for each in found] == wanted
     assert words in found[0].text
     assert found[0].todo
@@ -188,7 +188,7 @@ def test_what_could_not_be_read_is_unknown() -> None:
     kinds = ("DeviceClass", "Node", "Pod", "ResourceSlice", "NeuronUltraServerWorkload")
     snapshot = dataclasses.replace(small.cluster([]), left_out=dict.fromkeys(kinds, "forbidden"))
     found = checked(Seen(snapshot, unread=dict.fromkeys(KINDS, "forbidden"), why_no_version="timeout"))
-    assert {each.state for each in found} == {State.UNKNOWN}
+    assert {each.state for each in found} == {CheckState.UNKNOWN}
     assert lines.exit_code(found) == 1
     assert text.screen(found)[-1].startswith("nothing is wrong, ")
 
@@ -205,7 +205,7 @@ def test_what_the_controller_needs_is_unknown_without_pods() -> None:
     found = seen(items)
     partly = dataclasses.replace(found.snapshot, left_out={"Pod": "forbidden"})
     states = {each.area: each.state for each in installed.lines(dataclasses.replace(found, snapshot=partly))}
-    assert {states[area] for area in ("CRD", "policy", "controller")} == {State.UNKNOWN}
+    assert {states[area] for area in ("CRD", "policy", "controller")} == {CheckState.UNKNOWN}
 
 
 def test_missing_slices_are_unknown_if_slices_were_not_read() -> None:
@@ -226,8 +226,8 @@ def test_one_node_has_its_own_lines_only() -> None:
     items = healthy()
     items.remove(the(items, "Pod", "driver-b"))
     world = World(seen(items).snapshot, proposes=False)
-    assert [each.code for each in nodes.lines(world, "a") if each.state is not State.OK] == []
-    assert [each.code for each in nodes.lines(world, "b") if each.state is not State.OK] == ["DriverMissing"]
+    assert [each.code for each in nodes.lines(world, "a") if each.state is not CheckState.OK] == []
+    assert [each.code for each in nodes.lines(world, "b") if each.state is not CheckState.OK] == ["DriverMissing"]
 
 
 def test_nodes_with_the_same_finding_share_a_line() -> None:
@@ -295,12 +295,12 @@ def test_dropped_fields(schema: Obj, lost: list[str]) -> None:
 def test_objects_that_cannot_be_decoded_are_named() -> None:
     found = seen(healthy())
     damaged = (
-        Damaged("ResourceClaim", "ml", "c", ("spec.devices.config.*.opaque.parameters",)),
-        Damaged("Node", "", "n", why="no UTF-8"),
+        DamagedObject("ResourceClaim", "ml", "c", ("spec.devices.config.*.opaque.parameters",)),
+        DamagedObject("Node", "", "n", why="no UTF-8"),
     )
     shown = dataclasses.replace(found, snapshot=dataclasses.replace(found.snapshot, damaged=damaged))
     texts = [(each.state, each.text) for each in checked(shown) if each.area == "objects"]
     assert texts == [
-        (State.UNKNOWN, "values that their author wrote cannot be decoded, and are left out: ResourceClaim ml/c"),
-        (State.WRONG, "objects cannot be decoded, and are left out: Node n (no UTF-8)"),
+        (CheckState.UNKNOWN, "values that their author wrote cannot be decoded, and are left out: ResourceClaim ml/c"),
+        (CheckState.WRONG, "objects cannot be decoded, and are left out: Node n (no UTF-8)"),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from neuron_dra.ask.doctor import node_checks as checks
 from neuron_dra.ask.doctor import remote
-from neuron_dra.ask.doctor.lines import Line, State
+from neuron_dra.ask.doctor.lines import CheckState, Line
 from neuron_dra.ask.doctor.remote import parsed
 from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.core.checkpoint import Checkpoint
@@ -103,17 +103,17 @@ def node(runtime: str) -> Obj:
 @pytest.mark.parametrize(
     ("runtime", "configuration", "code", "result"),
     [
-        ("containerd://2.1.4", "", "Ok", State.OK),
-        ("cri-o://1.34.0", "", "Ok", State.OK),
-        ("containerd://1.7.28", "", "Unknown", State.UNKNOWN),
-        ("containerd://1.7.28", "  enable_cdi = true\n", "Ok", State.OK),
-        ("containerd://2.1.4", "  enable_cdi = false\n", "CdiOff", State.WRONG),
-        ("containerd://2.1.4", 'cdi_spec_dirs = ["/etc/cdi"]', "CdiFolderUnknown", State.WRONG),
-        ("containerd://2.1.4", "cdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']", "Ok", State.OK),
-        ("", "", "Unknown", State.UNKNOWN),
+        ("containerd://2.1.4", "", "Ok", CheckState.OK),
+        ("cri-o://1.34.0", "", "Ok", CheckState.OK),
+        ("containerd://1.7.28", "", "Unknown", CheckState.UNKNOWN),
+        ("containerd://1.7.28", "  enable_cdi = true\n", "Ok", CheckState.OK),
+        ("containerd://2.1.4", "  enable_cdi = false\n", "CdiOff", CheckState.WRONG),
+        ("containerd://2.1.4", 'cdi_spec_dirs = ["/etc/cdi"]', "CdiFolderUnknown", CheckState.WRONG),
+        ("containerd://2.1.4", "cdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']", "Ok", CheckState.OK),
+        ("", "", "Unknown", CheckState.UNKNOWN),
     ],
 )
-def test_runtime(runtime: str, configuration: str, code: str, result: State) -> None:
+def test_runtime(runtime: str, configuration: str, code: str, result: CheckState) -> None:
     """What a container cannot see of the runtime's configuration is unknown, unless it is the default."""
     found = checks.runtime(node(runtime), configuration, "/var/run/cdi")
     assert (found.code, found.state) == (code, result)
@@ -140,7 +140,7 @@ def test_clock(seconds: int, code: str) -> None:
 
 
 def test_clock_is_unknown_without_a_time() -> None:
-    assert checks.clock(None, NOW).state is State.UNKNOWN
+    assert checks.clock(None, NOW).state is CheckState.UNKNOWN
 
 
 def test_claims() -> None:
@@ -154,7 +154,7 @@ ANSWER = {"checks": [{"state": "wrong", "area": "CDI", "code": "CdiNotWritable",
 
 def test_answer_of_a_node() -> None:
     assert parsed(json.dumps(ANSWER).encode(), b"", "pod x", "by hand") == [
-        Line(State.WRONG, "on node: CDI", "CdiNotWritable", "t", "d")
+        Line(CheckState.WRONG, "on node: CDI", "CdiNotWritable", "t", "d")
     ]
 
 
@@ -164,7 +164,7 @@ def test_answer_of_a_node() -> None:
 def test_malformed_answer_of_a_node_is_unknown(output: bytes) -> None:
     """An older release does not have the command, and its pod may print anything."""
     [line] = parsed(output, b'{"message": "exit code 2"}', "pod ns/x", "kubectl exec")
-    assert (line.state, line.todo) == (State.UNKNOWN, "kubectl exec")
+    assert (line.state, line.todo) == (CheckState.UNKNOWN, "kubectl exec")
     assert "exit code 2" in line.text
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import leftovers
-from neuron_dra.ask.migrate.rewrite import Options, Outcome, rewrite
+from neuron_dra.ask.migrate.rewrite import Options, Rewritten, rewrite
 from neuron_dra.core import catalogue, sizes
 
 NAMES, CLAIMS = Options(names=True), Options(names=False)
@@ -46,7 +46,7 @@ def on(instance_type: str) -> dict[str, Any]:
     return {"nodeSelector": {TYPE: instance_type}}
 
 
-def migrated(document: dict[str, Any], options: Options = NAMES) -> tuple[dict[str, Any], Outcome]:
+def migrated(document: dict[str, Any], options: Options = NAMES) -> tuple[dict[str, Any], Rewritten]:
     changed = copy.deepcopy(document)
     return changed, rewrite(changed, options)
 
@@ -65,7 +65,7 @@ def test_limits_and_requests_become_names_of_classes() -> None:
     first, second = (each["resources"] for each in changed["spec"]["containers"])
     assert first == {"limits": {"cpu": 4, connected(3): 1}, "requests": {"cpu": 1, connected(3): 1}}
     assert second == {"limits": {cores(9): "1"}}
-    assert outcome == Outcome(renamed=2)
+    assert outcome == Rewritten(renamed=2)
 
 
 def test_the_legacy_name_counts_devices() -> None:
@@ -227,7 +227,7 @@ def test_unrelated_requests_are_unchanged() -> None:
         {"kind": "ConfigMap", "data": {"containers": "aws.amazon.com/neuron: 4"}},
         {"kind": "Other", "spec": {"resources": {"limits": "few"}}},
     ):
-        assert migrated(document) == (document, Outcome())
+        assert migrated(document) == (document, Rewritten())
 
 
 def test_a_quota_on_the_old_name_is_noted() -> None:

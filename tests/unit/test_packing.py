@@ -11,7 +11,7 @@ from neuron_dra.core import slices
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import Selectors
 
 TYPES = ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge")
@@ -53,7 +53,7 @@ def test_published_order_places_as_many_big_requests_as_full_knowledge(instance_
 @pytest.mark.parametrize("instance_type", TYPES)
 def test_the_allocator_takes_the_first_free_place(instance_type: str) -> None:
     found = partitions_of(instance_type)
-    inventory = Inventory(slices_of(found, slices.Pool("a", "uid")))
+    inventory = PoolInventory(slices_of(found, slices.Pool("a", "uid")))
     cores = {one.device.name: sum(1 << core for core in one.cores) for one in found.partitions}
     single = {core: one.device.name for one in found.partitions if len(one.cores) == 1 for core in one.cores}
     memo, offered = Selectors(), packing.offer(instance_type)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, permutations, semantics
 from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.semantics import NEW, OLD, Semantics
 
 NODE = {"metadata": {"name": "a", "labels": {}}}
@@ -37,7 +37,7 @@ def claim(*counts: int | str, same: str = "") -> Obj:
 
 def allocate(published: Obj, wanted: list[Obj], used: set[int], rules: Semantics) -> allocator.Allocated | Failure:
     in_use = frozenset(model.DeviceId(DRIVER, "a", f"d{number}") for number in used)
-    inventory = Inventory([published], rules)
+    inventory = PoolInventory([published], rules)
     return allocator.allocate(model.node(NODE), [model.claim(each) for each in wanted], inventory, CLASSES, in_use)
 
 

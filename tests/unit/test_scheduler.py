@@ -8,7 +8,7 @@ import pytest
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, scheduler
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import Selectors
 
 DRIVER = "neuron.aws.com"
@@ -54,7 +54,7 @@ def claim(count: int = 1, name: str = "claim", cel: str = "", allocation: Obj | 
 def place(
     claims: list[Obj],
     nodes: list[Obj],
-    published: list[Obj] | Inventory,
+    published: list[Obj] | PoolInventory,
     held: list[Obj] | None = None,
     pod: Obj = POD,
 ) -> scheduler.Placement | scheduler.Unschedulable:
@@ -167,7 +167,7 @@ def test_preferred_alternative_wins_over_node_order() -> None:
 
 def test_fleet_of_300_needs_few_evaluations() -> None:
     names = [f"n{i}" for i in range(300)]
-    inventory = Inventory(slices(*names, count=16))
+    inventory = PoolInventory(slices(*names, count=16))
     memo = Selectors()
     wanted = claim(17, cel=f"device.attributes['{DRIVER}'].instanceType == 'trn2.48xlarge'")
     outcome = scheduler.schedule(POD, [wanted], [node(n) for n in names], inventory, [CLASS], frozenset(), memo)

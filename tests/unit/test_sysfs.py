@@ -64,8 +64,7 @@ def test_heartbeat_is_read(root: Path, folder: str) -> None:
 
 
 def test_empty_root_has_no_values(tmp_path: Path) -> None:
-    of_ultraservers = ("node_id_2", "node_id_4", "server_id_2", "server_id_4", "node_id", "reservation_id")
-    nothing = NodeFacts(None, None, (), unread=("ultraserver_mode", *of_ultraservers))
+    nothing = NodeFacts(None, None, (), vanished=True)
     assert sysfs.read_node(tmp_path) == nothing
     assert sysfs.read_node(tmp_path / "missing") == nothing
 

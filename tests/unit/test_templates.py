@@ -11,7 +11,7 @@ from neuron_dra import cli
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.simulate import simulation
 from neuron_dra.ask.templates import library as templates
-from neuron_dra.ask.templates.library import Template
+from neuron_dra.ask.templates.library import LibraryTemplate
 from neuron_dra.ask.validate import rules
 from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.world import World
@@ -34,7 +34,7 @@ WITH_EFA = [
 ]
 
 
-def problems(item: Template) -> list[rules.Problem]:
+def problems(item: LibraryTemplate) -> list[rules.ManifestProblem]:
     return rules.Checker(snapshot.build([item.wire]), (1, 34)).run()
 
 
@@ -49,7 +49,7 @@ def test_template_is_valid_and_runs_on_its_type(name: str) -> None:
     assert first.runs, first
 
 
-def outcome_on(found: Template, used: tuple[int, ...], rules: Semantics) -> allocator.Allocated | Failure:
+def outcome_on(found: LibraryTemplate, used: tuple[int, ...], rules: Semantics) -> allocator.Allocated | Failure:
     """What a scheduler finds on a node of the template's type with EFA interfaces.
 
     A claim holds the devices `used` and the interfaces beside them.

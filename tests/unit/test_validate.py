@@ -12,7 +12,7 @@ from neuron_dra import cli
 from neuron_dra.api import config as user_config
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.validate import rules, trap
-from neuron_dra.ask.validate.rules import Problem
+from neuron_dra.ask.validate.rules import ManifestProblem
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
 from tests.support import small_clusters as small
@@ -22,7 +22,7 @@ ATTRIBUTE = "device.attributes['neuron.aws.com']"
 GROUP8 = "resource.aws.com/devicegroup8_id"
 
 
-def check(*items: Obj, version: tuple[int, int] | None = (1, 37)) -> list[Problem]:
+def check(*items: Obj, version: tuple[int, int] | None = (1, 37)) -> list[ManifestProblem]:
     return rules.Checker(snapshot.build(list(items)), version).run()
 
 
@@ -169,7 +169,7 @@ def test_steps_of_a_search_are_counted(count: int) -> None:
     def visit(taken: tuple[int, ...]) -> int:
         return 1 + sum(visit((*taken, n)) for n in range(count - 1) if n not in taken)
 
-    assert trap.worst_steps([trap.Wanted(count, 16)]) == visit(())
+    assert trap.worst_steps([trap.WantedCount(count, 16)]) == visit(())
 
 
 def test_examples_have_no_problems_but_the_one_that_shows_a_rejection(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +201,22 @@ def test_more_devices_than_a_claim_can_have_are_not_searched(count: int) -> None
     found = check(small.template("t", count), version=None)
     assert [each.warning for each in found] == [False]
     assert f"request neurons wants {count} devices of one node" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("group", "template", "found"),
+    [
+        ("scheduling.k8s.io/v1beta1", "t", [("OneNodeForAGroup", True)]),
+        ("scheduling.k8s.io/v1beta1", "unknown", []),
+        ("scheduling.volcano.sh/v1beta1", "t", []),
+    ],
+)
+def test_claim_that_a_gang_shares_is_on_one_node(
+    group: str, template: str, found: list[tuple[str, bool]], tmp_path: Path
+) -> None:
+    gang = {"apiVersion": group, "kind": "PodGroup", "metadata": {"name": "gang", "namespace": "default"}}
+    gang |= {"spec": {"resourceClaims": [{"name": "neurons", "resourceClaimTemplateName": template}]}}
+    assert codes(small.template("t"), gang) == found
+    manifest = tmp_path / "gang.yaml"
+    manifest.write_text(json.dumps(gang))
+    assert cli.main(["validate", str(manifest)]) == 0

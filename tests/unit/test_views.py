@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neuron_dra.ask.read import snapshot, views
-from neuron_dra.ask.read.snapshot import Damaged
+from neuron_dra.ask.read.snapshot import DamagedObject
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
 
@@ -52,5 +52,7 @@ def test_object_of_another_type_is_set_aside_by_name_and_path() -> None:
     with pytest.raises(SettingsError, match=f"PodDisruptionBudget ml/train: {text}"):
         snapshot.build([wrong])
     built = snapshot.build([wrong, {**budget(), "metadata": {"name": "other", "namespace": "ml"}}], damaged=())
-    assert built.damaged == [Damaged("PodDisruptionBudget", "ml", "train", why=f"PodDisruptionBudget ml/train: {text}")]
+    assert built.damaged == [
+        DamagedObject("PodDisruptionBudget", "ml", "train", why=f"PodDisruptionBudget ml/train: {text}")
+    ]
     assert [each["metadata"]["name"] for each in built.all("PodDisruptionBudget")] == ["other"]

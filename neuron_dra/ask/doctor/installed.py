@@ -32,6 +32,9 @@ CONTROLLER_POLICIES: Final = tuple(
         "controller-services",
         "controller-endpointslices",
         "namespace-limits",
+        "controller-pods",
+        "jobs-reserve",
+        "workload-priority",
     )
 )
 LEASE_AGE_S: Final = 60.0

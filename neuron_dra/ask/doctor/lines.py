@@ -10,7 +10,7 @@ from typing import Any, Final
 _LONGEST: Final = 1000  # letters of a text: messages are written by other programs
 
 
-class State(Enum):
+class CheckState(Enum):
     """The result of a check. What could not be seen is unknown, never ok."""
 
     OK = "ok"
@@ -25,7 +25,7 @@ class Line:
     `area` is a short word for what was checked, `code` is stable, for programs; `todo` says what to do.
     """
 
-    state: State
+    state: CheckState
     area: str
     code: str
     text: str
@@ -44,17 +44,17 @@ class Line:
 
 def ok(area: str, text: str, code: str = "") -> Line:
     """Return the line of a check that found nothing wrong."""
-    return Line(State.OK, area, code or "Ok", text)
+    return Line(CheckState.OK, area, code or "Ok", text)
 
 
 def wrong(area: str, code: str, text: str, todo: str) -> Line:
     """Return the line of a check that found something."""
-    return Line(State.WRONG, area, code, text, todo)
+    return Line(CheckState.WRONG, area, code, text, todo)
 
 
 def unknown(area: str, text: str, todo: str = "") -> Line:
     """Return the line of a check that could not be done."""
-    return Line(State.UNKNOWN, area, "Unknown", text, todo)
+    return Line(CheckState.UNKNOWN, area, "Unknown", text, todo)
 
 
 def from_wire(found: object) -> Line:
@@ -62,7 +62,7 @@ def from_wire(found: object) -> Line:
     if not isinstance(found, Mapping) or not all(isinstance(found.get(key), str) for key in ("state", "text")):
         raise ValueError("a line without state and text")
     area, code, todo = (str(found.get(key) or "") for key in ("area", "code", "toDo"))
-    return Line(State(found["state"]), area, code, found["text"], todo)
+    return Line(CheckState(found["state"]), area, code, found["text"], todo)
 
 
 def printable(text: str) -> str:
@@ -73,7 +73,7 @@ def printable(text: str) -> str:
 
 def exit_code(lines: Iterable[Line]) -> int:
     """Return 0 if everything is ok, otherwise 1."""
-    return int(any(each.state is not State.OK for each in lines))
+    return int(any(each.state is not CheckState.OK for each in lines))
 
 
 def to_wire(lines: Sequence[Line]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _SHAPES: Final[Mapping[requests.Resource, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CheckedNode:
     """What the checks share: the plugin's state if it answers, its settings, and how to reach the API server."""
 
     settings: PluginSettings
@@ -64,7 +64,7 @@ class Node:
 async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
     """Return the line of each check; `socket` is that of the plugin, empty for the newest that answers."""
     node = await _node(socket, timing)
-    checks: Mapping[str, Callable[[Node], Awaitable[list[Line]]]] = {
+    checks: Mapping[str, Callable[[CheckedNode], Awaitable[list[Line]]]] = {
         "plugin": _plugin,
         "sockets": _sockets,
         "hardware": _hardware,
@@ -94,7 +94,7 @@ async def _in_thread(work: Callable[..., Any], *args: Any) -> Any:
     return await Worker("doctor").do(work, *args)
 
 
-async def _node(socket: str, timing: DoctorTiming) -> Node:
+async def _node(socket: str, timing: DoctorTiming) -> CheckedNode:
     state, problem = None, ""
     try:
         async with asyncio.timeout(timing.check_s):
@@ -107,7 +107,7 @@ async def _node(socket: str, timing: DoctorTiming) -> Node:
         kube = config.from_settings(settings.kube_api_server, settings.kubeconfig, os.environ)
     except (SettingsError, OSError) as err:
         why = str(err)
-    return Node(settings, state, problem, kube, why, timing)
+    return CheckedNode(settings, state, problem, kube, why, timing)
 
 
 def _state(socket: str, timing: DoctorTiming) -> PluginState:
@@ -129,7 +129,7 @@ def _settings(state: PluginState | None) -> PluginSettings:
     return PluginSettings(**values)
 
 
-async def _plugin(node: Node) -> list[Line]:
+async def _plugin(node: CheckedNode) -> list[Line]:
     if node.state is None:
         todo = "look at the log of the driver's pod on this node: kubectl logs"
         return [wrong("plugin", "PluginSilent", node.problem, todo)]
@@ -143,7 +143,7 @@ async def _plugin(node: Node) -> list[Line]:
     return found or [ok("plugin", f"version {status.version}, registered, published {published}")]
 
 
-async def _sockets(node: Node) -> list[Line]:
+async def _sockets(node: CheckedNode) -> list[Line]:
     settings = node.settings
     for path in (settings.dra_socket, settings.registration_socket):
         if not await _in_thread(path.is_socket):
@@ -156,7 +156,7 @@ async def _sockets(node: Node) -> list[Line]:
     return [wrong("sockets", "SocketSilent", text, "restart the driver's pod on this node")]
 
 
-async def _hardware(node: Node) -> list[Line]:
+async def _hardware(node: CheckedNode) -> list[Line]:
     root = Path(node.settings.host_root or "/")
     dev = sysfs.device_folder(root, node.settings.host_dev)
     reader = Reader(root, dev=dev.path)
@@ -170,7 +170,7 @@ async def _hardware(node: Node) -> list[Line]:
     return node_checks.hardware(facts, node.state)
 
 
-async def _files(node: Node) -> list[Line]:
+async def _files(node: CheckedNode) -> list[Line]:
     """Compare checkpoint, CDI files and prepared claims; what differs twice is wrong."""
     found = await _in_thread(_compare, node, node.state)
     if not found:
@@ -185,7 +185,7 @@ async def _files(node: Node) -> list[Line]:
     return same or [unknown("files", "claims are prepared now, so the files could not be compared: try again")]
 
 
-def _compare(node: Node, state: PluginState | None) -> list[Line]:
+def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
     try:
         checkpoint = read_checkpoint(node.settings)
     except CheckpointDamaged as err:
@@ -204,7 +204,7 @@ def read_checkpoint(settings: PluginSettings) -> Checkpoint | None:
     return None if raw is None else checkpoints.decode(raw)
 
 
-async def _cdi_folder(node: Node) -> list[Line]:
+async def _cdi_folder(node: CheckedNode) -> list[Line]:
     folder = Path(node.settings.cdi_root)
     problem = await _in_thread(node_files.why_not_writable, folder)
     todo = f"mount the host's {folder} into the driver's pod, writable, and free space on its disk"
@@ -215,7 +215,7 @@ async def _cdi_folder(node: Node) -> list[Line]:
     return [ok("CDI", f"{folder} is writable"), node_checks.runtime(wire, runtime, str(folder))]
 
 
-async def _permissions(node: Node) -> list[Line]:
+async def _permissions(node: CheckedNode) -> list[Line]:
     settings = node.settings
     folders = (settings.data_folder, Path(settings.kubelet_registrar_directory_path))
     problems = [await _in_thread(node_files.why_not_writable, folder) for folder in folders]
@@ -228,7 +228,7 @@ async def _permissions(node: Node) -> list[Line]:
     ]
 
 
-async def _kubelet(node: Node) -> list[Line]:
+async def _kubelet(node: CheckedNode) -> list[Line]:
     path = Path(node.settings.kubelet_pod_resources_socket)
     if not await _in_thread(path.exists):
         text = (
@@ -242,7 +242,7 @@ async def _kubelet(node: Node) -> list[Line]:
     return [ok("kubelet", f"{path} answers: {len(pods)} pods on the node")]
 
 
-async def _device_plugin(node: Node) -> list[Line]:
+async def _device_plugin(node: CheckedNode) -> list[Line]:
     folder = Path(node.settings.kubelet_device_plugins_directory_path)
     socket = await _in_thread(coexistence.live_socket, folder)
     wire = await _wire(node)
@@ -258,7 +258,7 @@ async def _device_plugin(node: Node) -> list[Line]:
     return [ok("device plugin", "no Neuron device plugin is on the node")]
 
 
-async def _wire(node: Node) -> Wire | None:
+async def _wire(node: CheckedNode) -> Wire | None:
     """Return the Node as the API server has it; None if it cannot be read."""
     if node.kube is None or not node.name:
         return None
@@ -269,7 +269,7 @@ async def _wire(node: Node) -> Wire | None:
     return None
 
 
-async def _api_server(node: Node) -> list[Line]:
+async def _api_server(node: CheckedNode) -> list[Line]:
     if node.kube is None:
         return [unknown("API server", f"it cannot be reached: {node.kube_problem}")]
     async with KubeClient(node.kube) as client:
@@ -283,7 +283,7 @@ async def _api_server(node: Node) -> list[Line]:
         return [*found, await _claims(node, client)]
 
 
-async def _claims(node: Node, client: KubeClient) -> Line:
+async def _claims(node: CheckedNode, client: KubeClient) -> Line:
     """Return whether each claim of the checkpoint is in the API server, with the same devices."""
     checkpoint = await _in_thread(read_checkpoint, node.settings)
     reader = ClaimReader(client, node.name)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuron_dra.ask.doctor.lines import Line, State, printable
+from neuron_dra.ask.doctor.lines import CheckState, Line, printable
 from neuron_dra.ask.render import terminal, words
 
 
 def screen(lines: Sequence[Line]) -> list[str]:
     """Return the screen: what is wrong first, then what is unknown, then what is ok."""
-    order = {State.WRONG: 0, State.UNKNOWN: 1, State.OK: 2}
-    colors = {State.WRONG: "red", State.UNKNOWN: "yellow", State.OK: ""}
+    order = {CheckState.WRONG: 0, CheckState.UNKNOWN: 1, CheckState.OK: 2}
+    colors = {CheckState.WRONG: "red", CheckState.UNKNOWN: "yellow", CheckState.OK: ""}
     wide = max((len(each.area) for each in lines), default=0)
     out: list[str] = []
     for line in sorted(lines, key=lambda each: order[each.state]):
@@ -25,7 +25,7 @@ def screen(lines: Sequence[Line]) -> list[str]:
 
 def summary(lines: Sequence[Line]) -> str:
     """Return the last line of the screen."""
-    bad, dark = (sum(each.state is state for each in lines) for state in (State.WRONG, State.UNKNOWN))
+    bad, dark = (sum(each.state is state for each in lines) for state in (CheckState.WRONG, CheckState.UNKNOWN))
     parts = [f"{bad} of {words.count(len(lines), 'check')} found something wrong" if bad else "nothing is wrong"]
     if dark:
         parts.append(f"{dark} of {words.count(len(lines), 'check')} could not be done")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from neuron_dra.ask.explain.meanings import Entry
+    from neuron_dra.ask.explain.meanings import Meaning
 
 EXAMPLES = """\
 examples:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(entry: Entry) -> list[str]:
+def _lines(entry: Meaning) -> list[str]:
     from neuron_dra.ask.render import report_text, terminal
     from neuron_dra.ask.render.findings import Finding
 

@@ -24,7 +24,7 @@ TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALT
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Meaning:
     """One name: what it is, its meaning, and labelled facts."""
 
     topic: str
@@ -39,12 +39,12 @@ class Entry:
         return {"topic": self.topic, "name": self.name, "what": self.what, "text": self.text, "facts": facts}
 
 
-def entries() -> list[Entry]:
+def entries() -> list[Meaning]:
     """Return everything that can be explained, by topic."""
     return [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy(), *_causes()]
 
 
-def find(name: str) -> list[Entry]:
+def find(name: str) -> list[Meaning]:
     """Return the entries of a name, in any case, or those of a topic. `NeuronConfig` has all fields of that kind."""
     wanted = name.lower()
     plain = wanted.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
@@ -66,53 +66,53 @@ def known() -> list[str]:
     return [*TOPICS, *dict.fromkeys(each.name for each in entries())]
 
 
-def _attributes() -> Iterator[Entry]:
+def _attributes() -> Iterator[Meaning]:
     described: Iterable[Described] = (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS)
     for each in described:
         domain, _, short = each.name.rpartition("/")
         path = f"device.attributes['{domain or names.DRIVER}'].{short}"
         guarded = path if each.when == "always" else f"has({path}) && {path} == ..."
         facts = (("published", each.when), ("in CEL", guarded))
-        yield Entry(ATTRIBUTES, each.name, f"attribute of a device, {each.kind}", each.text, facts)
+        yield Meaning(ATTRIBUTES, each.name, f"attribute of a device, {each.kind}", each.text, facts)
     for name, text in devices.CAPACITIES:
         path = f"device.capacity['{names.DRIVER}'].{name}"
-        yield Entry(ATTRIBUTES, name, "capacity of a device", text, (("in CEL", path),))
+        yield Meaning(ATTRIBUTES, name, "capacity of a device", text, (("in CEL", path),))
 
 
-def _configuration() -> Iterator[Entry]:
+def _configuration() -> Iterator[Meaning]:
     for kind in config.KINDS:
         what = f"field of {kind}, in a claim's opaque config"
         for rule in config.rules(kind):
             needed = "required" if rule.required else "optional"
             facts = (("values", f"{rule.values}; {needed}"), ("apiVersion", config.API_VERSIONS[0]))
-            yield Entry(CONFIGURATION, f"{kind}.{rule.name}", what, rule.text, facts)
+            yield Meaning(CONFIGURATION, f"{kind}.{rule.name}", what, rule.text, facts)
 
 
-def _conditions() -> Iterator[Entry]:
+def _conditions() -> Iterator[Meaning]:
     for each in vocabulary.CONDITIONS:
-        yield Entry(CONDITIONS, each.name, f"condition of a {each.of}", each.text)
+        yield Meaning(CONDITIONS, each.name, f"condition of a {each.of}", each.text)
 
 
-def _reasons() -> Iterator[Entry]:
+def _reasons() -> Iterator[Meaning]:
     for each in vocabulary.REASONS:
         which = "conditions" if "," in each.condition else "condition"
-        yield Entry(REASONS, each.name, f"reason of the {which} {each.condition} of a {each.of}", each.text)
+        yield Meaning(REASONS, each.name, f"reason of the {which} {each.condition} of a {each.of}", each.text)
 
 
-def _events() -> Iterator[Entry]:
+def _events() -> Iterator[Meaning]:
     for each in vocabulary.EVENTS:
-        yield Entry(EVENTS, each.name, f"Event on a {each.of}", each.text)
+        yield Meaning(EVENTS, each.name, f"Event on a {each.of}", each.text)
 
 
-def _unhealthy() -> Iterator[Entry]:
+def _unhealthy() -> Iterator[Meaning]:
     for name, text in vocabulary.UNHEALTHY.items():
         facts = (("to do", health.ADVICE[name].partition("; ")[2]),) if name in health.ADVICE else ()
-        yield Entry(
+        yield Meaning(
             UNHEALTHY, name, f"value of the attribute unhealthy, and of the taint {health.TAINT_KEY}", text, facts
         )
 
 
-def _causes() -> Iterator[Entry]:
+def _causes() -> Iterator[Meaning]:
     for what, meanings in causes.OF.items():
         for name, text in meanings.items():
-            yield Entry(CAUSES, name, f"{what}, in why, simulate and validate", text)
+            yield Meaning(CAUSES, name, f"{what}, in why, simulate and validate", text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.api.problems import CannotMigrate
-from neuron_dra.ask.migrate.limits import Wanted
+from neuron_dra.ask.migrate.limits import WantedDevices
 from neuron_dra.core import groups, names, releases, sizes
 from neuron_dra.core.catalogue import InstanceType
 
@@ -21,7 +21,7 @@ Where one of a group's eight devices is held, that is 13,700 steps for one reque
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClaimPlan:
     """How a claim requests `count` devices: as one whole node, as all devices of a node, or as some of one group."""
 
     count: int
@@ -30,7 +30,7 @@ class Plan:
 
 
 def template(
-    wanted: Wanted, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
+    wanted: WantedDevices, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
 ) -> dict[str, Any]:
     """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
 
@@ -75,7 +75,7 @@ def template(
     }
 
 
-def _plan(wanted: Wanted, spec: InstanceType, *, is_queued: bool) -> Plan:
+def _plan(wanted: WantedDevices, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
     each = sizes.cores_per_device(spec)
     if wanted.count not in sizes.counts(spec, wanted.kind):
         raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
@@ -90,7 +90,7 @@ def _plan(wanted: Wanted, spec: InstanceType, *, is_queued: bool) -> Plan:
     if plan.mode != "all" or not is_queued:
         return plan
     if count in groups.SIZES and spec.efa:
-        return Plan(count, "exact", group_attribute(count))
+        return ClaimPlan(count, "exact", group_attribute(count))
     raise CannotMigrate(
         f"{wanted.where}: {count} devices on {spec.name} are all of a node, which a claim requests with allocationMode "
         f"All, and Kueue refuses that for ever: remove the label {QUEUE}, or use connected sets, which are one device "
@@ -98,15 +98,15 @@ def _plan(wanted: Wanted, spec: InstanceType, *, is_queued: bool) -> Plan:
     )
 
 
-def _devices(wanted: Wanted, spec: InstanceType, count: int) -> Plan:
+def _devices(wanted: WantedDevices, spec: InstanceType, count: int) -> ClaimPlan:
     if count == spec.device_count:
         if spec.whole_node:
-            return Plan(count, "node")
-        return Plan(count, "all" if count > 1 else "exact")
+            return ClaimPlan(count, "node")
+        return ClaimPlan(count, "all" if count > 1 else "exact")
     if count == 1:
-        return Plan(1, "exact")
+        return ClaimPlan(1, "exact")
     if spec.shape not in ("ring", "line") and count in groups.SIZES and spec.efa:
-        return Plan(count, "exact", group_attribute(count))
+        return ClaimPlan(count, "exact", group_attribute(count))
     possible = [1, *(size for size in groups.SIZES if size > 1 and spec.efa and spec.shape not in ("ring", "line"))]
     offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
     raise CannotMigrate(

@@ -14,7 +14,7 @@ from typing import Any
 from neuron_dra.api import resource_api
 from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import claims, leftovers, limits
-from neuron_dra.ask.migrate.limits import Wanted
+from neuron_dra.ask.migrate.limits import WantedDevices
 from neuron_dra.core import sizes
 
 DNS_LABEL = 63
@@ -30,7 +30,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Rewritten:
     """The result of a document: `templates` are new objects that it needs, `notes` are for the user to read, `renamed`
     counts the resources that have a new name."""
 
@@ -39,9 +39,9 @@ class Outcome:
     renamed: int = 0
 
 
-def rewrite(document: Any, options: Options) -> Outcome:
+def rewrite(document: Any, options: Options) -> Rewritten:
     """Change `document`, a tree without shared parts, in place. Raises BadInput or CannotMigrate."""
-    outcome = Outcome()
+    outcome = Rewritten()
     for where, owner, value in list(_mappings(document, "", {})):
         resource_api.to_v1(value, where)
         if isinstance(value.get("resourceClaims"), list):
@@ -78,12 +78,12 @@ def _flatten(pod: dict[str, Any]) -> None:
             pod["resourceClaims"][index] = {**kept, **source}
 
 
-def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Options, outcome: Outcome) -> None:
+def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Options, outcome: Rewritten) -> None:
     if options.scheduler and pod.get("schedulerName") == options.scheduler:
         del pod["schedulerName"]
-    inits: list[Wanted] = []
-    others: list[Wanted] = []
-    sidecars: list[Wanted] = []
+    inits: list[WantedDevices] = []
+    others: list[WantedDevices] = []
+    sidecars: list[WantedDevices] = []
     listed = [*limits.containers(pod, where), *_models(pod, where)]
     for container, at, ends in listed:
         found = limits.wanted(container, at)
@@ -123,7 +123,7 @@ def _models(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], s
         yield pod["model"], f"{where}.model", False
 
 
-def _check_served(one: Wanted, count: int, specs: list[Any]) -> None:
+def _check_served(one: WantedDevices, count: int, specs: list[Any]) -> None:
     """Raise CannotMigrate if no type serves the number: none of those that the pod names, or none at all."""
     from neuron_dra.core import catalogue
 
@@ -134,7 +134,7 @@ def _check_served(one: Wanted, count: int, specs: list[Any]) -> None:
         raise CannotMigrate(f"{one.where}: no instance type serves {count} {one.kind}s to one container")
 
 
-def _rename(one: Wanted, count: int) -> None:
+def _rename(one: WantedDevices, count: int) -> None:
     """Replace the limit, and the request if there is one, by the extended resource of the DeviceClass."""
     new = sizes.resource_name(one.kind, count)
     resources = one.container["resources"]
@@ -149,7 +149,7 @@ def _rename(one: Wanted, count: int) -> None:
             }
 
 
-def _ray(owner: Mapping[str, Any], where: str, others: list[Wanted]) -> None:
+def _ray(owner: Mapping[str, Any], where: str, others: list[WantedDevices]) -> None:
     """Keep a Ray group's number of Neuron cores, which KubeRay takes from the limit that is removed."""
     first = next((one for one in others if one.where == f"{where}.containers[0]" and one.kind == sizes.CORE), None)
     if first is None or not str(owner.get("apiVersion", "")).startswith("ray.io/"):
@@ -168,7 +168,7 @@ def _ray(owner: Mapping[str, Any], where: str, others: list[Wanted]) -> None:
 
 
 def _claims(
-    pod: dict[str, Any], where: str, owner: Mapping[str, Any], found: list[Any], specs: list[Any], outcome: Outcome
+    pod: dict[str, Any], where: str, owner: Mapping[str, Any], found: list[Any], specs: list[Any], outcome: Rewritten
 ) -> None:
     """Replace the limits by claims: one for each main container and sidecar, which init containers use too."""
     (inits, init_counts), others, sidecars = found
@@ -187,13 +187,13 @@ def _claims(
             by_count.setdefault(one.count, name)
     for init, count in zip(inits, init_counts, strict=True):
         if count not in by_count:
-            sized = Wanted(init.container, init.where, init.kind, init.name, count)
+            sized = WantedDevices(init.container, init.where, init.kind, init.name, count)
             by_count[count] = _claim(pod, sized, claims.template(sized, specs, namespace, is_queued=is_queued), outcome)
         else:
             _use(init, by_count[count])
 
 
-def _claim(pod: dict[str, Any], one: Wanted, template: dict[str, Any], outcome: Outcome) -> str:
+def _claim(pod: dict[str, Any], one: WantedDevices, template: dict[str, Any], outcome: Rewritten) -> str:
     """Add a claim to the pod, give it to the container and return its name."""
     if template not in outcome.templates:
         outcome.templates.append(template)
@@ -209,7 +209,7 @@ def _claim(pod: dict[str, Any], one: Wanted, template: dict[str, Any], outcome: 
     return name
 
 
-def _use(one: Wanted, claim: str) -> None:
+def _use(one: WantedDevices, claim: str) -> None:
     """Let a container use a claim in place of its limit."""
     resources = one.container["resources"]
     for name in ("limits", "requests"):
@@ -220,7 +220,7 @@ def _use(one: Wanted, claim: str) -> None:
     resources["claims"] = [*(resources.get("claims") or []), {"name": claim}]
 
 
-def _leftover(value: dict[str, Any], where: str, options: Options, outcome: Outcome) -> None:
+def _leftover(value: dict[str, Any], where: str, options: Options, outcome: Rewritten) -> None:
     """Rewrite resources that are of no list of containers, such as those of KServe's model, of a TrainJob's nodes or in
     the values of a Helm chart. Their pod is not known."""
     listed = [value.get(name) for name in ("limits", "requests")]

@@ -82,7 +82,7 @@ def reason(err: NeuronDraError) -> str:
 
 async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
     left_out: dict[str, str] = {}
-    damaged: list[snapshot.Damaged] = []
+    damaged: list[snapshot.DamagedObject] = []
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
         found = await asyncio.gather(*kinds)
@@ -105,7 +105,7 @@ async def _version(client: KubeClient) -> str:
 
 
 async def _kind(
-    client: KubeClient, kind: str, namespace: str, left_out: dict[str, str], damaged: list[snapshot.Damaged]
+    client: KubeClient, kind: str, namespace: str, left_out: dict[str, str], damaged: list[snapshot.DamagedObject]
 ) -> list[dict[str, Any]]:
     resource = RESOURCES[kind]
     versions = (resource.version, *OLDER.get(kind, ()))
@@ -133,7 +133,7 @@ async def _kind(
 
 
 async def _list(
-    client: KubeClient, kind: str, resource: Resource, damaged: list[snapshot.Damaged], namespace: str = ""
+    client: KubeClient, kind: str, resource: Resource, damaged: list[snapshot.DamagedObject], namespace: str = ""
 ) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     version = f"{resource.group}/{resource.version}" if resource.group else resource.version
@@ -143,5 +143,7 @@ async def _list(
         except objects.MALFORMED as err:
             raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
         items += [{**item, "apiVersion": version, "kind": kind} for item in listed.objects]
-        damaged += [snapshot.Damaged(kind, each.namespace, each.name, each.paths, each.why) for each in listed.damaged]
+        damaged += [
+            snapshot.DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in listed.damaged
+        ]
     return items

@@ -101,7 +101,12 @@ SHAPES: Final[Mapping[str, Any]] = {
         },
     },
     "Namespace": {},
-    "PodGroup": {"spec": {"schedulingPolicy": {"gang": {"minCount": int}}}},
+    "PodGroup": {
+        "spec": {
+            "schedulingPolicy": {"gang": {"minCount": int}},
+            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
+        }
+    },
     "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
     "ResourceQuota": views.shape(views.QuotaView),
     "PodDisruptionBudget": views.shape(views.BudgetView),
@@ -131,7 +136,7 @@ NOT_SERVED: Final = "this cluster does not have it"
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedObject:
     """An object with values that cannot be decoded: those at `paths`, or the whole object if there are none."""
 
     kind: str
@@ -157,7 +162,7 @@ class Snapshot:
     objects: Mapping[Key, Wire]
     left_out: Mapping[str, str] = field(default_factory=dict)
     by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
-    damaged: Sequence[Damaged] = ()
+    damaged: Sequence[DamagedObject] = ()
     version: str = ""
 
     def all(self, kind: str) -> Sequence[Wire]:
@@ -190,9 +195,12 @@ class Snapshot:
                 added[key] = item
             else:
                 put[id(old)] = item
-        for kind in {*(key[0] for key in removed), *(key[0] for key in added), *(str(i["kind"]) for i in replaced)}:
-            kept = (put.get(id(item), item) for item in self.all(kind))
-            lists[kind] = [*(i for i in kept if i is not None), *(i for key, i in added.items() if key[0] == kind)]
+        kinds = {kind for kind, _, _ in removed}
+        kinds.update(str(item["kind"]) for item in replaced)
+        for kind in kinds:
+            kept = [put.get(id(item), item) for item in self.all(kind)]
+            new = [item for key, item in added.items() if key[0] == kind]
+            lists[kind] = [item for item in kept if item is not None] + new
         return replace(self, objects=objects, by_kind=lists)
 
 
@@ -204,7 +212,7 @@ def key_of(item: Wire) -> Key:
 def build(
     items: Iterable[dict[str, Any]],
     left_out: Mapping[str, str] | None = None,
-    damaged: Sequence[Damaged] | None = None,
+    damaged: Sequence[DamagedObject] | None = None,
 ) -> Snapshot:
     """Return the snapshot of a list of objects.
 
@@ -223,7 +231,7 @@ def build(
             if damaged is None:
                 raise
             meta = given["metadata"]
-            unread.append(Damaged(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
+            unread.append(DamagedObject(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
             continue
         if key not in objects:
             lists.setdefault(key[0], []).append(item)

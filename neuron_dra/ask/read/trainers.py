@@ -89,7 +89,9 @@ def cliques(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
 
 
 def _times(one: Any, other: Any) -> Any:
-    return one * other if isinstance(one, int) and isinstance(other, int) else (one if other == 1 else other)
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    return one if other == 1 else other
 
 
 def workflow(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:

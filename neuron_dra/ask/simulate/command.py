@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from neuron_dra.ask.read.snapshot import Snapshot
-    from neuron_dra.ask.simulate.simulation import Outcome
+    from neuron_dra.ask.simulate.simulation import PodOutcome
     from neuron_dra.ask.world.world import World
     from neuron_dra.core.catalogue import InstanceType
     from neuron_dra.simulate.semantics import Semantics
@@ -147,7 +147,7 @@ def _faults(args: argparse.Namespace) -> list[str]:
     return [f"nodes publish no connected sets: {why}"] if why else []
 
 
-def _lines(world: World, outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
+def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
     from neuron_dra.ask.render import report_text, terminal, words
 
     shown = outcomes if wide else outcomes[:SHOWN]
@@ -166,7 +166,7 @@ def _lines(world: World, outcomes: Sequence[Outcome], *, wide: bool) -> list[str
     return [*lines, ""]
 
 
-def _gets(each: Outcome, spec: InstanceType | None) -> str:
+def _gets(each: PodOutcome, spec: InstanceType | None) -> str:
     """Return the devices of a pod, or why it has none, in a word."""
     from neuron_dra.ask.render import words
 
@@ -175,16 +175,16 @@ def _gets(each: Outcome, spec: InstanceType | None) -> str:
     return "rejected by the driver" if each.placement else "waits"
 
 
-def _cause(each: Outcome) -> str:
+def _cause(each: PodOutcome) -> str:
     return each.finding.text if each.finding else f"the driver would reject the claim: {each.rejected}"
 
 
-def _name(each: Outcome) -> str:
+def _name(each: PodOutcome) -> str:
     meta = each.pod["metadata"]
     return f"{meta['namespace']}/{meta['name']}"
 
 
-def _data(each: Outcome) -> dict[str, Any]:
+def _data(each: PodOutcome) -> dict[str, Any]:
     placed = each.placement
     return {
         "pod": _name(each),

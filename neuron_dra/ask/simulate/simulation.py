@@ -25,7 +25,7 @@ from neuron_dra.simulate.scheduler import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """What happens to one pod: its placement, or why it waits; `rejected` if the driver would reject it there."""
 
     pod: Wire
@@ -57,13 +57,13 @@ class Simulation:
         self._left: dict[bytes, list[Wire]] = {}  # by demand: the nodes that may still fit
         self._failed: dict[bytes, Finding] = {}
 
-    def run(self, pods: Iterable[Wire]) -> list[Outcome]:
+    def run(self, pods: Iterable[Wire]) -> list[PodOutcome]:
         """Return what happens to each pod, in order; the pods of a gang are placed together, at the first of them."""
         listed = list(pods)
         mates: dict[tuple[str, str], list[Wire]] = defaultdict(list)
         for pod in listed:
             mates[_gang_of(pod)].append(pod)
-        done: dict[Key, Outcome] = {}
+        done: dict[Key, PodOutcome] = {}
         for pod in listed:
             if key_of(pod) in done:
                 continue
@@ -73,7 +73,7 @@ class Simulation:
             done |= {key_of(each.pod): each for each in outcomes}
         return [done[key_of(pod)] for pod in listed]
 
-    def _gang(self, pods: Sequence[Wire], group: str, least: int) -> list[Outcome]:
+    def _gang(self, pods: Sequence[Wire], group: str, least: int) -> list[PodOutcome]:
         """Place the pods of a gang, if at least so many of them fit at once; else none of them."""
         trial = self._copy()
         outcomes = [trial._one(pod) for pod in pods]
@@ -86,7 +86,7 @@ class Simulation:
         finding = Finding(
             "GangWaits", f"PodGroup {group} needs {least} pods at once, and {fit} of {len(pods)} fit{why}"
         )
-        return [Outcome(pod, None, finding) for pod in pods]
+        return [PodOutcome(pod, None, finding) for pod in pods]
 
     def _copy(self) -> Simulation:
         """Return a simulation that goes on from here, and changes nothing here."""
@@ -104,16 +104,16 @@ class Simulation:
             self._world, self._waiting = self._world.after(self._waiting), []
         return self._world
 
-    def _one(self, pod: Wire) -> Outcome:
+    def _one(self, pod: Wire) -> PodOutcome:
         past = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
         if past and demand.wants_devices(pod):
             text = f"its spec.nodeName {past} keeps it from the scheduler, so nothing allocates its claim"
-            return Outcome(pod, None, Finding("SchedulerBypassed", text))
+            return PodOutcome(pod, None, Finding("SchedulerBypassed", text))
         claims = self._world.claims_of(pod)
         key = msgspec.json.encode((pod["metadata"].get("namespace"), pod["spec"]))
         alike = self._simple(claims)
         if alike and key in self._failed:
-            return Outcome(pod, None, self._failed[key])
+            return PodOutcome(pod, None, self._failed[key])
         placement = self._fast(pod, claims, key) if alike else None
         if placement is None:
             outcome = self._slow(pod)
@@ -158,7 +158,7 @@ class Simulation:
             left.pop()  # the cluster only fills up: what does not fit now never will
         return None
 
-    def _slow(self, pod: Wire) -> Outcome:
+    def _slow(self, pod: Wire) -> PodOutcome:
         """Place a pod with the whole simulation."""
         world = self.world
         if creating.problem(world, pod) is None and trials.scheduled(world, pod):
@@ -166,17 +166,17 @@ class Simulation:
             if isinstance(placement, Placement):
                 return self._keep(world, pod, placement)
         found = situations.waiting(world.after([pod]), pod)
-        return Outcome(pod, None, found[0])
+        return PodOutcome(pod, None, found[0])
 
-    def _keep(self, world: World, pod: Wire, placement: Placement) -> Outcome:
+    def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
         if refused := bound.rejected_name(world, pod, placement.node):
-            return Outcome(pod, None, Finding("KubeletRejectsName", refused))
+            return PodOutcome(pod, None, Finding("KubeletRejectsName", refused))
         placed = trials.placed_objects(world, pod, placement)
         self._waiting += placed
         claims = [item for item in placed if item["kind"] == "ResourceClaim"]
         self._used |= allocator.devices_in_use(claims)
         self._room.add(placed[-1])
-        return Outcome(pod, placement, rejected=trials.refused(world, placement))
+        return PodOutcome(pod, placement, rejected=trials.refused(world, placement))
 
 
 def held(world: World) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from neuron_dra.ask.templates.library import Template
+    from neuron_dra.ask.templates.library import LibraryTemplate
 
 EXAMPLES = """\
 examples:
@@ -69,7 +69,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(args: argparse.Namespace) -> Iterator[Template]:
+def _chosen(args: argparse.Namespace) -> Iterator[LibraryTemplate]:
     """Yield the templates that are named, with what the flags add. Raises SettingsError."""
     from neuron_dra.ask.templates import library
 
@@ -84,7 +84,7 @@ def _chosen(args: argparse.Namespace) -> Iterator[Template]:
         yield library.with_efa(shown) if args.efa else shown
 
 
-def _text(template: Template) -> str:
+def _text(template: LibraryTemplate) -> str:
     import yaml
 
     return f"# A pod gets {template.text}.\n{yaml.safe_dump(template.wire, sort_keys=False, width=120)}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.ask.migrate import claims
-from neuron_dra.ask.migrate.limits import Wanted
+from neuron_dra.ask.migrate.limits import WantedDevices
 from neuron_dra.core import catalogue, groups, names, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.errors import SettingsError
@@ -21,7 +21,7 @@ EFA_CLASS = "efa.networking.k8s.aws"
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class LibraryTemplate:
     """A template, and in words what a pod gets by it."""
 
     type: InstanceType
@@ -34,7 +34,7 @@ class Template:
         return str(self.wire["metadata"]["name"])
 
 
-def of_type(spec: InstanceType) -> Iterator[Template]:
+def of_type(spec: InstanceType) -> Iterator[LibraryTemplate]:
     """Yield the templates of an instance type: numbers of devices, or groups of UltraServer nodes."""
     if spec.whole_node:
         for number in NODES:
@@ -42,22 +42,22 @@ def of_type(spec: InstanceType) -> Iterator[Template]:
         return
     for count in sorted(sizes.device_counts(spec)):
         try:
-            made = claims.template(Wanted({}, "", sizes.DEVICE, "", count), [spec], "")
+            made = claims.template(WantedDevices({}, "", sizes.DEVICE, "", count), [spec], "")
         except CannotMigrate:
             continue  # connected devices of this number need the sets of Kubernetes 1.36
         grouped = "constraints" in made["spec"]["spec"]["devices"]
         which = "all " if count == spec.device_count > 1 else ""
         text = f"{which}{count} {'connected ' if grouped else ''}device{'s' if count > 1 else ''}"
-        yield Template(spec, text, made)
+        yield LibraryTemplate(spec, text, made)
 
 
-def _nodes(spec: InstanceType, number: int) -> Template:
-    made = claims.template(Wanted({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
+def _nodes(spec: InstanceType, number: int) -> LibraryTemplate:
+    made = claims.template(WantedDevices({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
     if number == 1:
-        return Template(spec, f"a node with all {spec.device_count} devices", made)
+        return LibraryTemplate(spec, f"a node with all {spec.device_count} devices", made)
     made["metadata"]["name"] += f"-group-of-{number}"
     add_config(made, {"kind": "UltraServerConfig", "ultraserverMode": number})
-    return Template(spec, f"a node of a group of {number} in one UltraServer", made)
+    return LibraryTemplate(spec, f"a node of a group of {number} in one UltraServer", made)
 
 
 def add_config(made: dict[str, Any], parameters: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def add_config(made: dict[str, Any], parameters: dict[str, Any]) -> None:
     devices.setdefault("config", []).append({"requests": requests, "opaque": opaque})
 
 
-def with_cores(found: Template, size: int) -> Template:
+def with_cores(found: LibraryTemplate, size: int) -> LibraryTemplate:
     """Return the template with a size of logical NeuronCores. Raises SettingsError if the type has another one only."""
     allowed = found.type.lnc_allowed
     if size not in allowed:
@@ -76,10 +76,12 @@ def with_cores(found: Template, size: int) -> Template:
         raise SettingsError(f"--lnc {size}: {found.type.name} does not offer it; {offered}")
     made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-lnc-{size}"}}
     add_config(made, {"kind": "NeuronConfig", "logicalNeuronCore": size})
-    return Template(found.type, f"{found.text}, {size} physical core{'s' if size > 1 else ''} in a logical one", made)
+    return LibraryTemplate(
+        found.type, f"{found.text}, {size} physical core{'s' if size > 1 else ''} in a logical one", made
+    )
 
 
-def with_efa(found: Template) -> Template:
+def with_efa(found: LibraryTemplate) -> LibraryTemplate:
     """Return the template with the EFA interfaces beside the devices. Raises SettingsError for types without a map."""
     devices = found.wire["spec"]["spec"]["devices"]
     counts = {each["name"]: each["exactly"].get("count") for each in devices["requests"]}
@@ -94,7 +96,7 @@ def with_efa(found: Template) -> Template:
         for name, count in counts.items()
     ]
     made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-efa"}}
-    return Template(found.type, f"{found.text}, and the EFA interfaces beside them", made)
+    return LibraryTemplate(found.type, f"{found.text}, and the EFA interfaces beside them", made)
 
 
 def _interfaces(spec: InstanceType, count: int) -> int:
@@ -103,6 +105,6 @@ def _interfaces(spec: InstanceType, count: int) -> int:
     return max(1, count * len(every) // spec.device_count)
 
 
-def all_of_them() -> list[Template]:
+def all_of_them() -> list[LibraryTemplate]:
     """Return the templates of every type."""
     return [each for spec in catalogue.all_types() for each in of_type(spec)]

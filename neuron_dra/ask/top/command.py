@@ -34,7 +34,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class PluginPod:
     """The pod of the driver on a node, and the port of its metrics."""
 
     node: str
@@ -119,14 +119,14 @@ def _show(
     terminal.write(top_text.lines(after, found, failures, by=args.by, wide=args.output == "wide"))
 
 
-async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[Plugin]:
+async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[PluginPod]:
     """Return the driver's pods on the wanted nodes. Raises SettingsError."""
 
     from neuron_dra.ask.read import cluster, snapshot
     from neuron_dra.errors import ApiError, Forbidden
     from neuron_dra.kube.requests import PODS
 
-    found: dict[str, tuple[tuple[bool, str], Plugin]] = {}
+    found: dict[str, tuple[tuple[bool, str], PluginPod]] = {}
     try:
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
             for pod in page.decoded(dict).objects:
@@ -155,7 +155,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     return [found[node][1] for node in dict.fromkeys(wanted)]
 
 
-def _plugin(pod: Obj, namespace: str) -> Plugin | None:
+def _plugin(pod: Obj, namespace: str) -> PluginPod | None:
     """Return a running pod of the driver, None for others."""
     meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
     if status.get("phase") != "Running" or not spec.get("nodeName"):
@@ -163,7 +163,7 @@ def _plugin(pod: Obj, namespace: str) -> Plugin | None:
     for container in spec.get("containers") or ():
         for port in container.get("ports") or ():
             if port.get("name") == "metrics" and "neuron" in str(container.get("name")):
-                return Plugin(spec["nodeName"], namespace, meta["name"], int(port["containerPort"]))
+                return PluginPod(spec["nodeName"], namespace, meta["name"], int(port["containerPort"]))
     return None
 
 
@@ -190,7 +190,7 @@ async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
 
 
 async def _read(
-    client: KubeClient, plugins: list[Plugin], timing: InspectTiming
+    client: KubeClient, plugins: list[PluginPod], timing: InspectTiming
 ) -> tuple[dict[str, Sample], dict[str, str]]:
     """Return the readings by node, and why others could not be read."""
     from neuron_dra.ask.top import usage
@@ -201,7 +201,7 @@ async def _read(
     found: dict[str, Sample] = {}
     failures: dict[str, str] = {}
 
-    async def one(plugin: Plugin) -> None:
+    async def one(plugin: PluginPod) -> None:
         path = PODS.path(plugin.namespace, f"{plugin.name}:{plugin.port}", "proxy/metrics")
         try:
             async with slots:

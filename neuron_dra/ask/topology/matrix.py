@@ -31,21 +31,21 @@ MEANINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class DeviceUser:
     """A pod or claim, and the devices that it holds by node."""
 
     name: str
     devices: tuple[tuple[str, int | None], ...]
 
 
-def users(nodes: Sequence[NodeView]) -> list[User]:
+def users(nodes: Sequence[NodeView]) -> list[DeviceUser]:
     """Return who holds devices of these nodes."""
     found: dict[str, list[tuple[str, int | None]]] = {}
     for node in nodes:
         for device in node.devices:
             for holder in device.holders:
                 found.setdefault(str(holder), []).append((node.name, device.number))
-    return [User(name, tuple(devices)) for name, devices in found.items()]
+    return [DeviceUser(name, tuple(devices)) for name, devices in found.items()]
 
 
 def matrix(world: World, nodes: Sequence[NodeView]) -> list[list[str]]:
@@ -65,7 +65,7 @@ def _short(number: int) -> str:
     return f"P{number}"
 
 
-def _class(world: World, nodes: dict[str, NodeView], one: User, other: User) -> str:
+def _class(world: World, nodes: dict[str, NodeView], one: DeviceUser, other: DeviceUser) -> str:
     order = list(MEANINGS)
     found = {
         _between(world, nodes[a], first, nodes[b], second) for a, first in one.devices for b, second in other.devices

@@ -36,12 +36,12 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests, snapshot
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.validate import pods, rules
-    from neuron_dra.ask.validate.specs import Problem
+    from neuron_dra.ask.validate.specs import ManifestProblem
     from neuron_dra.core import releases, versions
 
     version = versions.parse(args.kubernetes or "")
     why_no_sets = releases.why_no_sets_on(args.kubernetes) if version else ""
-    problems: list[tuple[str, Problem]] = []
+    problems: list[tuple[str, ManifestProblem]] = []
     read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
     everything = [(name, manifests.expand(items, "default")) for name, items in read]
     for name, own in everything:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         others = [item for other, found in everything if other != name for item in found.objects]
         known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
         for damaged in known.damaged:
-            problems.append((name, Problem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why)))
+            problems.append((name, ManifestProblem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why)))
         keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
         mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
         problems += [(name, each) for each in (*pods.versions(own.raw), *pods.shared(own.pods))]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from neuron_dra.ask.read.manifests import NODE_NAME
 from neuron_dra.ask.read.snapshot import Snapshot, named
-from neuron_dra.ask.validate.specs import Problem, Spec
+from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why.creating import ADMIN_LABEL
 from neuron_dra.ask.world import demand
 from neuron_dra.core.wire import Wire
@@ -22,7 +22,7 @@ SERVED: Final = {
 """The versions of resource.k8s.io by kind; those of all other kinds are under the empty text."""
 
 
-def of_pod(where: str, pod: Wire) -> Iterator[Problem]:
+def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Yield what is wrong with a pod's claims and its node."""
     for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
         if "source" in entry:
@@ -30,29 +30,33 @@ def of_pod(where: str, pod: Wire) -> Iterator[Problem]:
                 f"spec.resourceClaims[{index}].source was removed in Kubernetes 1.31: write resourceClaimName or "
                 "resourceClaimTemplateName in its place, beside name (neuron-dra migrate does)"
             )
-            yield Problem(where, "ClaimSourceRemoved", text)
+            yield ManifestProblem(where, "ClaimSourceRemoved", text)
     node = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
     if node and demand.wants_devices(pod):
         text = (
             f"spec.nodeName is {node}: the scheduler does not see such a pod, and nothing allocates its claims; "
             f"write nodeSelector: {HOST}: {node}"
         )
-        yield Problem(where, "SchedulerBypassed", text)
+        yield ManifestProblem(where, "SchedulerBypassed", text)
 
 
-def numbers(where: str, spec: Spec) -> Iterator[Problem]:
+def numbers(where: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield modes and numbers of requests that the API server rejects."""
     for name, each in spec.alternatives():
         mode, count = each.get("allocationMode") or "ExactCount", each.get("count")
         if mode not in MODES:
-            yield Problem(where, "RequestRejected", f"request {name}: allocationMode: {mode}: write ExactCount or All")
+            yield ManifestProblem(
+                where, "RequestRejected", f"request {name}: allocationMode: {mode}: write ExactCount or All"
+            )
         elif mode == "All" and count is not None:
-            yield Problem(where, "RequestRejected", f"request {name}: allocationMode: All has no count: {count}")
+            yield ManifestProblem(
+                where, "RequestRejected", f"request {name}: allocationMode: All has no count: {count}"
+            )
         elif count is not None and count < 1:
-            yield Problem(where, "RequestRejected", f"request {name}: count: {count}: write a number from 1 on")
+            yield ManifestProblem(where, "RequestRejected", f"request {name}: count: {count}: write a number from 1 on")
 
 
-def admin_access(objects: Snapshot, where: str, namespace: str, spec: Spec) -> Iterator[Problem]:
+def admin_access(objects: Snapshot, where: str, namespace: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield adminAccess in a namespace that is known to lack the label for it."""
     known = objects.get("Namespace", namespace)
     if known is None or (known["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
@@ -63,20 +67,20 @@ def admin_access(objects: Snapshot, where: str, namespace: str, spec: Spec) -> I
                 f"request {name}: the API server rejects adminAccess in namespace {namespace}, whose label "
                 f"{ADMIN_LABEL}=true is missing"
             )
-            yield Problem(where, "AdminAccessRefused", text)
+            yield ManifestProblem(where, "AdminAccessRefused", text)
 
 
-def versions(items: Iterable[Wire]) -> Iterator[Problem]:
+def versions(items: Iterable[Wire]) -> Iterator[ManifestProblem]:
     """Yield objects of versions of resource.k8s.io that no supported API server has."""
     for item in items:
         group, slash, version = str(item.get("apiVersion", "")).partition("/")
         served = SERVED.get(str(item["kind"]), SERVED[""])
         if slash and group == "resource.k8s.io" and version not in served:
             text = f"apiVersion: {group}/{version} is not served by Kubernetes 1.34 and later: write {group}/v1"
-            yield Problem(f"{item['kind']} {item['metadata']['name']}", "VersionUnknown", text)
+            yield ManifestProblem(f"{item['kind']} {item['metadata']['name']}", "VersionUnknown", text)
 
 
-def shared(pods: Sequence[Wire]) -> Iterator[Problem]:
+def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
     """Yield claims that several pods share, though these must be on several nodes: a claim has devices of one node."""
     by_owner: dict[tuple[str, str], list[Wire]] = defaultdict(list)
     for pod in pods:
@@ -90,7 +94,7 @@ def shared(pods: Sequence[Wire]) -> Iterator[Problem]:
                 f"its {len(found)} pods may not share a node, and share the claim {claim}, whose devices are of one "
                 "node: only one of them can run; write resourceClaimTemplateName, so that each pod gets a claim"
             )
-            yield Problem(owner or named(found[0]), "SharedClaimOneNode", text)
+            yield ManifestProblem(owner or named(found[0]), "SharedClaimOneNode", text)
 
 
 def _apart(pod: Wire) -> bool:

@@ -11,13 +11,13 @@ from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, pods, sized, trap
-from neuron_dra.ask.validate.specs import Problem, Spec
+from neuron_dra.ask.validate import attributes, gangs, pods, sized, trap
+from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
-from neuron_dra.ask.why.blockers import Blockers
-from neuron_dra.ask.why.case import Case
+from neuron_dra.ask.why.conditions import Case
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
-from neuron_dra.ask.world.selection import Published
+from neuron_dra.ask.world.blockers import Blockers
+from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, config, devices, health, names, versions
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
@@ -28,7 +28,7 @@ from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.requests import MAX_RESULTS
 from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
 
-__all__ = ["RULES", "Checker", "Problem"]
+__all__ = ["RULES", "Checker", "ManifestProblem"]
 
 SITE: Final = frozenset(
     {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
@@ -60,44 +60,46 @@ class Checker:
         return _every_type(imagined.requested_sets(self._objects)).after(own)
 
     @cached_property
-    def published(self) -> Published:
+    def published(self) -> PublishedDevices:
         """The devices of these nodes."""
-        return Published(self.world)
+        return PublishedDevices(self.world)
 
-    def run(self, only: Collection[str] | None = None) -> list[Problem]:
+    def run(self, only: Collection[str] | None = None) -> list[ManifestProblem]:
         """Return all problems, in the order of the objects; with `only`, those of the objects with these names."""
-        found: list[Problem] = []
+        found: list[ManifestProblem] = []
         for item in self._objects.objects.values():
             where = snapshot.named(item)
             if only is not None and where not in only:
                 continue
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
                 inner = item.get("spec") or {}
-                spec = Spec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
+                spec = ClaimSpec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
                 refused = list(pods.numbers(where, spec))
                 found += refused
                 found += pods.admin_access(self._objects, where, item["metadata"].get("namespace") or "", spec)
                 for rule in () if refused else RULES:
                     found += rule(self, spec)
             elif item["kind"] == "DeviceClass":
-                spec = Spec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
+                spec = ClaimSpec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
                 found += configuration(self, spec)
                 found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
                 found += core_sizes(self._objects, where, item)
                 found += self._limits(where, item)
+            elif item["kind"] == "PodGroup":
+                found += gangs.shared_claims(self._objects, where, item, self.world.classes)
         return list(dict.fromkeys(found))
 
-    def _limits(self, where: str, pod: Wire) -> Iterator[Problem]:
+    def _limits(self, where: str, pod: Wire) -> Iterator[ManifestProblem]:
         """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
-        wrong = [Problem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
+        wrong = [ManifestProblem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
         yield from wrong
         made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
         if made is not None and not wrong:
-            yield from types(self, Spec(where, made.get("spec") or {}))
+            yield from types(self, ClaimSpec(where, made.get("spec") or {}))
 
-    def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[Problem]:
+    def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[ManifestProblem]:
         for selector in given:
             expression = (selector.get("cel") or {}).get("expression")
             if expression:
@@ -109,24 +111,24 @@ class Checker:
         return self._version is None or self._version < versions.FIRST_NEW_ALLOCATOR
 
 
-def configuration(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def configuration(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check configuration with the decoder of prepare."""
     for index, entry in enumerate(spec.parts.get("config") or ()):
         opaque = entry.get("opaque") or {}
         driver = str(opaque.get("driver") or "")
         if driver != names.DRIVER:
             if difflib.get_close_matches(driver, [names.DRIVER], cutoff=0.8):
-                yield Problem(
+                yield ManifestProblem(
                     spec.where, "UnknownDriver", f"config[{index}].opaque.driver is {driver}, not {names.DRIVER}"
                 )
             continue
         try:
             refusals.decoded([{"opaque": {"driver": "-"}}] * index + [entry])
         except ClaimError as err:
-            yield Problem(spec.where, "ConfigRejected", str(err))
+            yield ManifestProblem(spec.where, "ConfigRejected", str(err))
 
 
-def classes(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def classes(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check the names of DeviceClasses that resemble ours."""
     for name, alternative in spec.alternatives():
         wanted = str(alternative.get("deviceClassName") or "")
@@ -135,7 +137,7 @@ def classes(checker: Checker, spec: Spec) -> Iterator[Problem]:
         near = difflib.get_close_matches(wanted, checker.world.classes, n=1, cutoff=0.75)
         if near or wanted.endswith(names.DRIVER):
             hint = f", did you mean {near[0]}?" if near else ""
-            yield Problem(spec.where, "ClassUnknown", f"request {name}: there is no DeviceClass {wanted}{hint}")
+            yield ManifestProblem(spec.where, "ClassUnknown", f"request {name}: there is no DeviceClass {wanted}{hint}")
 
 
 def _sized(name: str, form: str) -> bool:
@@ -143,13 +145,13 @@ def _sized(name: str, form: str) -> bool:
     return name.startswith(head) and name.endswith(tail) and name[len(head) : len(name) - len(tail)].isdigit()
 
 
-def sets(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def sets(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check the sizes of connected sets, and whether nodes publish any."""
     for code, text in sized.of_claim(spec.alternatives(), checker.why_no_sets):
-        yield Problem(spec.where, code, text)
+        yield ManifestProblem(spec.where, code, text)
 
 
-def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def expressions_of(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
     for _, alternative in spec.alternatives():
         yield from checker._selectors(spec.where, alternative.get("selectors") or ())
@@ -157,23 +159,23 @@ def expressions_of(checker: Checker, spec: Spec) -> Iterator[Problem]:
         name = each.get("matchAttribute") or each.get("distinctAttribute") or ""
         domain, _, attribute = name.rpartition("/")
         if problem := attributes.unknown(domain, attribute):
-            yield Problem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
+            yield ManifestProblem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
 
 
-def expression_problems(where: str, expression: str) -> Iterator[Problem]:
+def expression_problems(where: str, expression: str) -> Iterator[ManifestProblem]:
     """Yield what is wrong with one selector, whatever the devices are."""
     try:
         selectors.compile_selector(expression)
     except CompileError as err:
-        yield Problem(where, "SelectorInvalid", f"invalid CEL: {err}")
+        yield ManifestProblem(where, "SelectorInvalid", f"invalid CEL: {err}")
     except SelectorError as err:
-        yield Problem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
+        yield ManifestProblem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
     for domain, name, _ in expressions.reads(expression):
         if problem := attributes.unknown(domain, name):
-            yield Problem(where, "AttributeUnknown", problem)
+            yield ManifestProblem(where, "AttributeUnknown", problem)
 
 
-def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check that an idle node of some type can serve the requests, and that the driver accepts them there."""
     claim = _ours(checker, spec)
     if claim is None:
@@ -187,7 +189,7 @@ def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
                 f"request {ask.name}: the selector fails on devices of {kind} ({why}): they block "
                 "the pod on all nodes; put has(...) && before it"
             )
-            yield Problem(spec.where, "SelectorFails", text, warning=True)
+            yield ManifestProblem(spec.where, "SelectorFails", text, warning=True)
     pod = _pod(claim)
     serving = [each.node for each in Blockers(world, pod, [claim]).all()]
     if not serving and _of_a_site(spec):
@@ -195,7 +197,7 @@ def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
     if not serving:
         finding = _why(world.after([claim, pod]), pod)
         facts = "; ".join(text for name, text in finding.facts if name == "was there")
-        yield Problem(
+        yield ManifestProblem(
             spec.where, finding.code, f"no instance type can serve it: {finding.text}{f' ({facts})' if facts else ''}"
         )
         return
@@ -212,10 +214,10 @@ def types(checker: Checker, spec: Spec) -> Iterator[Problem]:
         everywhere = len(rejected) == len(rejecting)
         where = "every type that can serve it" if everywhere else words.listed(rejected, 5)
         text = f"the driver rejects it on {where}: {next(iter(rejected.values()))}"
-        yield Problem(spec.where, "DriverRejects", text, warning=not everywhere)
+        yield ManifestProblem(spec.where, "DriverRejects", text, warning=not everywhere)
 
 
-def _of_a_site(spec: Spec) -> bool:
+def _of_a_site(spec: ClaimSpec) -> bool:
     """Return True if a selector reads a value that only a real cluster has, such as a version or an id."""
     texts = [
         (s.get("cel") or {}).get("expression") or ""
@@ -237,7 +239,7 @@ def _pod(claim: Wire) -> dict[str, object]:
     return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {}}
 
 
-def _ours(checker: Checker, spec: Spec) -> Wire | None:
+def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
     """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
     ours = {name for name, each in spec.alternatives() if spec.is_ours(each, checker.world.classes)}
     reserved = any(each.get("deviceClassName") == names.WORKLOAD_CLASS for _, each in spec.alternatives())
@@ -260,7 +262,7 @@ def _ours(checker: Checker, spec: Spec) -> Wire | None:
     return {"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": inner}}
 
 
-def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
     requests = spec.parts.get("requests") or ()
     exact = [
@@ -272,7 +274,7 @@ def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
     if not checker.old_allocator or claim is None or len(exact) < len(requests):
         return
     size = _group(checker, claim)
-    wanted = [trap.Wanted(int(each.get("count") or 1), size) for each in exact]
+    wanted = [trap.WantedCount(int(each.get("count") or 1), size) for each in exact]
     if sum(each.count for each in wanted) > MAX_RESULTS:
         return  # the scheduler rejects the claim without a search
     steps = trap.worst_steps(wanted)
@@ -285,10 +287,10 @@ def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
             f"on Kubernetes 1.34 and 1.35 the scheduler can try {steps:.0e} choices for a node that lacks one device, "
             f"and gives up after 10 s, for each such node: {rewrite}"
         )
-        yield Problem(spec.where, "LongSearch", text, warning=True)
+        yield ManifestProblem(spec.where, "LongSearch", text, warning=True)
 
 
-def second_alternative(checker: Checker, spec: Spec) -> Iterator[Problem]:
+def second_alternative(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Find alternatives that Kubernetes 1.34 and 1.35 confuse (`shared_all` in simulate/semantics.py)."""
     for request in spec.parts.get("requests") or ():
         first, second = [*(request.get("firstAvailable") or ()), {}, {}][:2]
@@ -300,7 +302,7 @@ def second_alternative(checker: Checker, spec: Spec) -> Iterator[Problem]:
                 f"on Kubernetes 1.34 and 1.35 the scheduler gives {other} the devices of {one}, whatever its own "
                 "selectors and class: give one of the two a count, or place it third"
             )
-            yield Problem(spec.where, "SecondAlternative", text, warning=True)
+            yield ManifestProblem(spec.where, "SecondAlternative", text, warning=True)
 
 
 def _group(checker: Checker, claim: Wire) -> int:
@@ -318,7 +320,7 @@ def _group(checker: Checker, claim: Wire) -> int:
     return most
 
 
-def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[Problem]:
+def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Check that each container gets one size of logical NeuronCores."""
     claims = {each.entry: each.claim for each in demand.claims_of(objects, pod) if each.claim is not None}
     for container in (pod.get("spec") or {}).get("containers") or ():
@@ -330,7 +332,7 @@ def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[Problem]:
                     sizes.setdefault(size, f"{used['name']}/{name}")
         if len(sizes) > 1:
             texts = ", ".join(f"{size} from {name}" for size, name in sizes.items())
-            yield Problem(
+            yield ManifestProblem(
                 where,
                 "CoreSizesDiffer",
                 f"container {container['name']}: logicalNeuronCore {texts}: a container has one size",
@@ -339,7 +341,7 @@ def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[Problem]:
 
 def _sizes(spec: Wire) -> dict[str, int]:
     """Return the core size of each request that has one."""
-    parts = Spec("", spec)
+    parts = ClaimSpec("", spec)
     try:
         entries = refusals.decoded({**entry, "source": "FromClaim"} for entry in parts.parts.get("config") or ())
     except ClaimError:
@@ -352,7 +354,7 @@ def _sizes(spec: Wire) -> dict[str, int]:
     return found
 
 
-RULES: Final[Sequence[Callable[[Checker, Spec], Iterator[Problem]]]] = (
+RULES: Final[Sequence[Callable[[Checker, ClaimSpec], Iterator[ManifestProblem]]]] = (
     configuration,
     classes,
     sets,

@@ -10,7 +10,7 @@ from neuron_dra.core.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ManifestProblem:
     """What is wrong with one object; a warning is right on some clusters and does not fail a pipeline."""
 
     where: str
@@ -20,7 +20,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ClaimSpec:
     """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate."""
 
     where: str

@@ -16,14 +16,14 @@ MANY: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCount:
     """A request for `count` devices, any of `choices` that match it together, such as a node's or a group's."""
 
     count: int
     choices: int
 
 
-def worst_steps(requests: Sequence[Wanted]) -> int:
+def worst_steps(requests: Sequence[WantedCount]) -> int:
     """Return the devices that are tried at most until a node is found not to fit, because one device is missing.
 
     The worst node has all devices for all requests but the last, and one too few for that. Then every order of every

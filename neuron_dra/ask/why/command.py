@@ -161,5 +161,9 @@ def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
             return f"{kind} {damaged.key} cannot be decoded: {damaged.why}"
     near = snapshot.near(kind, name, namespace)
     others = sorted({key[1] for key in snapshot.objects if key[0] == kind and key[2] == name})
-    hint = f"; did you mean {near}?" if near else f"; namespace {others[0]} has one: -n {others[0]}" if others else ""
+    hint = ""
+    if near:
+        hint = f"; did you mean {near}?"
+    elif others:
+        hint = f"; namespace {others[0]} has one: -n {others[0]}"
     return f"there is no {kind} {name}{where}{hint}"

@@ -11,14 +11,14 @@ from typing import Final
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.why.blockers import Blocked
 from neuron_dra.ask.world import budgets, fleet, selection, users
-from neuron_dra.ask.world.selection import Published
+from neuron_dra.ask.world.blockers import Blocked
+from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, constraints, model
 from neuron_dra.simulate.failures import Failure
-from neuron_dra.simulate.model import Constraint, Device
+from neuron_dra.simulate.model import Constraint, PoolDevice
 from neuron_dra.simulate.scheduler import Placement
 
 _HASH: Final = "pod-template-hash"
@@ -139,7 +139,7 @@ class _Torn:
 
 def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for nodes with enough free devices of which too few are together."""
-    published = selection.Published(world)
+    published = selection.PublishedDevices(world)
     known: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
     found: list[_Torn] = []
     for node in nodes:
@@ -160,7 +160,7 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
     return Finding("Fragmented", best.text + more, facts.done())
 
 
-def _torn(world: World, pod: Wire, node: Blocked, published: Published) -> _Torn | None:
+def _torn(world: World, pod: Wire, node: Blocked, published: PublishedDevices) -> _Torn | None:
     claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
     wanted = [model.claim(each) for each in claims if not (each.get("status") or {}).get("allocation")]
     by_constraint = [(claim, rule) for claim in wanted for rule in claim.constraints if rule.kind == "matchAttribute"]
@@ -178,10 +178,10 @@ def _torn(world: World, pod: Wire, node: Blocked, published: Published) -> _Torn
 def _by_constraint(
     world: World,
     node: Blocked,
-    published: Published,
-    claim: model.Claim,
+    published: PublishedDevices,
+    claim: model.ClaimDemand,
     rule: Constraint,
-    wanted: Sequence[model.Claim],
+    wanted: Sequence[model.ClaimDemand],
 ) -> _Torn | None:
     """Return what is missing if the claims fit among the free devices once the constraint is left out."""
     without = replace(claim, constraints=tuple(each for each in claim.constraints if each is not rule))
@@ -200,12 +200,12 @@ def _by_constraint(
     return _Torn(node.name, len(free), number, f"have the same {rule.attribute}")
 
 
-def _is_free(world: World, device: Device) -> bool:
+def _is_free(world: World, device: PoolDevice) -> bool:
     blocking = any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
     return device.id not in world.in_use and not blocking
 
 
-def _by_size(world: World, node: Blocked, published: Published, claim: model.Claim) -> _Torn | None:
+def _by_size(world: World, node: Blocked, published: PublishedDevices, claim: model.ClaimDemand) -> _Torn | None:
     """Return what is missing if a request is for a set, and as many single devices are free."""
     for ask in selection.asked([claim]):
         matching = published.matching(ask).get(node.name, ())

@@ -9,18 +9,18 @@ from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
-from neuron_dra.ask.world.selection import Asked, Published
+from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints, model
-from neuron_dra.simulate.model import Constraint, Device
+from neuron_dra.simulate.model import Constraint, PoolDevice
 from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
 
 def selector_error(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a selector that cannot be evaluated: it blocks the pod on every node."""
-    published = Published(world)
+    published = PublishedDevices(world)
     for claim, ask in selection.requests(world, pod):
         found = published.error(ask)
         if found is None:
@@ -34,14 +34,12 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
             return Finding("SelectorInvalid", f"{where} is not valid CEL: {err}", facts[:1])
         if not isinstance(err, EvaluationError):
             return Finding("Unknown", f"unknown: {where} cannot be evaluated here: {err}", facts[:1])
-        changes = [
-            change
-            for better in (
-                *selection.replacements(published, expression, published.devices),
-                expressions.guarded(expression),
-            )
-            if better != expression and (change := _with_expression(world, pod, claim, ask, expression, better))
-        ]
+        changes: list[Change] = []
+        replacements = selection.replacements(published, expression, published.devices)
+        for better in (*replacements, expressions.guarded(expression)):
+            change = None if better == expression else _with_expression(world, pod, claim, ask, expression, better)
+            if change is not None:
+                changes.append(change)
         text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
         return Finding("SelectorFails", text, facts, tuple(changes[:1]))
     return None
@@ -56,9 +54,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why no node could serve the claims."""
     if found := selector_error(world, pod):
         return [found]
-    published = Published(world)
+    published = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
-        published = Published(world, world.untagged)  # the reservations are not why no node could serve the claims
+        published = PublishedDevices(
+            world, world.untagged
+        )  # the reservations are not why no node could serve the claims
     for claim, ask in selection.requests(world, pod):
         if one := _of_request(world, pod, published, claim, ask):
             return [one]
@@ -74,7 +74,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
 
 
-def _shared_group(world: World, pod: Wire, published: Published) -> Finding | None:
+def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Finding | None:
     """Return the finding for a constraint that several requests share, and that no node's devices can meet."""
     by_claim: dict[int, list[Asked]] = {}
     for _, ask in selection.requests(world, pod):
@@ -97,7 +97,7 @@ def _shared_group(world: World, pod: Wire, published: Published) -> Finding | No
     return None
 
 
-def _of_request(world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked) -> Finding | None:
+def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> Finding | None:
     """Return the finding for one request that no node could satisfy."""
     of_class = published.of_class(world.classes.get(ask.alternative.class_name))
     if not published.devices or (not of_class and not _publishes(published, ask)):
@@ -120,13 +120,13 @@ def _of_request(world: World, pod: Wire, published: Published, claim: PodClaim, 
     return None
 
 
-def _publishes(published: Published, ask: Asked) -> bool:
+def _publishes(published: PublishedDevices, ask: Asked) -> bool:
     """Return True if a device of the driver that the class is named after is published."""
     ours = ask.alternative.class_name.endswith(names.DRIVER)
     return not ours or any(device.id.driver == names.DRIVER for device in published.devices)
 
 
-def _nothing_published(world: World, published: Published) -> Finding:
+def _nothing_published(world: World, published: PublishedDevices) -> Finding:
     if published.unusable:
         return _unusable(published)
     facts = Facts()
@@ -157,13 +157,13 @@ def _has_devices(spec: Wire) -> bool:
     return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
 
 
-def _unusable(published: Published) -> Finding:
+def _unusable(published: PublishedDevices) -> Finding:
     facts = Facts()
     facts.some("pool", published.unusable.values())
     return Finding("PoolIncomplete", next(iter(published.unusable.values())), facts.done())
 
 
-def _class_matches_nothing(world: World, published: Published, ask: Asked) -> Finding:
+def _class_matches_nothing(world: World, published: PublishedDevices, ask: Asked) -> Finding:
     facts = Facts()
     for expression in world.classes[ask.alternative.class_name].selectors:
         if expression and (failed := published.failed_part(expression, published.devices)):
@@ -174,7 +174,7 @@ def _class_matches_nothing(world: World, published: Published, ask: Asked) -> Fi
     )
 
 
-def _values(facts: Facts, published: Published, part: str, devices: Sequence[Device]) -> None:
+def _values(facts: Facts, published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> None:
     """Add the values that were there for the attributes of a part of a selector."""
     for domain, name, _ in dict.fromkeys((d, n, "") for d, n, _ in expressions.reads(part)):
         found = published.values(domain, name, devices)
@@ -183,7 +183,7 @@ def _values(facts: Facts, published: Published, part: str, devices: Sequence[Dev
 
 
 def _selector_matches_nothing(
-    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, of_class: Sequence[Device]
+    world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked, of_class: Sequence[PoolDevice]
 ) -> Finding:
     facts, changes = Facts(), []
     for expression in ask.alternative.selectors:
@@ -208,7 +208,12 @@ def _selector_matches_nothing(
 
 
 def _too_many(
-    world: World, pod: Wire, published: Published, ask: Asked, matching: Mapping[str, Sequence[Device]], most: int
+    world: World,
+    pod: Wire,
+    published: PublishedDevices,
+    ask: Asked,
+    matching: Mapping[str, Sequence[PoolDevice]],
+    most: int,
 ) -> Finding:
     largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
     facts = Facts()
@@ -231,7 +236,7 @@ def _alone(constraint: Constraint, ask: Asked) -> bool:
     return [request.name for request in covered] == [ask.request.name]
 
 
-def _together(constraint: Constraint, devices: Sequence[Device]) -> int:
+def _together(constraint: Constraint, devices: Sequence[PoolDevice]) -> int:
     values: dict[object, int] = {}
     for device in devices:
         value = constraints.attribute(device, constraint.attribute)
@@ -241,7 +246,13 @@ def _together(constraint: Constraint, devices: Sequence[Device]) -> int:
 
 
 def _group_too_small(
-    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, constraint: Constraint, together: int
+    world: World,
+    pod: Wire,
+    published: PublishedDevices,
+    claim: PodClaim,
+    ask: Asked,
+    constraint: Constraint,
+    together: int,
 ) -> Finding:
     facts = Facts()
     domain, _, name = constraint.attribute.rpartition("/")
@@ -256,7 +267,7 @@ def _group_too_small(
 
 
 def _group_changes(
-    world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked, constraint: Constraint
+    world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked, constraint: Constraint
 ) -> Iterator[Change | None]:
     domain, _, name = constraint.attribute.rpartition("/")
     groups = {each for device in published.devices[:64] for each in device.attributes if "devicegroup" in each}

@@ -32,7 +32,8 @@ def report(world: World, node: Wire) -> Report:
 
 def findings(world: World, node: Wire) -> list[Finding]:
     """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
-    found = [finding for check in _CHECKS if (finding := check(world, node)) is not None]
+    checked = [check(world, node) for check in _CHECKS]
+    found = [finding for finding in checked if finding is not None]
     return [*found, *_events(world, node, [each.code for each in found])]
 
 

@@ -13,8 +13,8 @@ from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import contention, trials
-from neuron_dra.ask.why.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
 from neuron_dra.ask.world import resources
+from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
 from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
@@ -105,7 +105,7 @@ def _taints(world: World, nodes: Sequence[Blocked]) -> str:
     return words.listed((text for text, _ in found.most_common()), 2)
 
 
-def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
+def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
     return world.likeness.devices(world.decoded(blocked.node))
 
 

@@ -30,7 +30,8 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
     newest = events.about(world, "Pod", pod)[:20]
-    found = [each for event in newest if (each := _from_event(world, event, node))]
+    shown = [_from_event(world, event, node) for event in newest]
+    found = [each for each in shown if each is not None]
     configured = _configuration(world, pod)
     if configured and not any(each.code == "DriverRejects" for each in found):
         found.insert(0, configured)

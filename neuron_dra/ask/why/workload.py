@@ -35,7 +35,8 @@ def report(world: World, item: Wire) -> Report:
         servers = [each for each in every if _serves(each, workload)]
         facts = Facts()
         facts.some("UltraServer", (_shown(world, each) for each in servers))
-        changes = [change for each in servers if (change := _emptied(world, workload, each)) is not None]
+        tried = [_emptied(world, workload, each) for each in servers]
+        changes = [change for change in tried if change is not None]
         found[0] = Finding(found[0].code, found[0].text, facts.done(), tuple(changes[:3]))
     return Report(subject, f"is {status.state or 'not handled yet'}", tuple(found))
 

@@ -15,8 +15,8 @@ from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.counting import Counting
-from neuron_dra.simulate.model import Device, DeviceId
-from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.model import DeviceId, PoolDevice
+from neuron_dra.simulate.pools import ResourcePool
 
 
 class DeviceView(msgspec.Struct, frozen=True, gc=False):
@@ -133,7 +133,7 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
     )
 
 
-def _devices(world: World, pools: Sequence[Pool]) -> Iterable[DeviceView]:
+def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView]:
     counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
     for pool in pools:
         users = _users(world, pool.devices) if pool.counters else {}
@@ -155,7 +155,7 @@ def _devices(world: World, pools: Sequence[Pool]) -> Iterable[DeviceView]:
             )
 
 
-def _users(world: World, devices: Iterable[Device]) -> Mapping[tuple[str, str], list[DeviceId]]:
+def _users(world: World, devices: Iterable[PoolDevice]) -> Mapping[tuple[str, str], list[DeviceId]]:
     """Return the devices in use by the counters that they consume."""
     found: dict[tuple[str, str], list[DeviceId]] = defaultdict(list)
     for device in devices:
@@ -165,12 +165,12 @@ def _users(world: World, devices: Iterable[Device]) -> Mapping[tuple[str, str], 
     return found
 
 
-def _physical(device: Device) -> bool:
+def _physical(device: PoolDevice) -> bool:
     name = device.id.device
     return not name.startswith((names.SET_PREFIX, names.CORES_PREFIX))
 
 
-def _faults(device: Device) -> str:
+def _faults(device: PoolDevice) -> str:
     if not device.taints and health.ATTRIBUTE not in device.attributes:
         return ""
     reasons = str(_value(device.attributes, health.ATTRIBUTE) or "")

@@ -16,8 +16,8 @@ from neuron_dra.ask.world.expressions import Comparison
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, selectors
-from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Request
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceRequest, DeviceSubRequest, PoolDevice
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import SelectorError
 
 
@@ -25,9 +25,9 @@ from neuron_dra.simulate.selectors import SelectorError
 class Asked:
     """One alternative of one request of a claim."""
 
-    claim: Claim
-    request: Request
-    alternative: Alternative
+    claim: ClaimDemand
+    request: DeviceRequest
+    alternative: DeviceSubRequest
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Asked:
         return self.request.result_name(self.alternative)
 
 
-def asked(claims: Sequence[Claim]) -> list[Asked]:
+def asked(claims: Sequence[ClaimDemand]) -> list[Asked]:
     """Return every alternative of every request."""
     return [
         Asked(claim, request, each) for claim in claims for request in claim.requests for each in request.alternatives
@@ -51,12 +51,12 @@ def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
     return found
 
 
-class Published:
+class PublishedDevices:
     """The devices of all nodes, in usable pools."""
 
-    def __init__(self, world: World, inventory: Inventory | None = None) -> None:
+    def __init__(self, world: World, inventory: PoolInventory | None = None) -> None:
         self._world = world
-        self.by_node: dict[str, list[Device]] = {}
+        self.by_node: dict[str, list[PoolDevice]] = {}
         self.unusable: dict[str, str] = {}  # by node: a pool that is incomplete or invalid
         for name, node in world.nodes.items():
             pools = (inventory or world.inventory).pools(model.node(node))
@@ -67,7 +67,7 @@ class Published:
                     self.unusable[name] = f"pool {pool.driver}/{pool.name} of node {name}: {why}"
         self.devices = list({device.id: device for found in self.by_node.values() for device in found}.values())
 
-    def error(self, ask: Asked) -> tuple[str, SelectorError, Device | None] | None:
+    def error(self, ask: Asked) -> tuple[str, SelectorError, PoolDevice | None] | None:
         """Return the first selector of class or request that cannot be evaluated, its error, and the device."""
         chain = self._chain(ask)
         for expression in chain:
@@ -88,39 +88,39 @@ class Published:
         found = self._world.classes.get(ask.alternative.class_name)
         return [each for each in (*(found.selectors if found else ()), *ask.alternative.selectors) if each is not None]
 
-    def holds(self, expression: str, device: Device) -> bool:
+    def holds(self, expression: str, device: PoolDevice) -> bool:
         """Return the result of a selector. Raises SelectorError."""
         value = partial(selectors.device_value, device.id.driver, device.attributes, device.capacity)
         return self._world.memo.matches(expression, device.key, value)
 
-    def true(self, expression: str, device: Device) -> bool:
+    def true(self, expression: str, device: PoolDevice) -> bool:
         """Return True if a selector is true for the device; an error is not."""
         try:
             return self.holds(expression, device)
         except SelectorError:
             return False
 
-    def of_class(self, found: DeviceClass | None) -> list[Device]:
+    def of_class(self, found: DeviceClass | None) -> list[PoolDevice]:
         """Return the devices that a class selects."""
         chain = [each for each in (found.selectors if found else ()) if each]
         return [device for device in self.devices if all(self.true(each, device) for each in chain)]
 
-    def matching(self, ask: Asked) -> Mapping[str, list[Device]]:
+    def matching(self, ask: Asked) -> Mapping[str, list[PoolDevice]]:
         """Return the devices that class and request select, by node."""
         chain = self._chain(ask)
         return {name: self._selected(devices, chain) for name, devices in self.by_node.items()}
 
-    def _selected(self, devices: Sequence[Device], chain: Sequence[str]) -> list[Device]:
+    def _selected(self, devices: Sequence[PoolDevice], chain: Sequence[str]) -> list[PoolDevice]:
         return [device for device in devices if all(self.true(each, device) for each in chain)]
 
-    def failed_part(self, expression: str, devices: Sequence[Device]) -> tuple[int, str] | None:
+    def failed_part(self, expression: str, devices: Sequence[PoolDevice]) -> tuple[int, str] | None:
         """Return the part of an && chain that no device satisfies, and its place; None if each part has one."""
         for place, part in expressions.parts(expression):
             if not any(self.true(part, device) for device in devices):
                 return place, part
         return None
 
-    def values(self, domain: str, name: str, devices: Sequence[Device]) -> Counter[Any]:
+    def values(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> Counter[Any]:
         """Return the values that devices publish for an attribute, with the number of devices."""
         found: Counter[Any] = Counter()
         for device in devices:
@@ -129,7 +129,7 @@ class Published:
                 found[value] += 1
         return found
 
-    def nearest_attribute(self, domain: str, name: str, devices: Sequence[Device]) -> tuple[str, str]:
+    def nearest_attribute(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> tuple[str, str]:
         """Return domain and name of a published attribute that resembles this one; empty if none does."""
         known = {
             selectors.qualified(published, device.id.driver)
@@ -144,7 +144,7 @@ class Published:
         return (domain, near) if near else ("", "")
 
 
-def attribute(device: Device, domain: str, name: str) -> Any:
+def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     """Return the value of an attribute, without its type; None if the device does not publish it."""
     own = domain == device.id.driver
     found = device.attributes.get(f"{domain}/{name}") or (device.attributes.get(name) if own else None) or {}
@@ -157,7 +157,7 @@ def there(values: Counter[Any], most: int = 4) -> str:
     return words.listed(texts, most)
 
 
-def replacements(published: Published, part: str, devices: Sequence[Device]) -> list[str]:
+def replacements(published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> list[str]:
     """Return forms of a part that some device satisfies, the smallest changes first."""
     found: list[str] = []
     compared = expressions.comparison(part)
@@ -174,7 +174,7 @@ def replacements(published: Published, part: str, devices: Sequence[Device]) -> 
     return [text for text in dict.fromkeys(found) if any(published.true(text, device) for device in devices)]
 
 
-def _near(published: Published, compared: Comparison, devices: Sequence[Device]) -> list[Any]:
+def _near(published: PublishedDevices, compared: Comparison, devices: Sequence[PoolDevice]) -> list[Any]:
     """Return published values near the one in a comparison: of other type but equal, resembling, the only one."""
     values = [value for value, _ in published.values(compared.domain, compared.name, devices).most_common()]
     wanted = str(compared.value).lower()

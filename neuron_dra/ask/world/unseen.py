@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from neuron_dra.ask.read import snapshot as snapshots
-from neuron_dra.ask.read.snapshot import Damaged, Snapshot
+from neuron_dra.ask.read.snapshot import DamagedObject, Snapshot
 from neuron_dra.ask.render.findings import Finding
 
 JUDGED: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "Node", "Pod", "DeviceTaintRule", "ResourceQuota")
@@ -39,7 +39,7 @@ def note(snapshot: Snapshot) -> str:
     return f"not seen: {', '.join(texts)}" if texts else ""
 
 
-def _part(damaged: Damaged) -> str:
+def _part(damaged: DamagedObject) -> str:
     """Return what could not be read of an object."""
     if damaged.paths:
         return f"values that cannot be decoded: {', '.join(damaged.paths)}"

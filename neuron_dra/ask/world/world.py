@@ -17,12 +17,12 @@ from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes, scheduler
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import Inventory, Pool
+from neuron_dra.simulate.pools import PoolInventory, ResourcePool
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 from neuron_dra.simulate.semantics import Semantics
 
-DecodedNodes = dict[int, tuple[Wire, model.Node]]
+DecodedNodes = dict[int, tuple[Wire, model.NodeTraits]]
 """Nodes by identity, each beside its object, which keeps that identity from being used again."""
 
 
@@ -113,13 +113,13 @@ class World:
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""
-        found = [item for key in claims if (item := self.snapshot.objects.get(key)) is not None]
-        return allocator.devices_in_use(found)
+        found = (self.snapshot.objects.get(key) for key in claims)
+        return allocator.devices_in_use([item for item in found if item is not None])
 
     @derived("ResourceSlice", "DeviceTaintRule")
-    def inventory(self) -> Inventory:
+    def inventory(self) -> PoolInventory:
         """The published devices, with the taints of DeviceTaintRules."""
-        return Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
+        return PoolInventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
 
     @derived("ResourceSlice", "DeviceTaintRule", "Node")
     def likeness(self) -> Likeness:
@@ -146,7 +146,7 @@ class World:
         labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
         return catalogue.lookup(str(labels.get(names.INSTANCE_TYPE_LABEL) or ""))
 
-    def decoded(self, node: Wire) -> model.Node:
+    def decoded(self, node: Wire) -> model.NodeTraits:
         """Return a Node of the snapshot, or of the one before a change, decoded once."""
         found = self._decoded.get(id(node))
         if found is None:
@@ -201,10 +201,10 @@ class World:
         return Likeness(self.untagged)
 
     @derived("ResourceSlice", "DeviceTaintRule")
-    def untagged(self) -> Inventory:
+    def untagged(self) -> PoolInventory:
         """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
         slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
-        return Inventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
+        return PoolInventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
 
     def slices_of(self, node: str) -> Sequence[Wire]:
         """Return the slices that name this node."""
@@ -270,17 +270,17 @@ class World:
 class Likeness:
     """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: PoolInventory) -> None:
         self.inventory = inventory
-        self._of_node: dict[str, tuple[int | None, Sequence[model.Device], Sequence[Pool]]] = {}
+        self._of_node: dict[str, tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]] = {}
         self._numbers: dict[object, int] = {}
 
-    def key(self, node: model.Node, used: Set[DeviceId]) -> object:
+    def key(self, node: model.NodeTraits, used: Set[DeviceId]) -> object:
         """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
         number, devices, _ = self._look(node)
         return None if number is None else (number, tuple([device.id in used for device in devices]))
 
-    def devices(self, node: model.Node) -> Sequence[model.Device]:
+    def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
         """Return the devices that a node can use."""
         return self._look(node)[1]
 
@@ -288,11 +288,11 @@ class Likeness:
         """Return the names of the nodes that can use these pools."""
         return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
 
-    def pools(self, node: model.Node) -> Sequence[Pool]:
+    def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
         """Return the pools that a node can use."""
         return self._look(node)[2]
 
-    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device], Sequence[Pool]]:
+    def _look(self, node: model.NodeTraits) -> tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]:
         known = self._of_node.get(node.name)
         if known is None:
             pools = self.inventory.pools(node)
@@ -314,7 +314,7 @@ class Alike:
         self._in_use = in_use
         self._keys: dict[str, object] = dict(known or {})
 
-    def key(self, node: model.Node) -> object:
+    def key(self, node: model.NodeTraits) -> object:
         """Return a value that is equal for such nodes; None if the node has to be looked at itself."""
         if node.name not in self._keys:
             self._keys[node.name] = self._likeness.key(node, self._in_use)

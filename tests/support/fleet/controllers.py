@@ -30,6 +30,7 @@ class Replica:
         *,
         elected: bool = True,
         claims_for_a_node: int | None = None,
+        flags: tuple[str, ...] = (),
     ) -> None:
         """`elected` False: it works without a Lease. `claims_for_a_node`: as for Controller."""
         self.name = name
@@ -38,7 +39,7 @@ class Replica:
         self._report = report
         self._url = api_url
         self._claims_for_a_node = claims_for_a_node
-        self._flags = FLAGS if elected else FLAGS[1:]
+        self._flags = (*(FLAGS if elected else FLAGS[1:]), *flags)
         self._task: asyncio.Task[None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._back_after_s: float | None = None

@@ -37,6 +37,7 @@ from neuron_dra.kube.requests import (
 from tests.support.fleet import settled
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
+from tests.support.fleet.job_laws import MADE_FOR
 from tests.support.fleet.known import Known
 from tests.support.fleet.network import Ledger, Line, Policy
 from tests.support.fleet.nodes import FleetNode, racks
@@ -46,6 +47,8 @@ from tests.support.fleet.view import View, condition, state, template_name
 
 USERS: Final = "fleet"  # the namespace of workloads and pods
 TENANTS: Final = ("tenant-a", "tenant-b")  # more of them, where the seed has tenants
+WATCHED: Final = (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES, SERVICES)
+JOBS: Final = Resource("batch", "v1", "jobs", namespaced=True)
 NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
 TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
@@ -105,7 +108,7 @@ class Fleet:
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.caches = {
             resource.plural: Reflector(self.admin, resource, on_change=self._changed(resource))
-            for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES, SERVICES)
+            for resource in (*WATCHED, *((JOBS,) if "jobs" in self.actors else ()))
         }
         self.view = View(_Live(self.caches, self.pods))
         self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)
@@ -125,7 +128,13 @@ class Fleet:
     def replica(self, name: str, *, elected: bool = True) -> Replica:
         """Return a new replica of the controller, which is not started."""
         return Replica(
-            name, self.line, self.clock, self.trace, elected=elected, claims_for_a_node=self._claims_for_a_node
+            name,
+            self.line,
+            self.clock,
+            self.trace,
+            elected=elected,
+            claims_for_a_node=self._claims_for_a_node,
+            flags=("--jobs-may-reserve",) if "jobs" in self.actors else (),
         )
 
     def line(self, name: str) -> Line:
@@ -363,8 +372,9 @@ class Fleet:
         task.add_done_callback(self._later.discard)
 
     def workloads(self, *, leaving: bool = False) -> list[Obj]:
-        """The existing workloads, by name."""
-        found = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
+        """The existing workloads that a user made, by name."""
+        every = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
+        found = [item for item in every if MADE_FOR not in (item["metadata"].get("annotations") or {})]
         return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
+from tests.support.fleet import job_laws as jobs
 from tests.support.fleet import workload_laws
 from tests.support.fleet.groups import is_well
 from tests.support.fleet.known import Known
@@ -37,6 +38,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *_orphans(view, nodes, pods),
         *_pods(view, nodes, pods, known),
         *_refused(view, nodes, pods, known),
+        *(jobs.problems(view) if "jobs" in known.actors else ()),
     ]
 
 

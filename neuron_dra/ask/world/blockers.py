@@ -15,7 +15,7 @@ from neuron_dra.ask.world.world import Likeness, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
-from neuron_dra.simulate.model import Claim, DeviceId
+from neuron_dra.simulate.model import ClaimDemand, DeviceId
 
 NODE: Final = "node"
 """The pod may not run on the node: cordoned, tainted, or excluded by the pod's selector."""
@@ -79,7 +79,9 @@ class Blockers:
             found |= {HELD, TAINT}  # neither alone, but both together
         return Blocked(wire, tuple(each for each in ORDER if each in found), objection)
 
-    def _fits(self, likeness: Likeness, node: model.Node, claims: Sequence[Claim], used: Set[DeviceId]) -> bool:
+    def _fits(
+        self, likeness: Likeness, node: model.NodeTraits, claims: Sequence[ClaimDemand], used: Set[DeviceId]
+    ) -> bool:
         key = likeness.key(node, used)
         question = (id(likeness), key, claims is self._own)
         if key is None or question not in self._known:

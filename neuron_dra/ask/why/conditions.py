@@ -1,0 +1,355 @@
+"""The conditions of the table of situations: what holds of a waiting pod, and what a row shows and tries. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Change, Facts, Finding
+from neuron_dra.ask.why import bound, creating, gates, impossible, obstacles, trials
+from neuron_dra.ask.why.creating import ClaimProblem
+from neuron_dra.ask.world import demand, events, selection, users
+from neuron_dra.ask.world.blockers import Blocked, Blockers
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import nodes, pools
+from neuron_dra.simulate.scheduler import Placement
+
+Found = Mapping[str, Any]
+"""What a condition found, by the names that the text uses."""
+Pairs = Iterable[tuple[str, str]]
+Tried = Iterable[Change | None]
+
+TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceeded", re.IGNORECASE)
+_BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
+_OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
+ANYTHING: Final = re.compile("")
+OF_DEVICES: Final = re.compile(r"cannot allocate all claims|resourceclaim|deviceclass", re.IGNORECASE)
+
+
+class Case:
+    """One waiting pod, with what its situation depends on, each computed once and only if a condition needs it."""
+
+    def __init__(self, world: World, pod: Wire) -> None:
+        self.world = world
+        self.pod = pod
+        self.namespace: str = pod["metadata"].get("namespace") or ""
+
+    @cached_property
+    def problem(self) -> ClaimProblem | None:
+        """What keeps a claim of the pod from existing, if anything does."""
+        return creating.problem(self.world, self.pod)
+
+    @cached_property
+    def placed(self) -> Placement | None:
+        """Where a simulation places the pod; None if nowhere."""
+        outcome = self.world.place(self.pod)
+        self.message = "" if isinstance(outcome, Placement) else outcome.message
+        self.error = not isinstance(outcome, Placement) and outcome.error
+        return outcome if isinstance(outcome, Placement) else None
+
+    @cached_property
+    def said(self) -> str:
+        """The scheduler's last message about the pod, of a pod that would be placed."""
+        return events.scheduler_words(self.world, self.pod)
+
+    @cached_property
+    def claims(self) -> list[Wire]:
+        """The pod's claims, existing or as they would be created."""
+        return [each.claim for each in self.world.claims_of(self.pod) if each.claim is not None]
+
+    @cached_property
+    def blocked(self) -> list[Blocked]:
+        """The nodes on which the claims that are not allocated yet could fit, and what is in the way there."""
+        waiting = [claim for claim in self.claims if not allocation(claim)]
+        return Blockers(self.world, self.pod, waiting).all()
+
+    @cached_property
+    def reachable(self) -> list[Blocked]:
+        """Those of these nodes that can use the claims that are allocated."""
+        left = self.blocked
+        for claim in self.claims:
+            left = self.reached(left, claim)
+        return left
+
+    def reached(self, blocked: list[Blocked], claim: Wire) -> list[Blocked]:
+        """Return those of the nodes that can use a claim: all, unless it is allocated for some nodes only."""
+        selector = allocation(claim).get("nodeSelector")
+        if selector is None:
+            return blocked
+        return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
+
+    def attempt(self, text: str, *replaced: Wire) -> Change | None:
+        """Return a change of these objects, if the pod can run after it."""
+        return trials.attempt(self.world, self.pod, text, replaced)
+
+
+def allocation(claim: Wire) -> Wire:
+    """Return the allocation of a claim; empty if it has none."""
+    return (claim.get("status") or {}).get("allocation") or {}
+
+
+# Conditions about the pod, and about its claims.
+
+
+def gated(case: Case) -> list[Finding]:
+    return [gates.finding(case.world, case.pod)] if case.pod["spec"].get("schedulingGates") else []
+
+
+def _problem(case: Case, code: str) -> ClaimProblem | None:
+    problem = case.problem
+    return problem if problem is not None and problem.code == code else None
+
+
+def workload(case: Case) -> Found | None:
+    problem = _problem(case, "TemplateMissing")
+    workload = creating.workload_of(case.world, case.pod, problem.claim) if problem is not None else None
+    return creating.state_of(workload) if workload is not None else None
+
+
+def template_missing(case: Case) -> Found | None:
+    problem = _problem(case, "TemplateMissing")
+    if problem is None:
+        return None
+    return _absent(case, "ResourceClaimTemplate", problem.claim.template_name, "resourceClaimTemplateName")
+
+
+def claim_missing(case: Case) -> Found | None:
+    problem = _problem(case, "ClaimMissing")
+    if problem is None:
+        return None
+    return _absent(case, "ResourceClaim", problem.claim.claim_name, "resourceClaimName")
+
+
+def _absent(case: Case, kind: str, name: str, field: str) -> Found:
+    return {"kind": kind, "namespace": case.namespace, "name": name, "field": field}
+
+
+def there(case: Case, found: Found) -> Pairs:
+    """Return which objects of the kind there are instead."""
+    kind, namespace = found["kind"], case.namespace
+    there = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
+    facts = Facts()
+    facts.add(
+        "was there", f"in namespace {namespace}: {', '.join(there[:6])}" if there else f"none in namespace {namespace}"
+    )
+    for other in _elsewhere(case, found):
+        facts.add("elsewhere", f"namespace {other['metadata'].get('namespace')} has one of this name")
+    return facts.done()
+
+
+def _elsewhere(case: Case, found: Found) -> list[Wire]:
+    """Return a template of this name in another namespace, if there is one."""
+    if found["kind"] != "ResourceClaimTemplate":
+        return []
+    same = [each for each in case.world.snapshot.all(found["kind"]) if each["metadata"]["name"] == found["name"]]
+    return same[:1]
+
+
+def named_again(case: Case, found: Found) -> Iterator[Change | None]:
+    """Try the nearest name, and a copy of an object of this name in another namespace."""
+    pod, field = case.pod, found["field"]
+    near = case.world.snapshot.near(found["kind"], found["name"], case.namespace)
+    if near and case.problem is not None:
+        entries = []
+        for entry in pod["spec"]["resourceClaims"]:
+            wrong = entry["name"] == case.problem.claim.entry
+            entries.append({**entry, field: near} if wrong else entry)
+        changed = {**pod, "spec": {**pod["spec"], "resourceClaims": entries}}
+        yield case.attempt(f"in the pod, write {field}: {near}", changed)
+    for other in _elsewhere(case, found):
+        copied = {**other, "metadata": {**other["metadata"], "namespace": case.namespace}}
+        yield case.attempt(f"create this template in namespace {case.namespace} too", copied)
+
+
+def quota(case: Case) -> Found | None:
+    problem = _problem(case, "QuotaExceeded")
+    if problem is None or problem.quota is None:
+        return None
+    return creating.quota_needed(problem, problem.quota)
+
+
+def raised(case: Case, found: Found) -> Iterator[Change | None]:
+    quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
+    spec = {**(quota.get("spec") or {}), "hard": {**quota["spec"]["hard"], resource: str(enough)}}
+    yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
+
+
+REWRITE: Final = "resourceClaimName or resourceClaimTemplateName beside name; neuron-dra migrate FILE"
+
+
+def source_removed(case: Case) -> Found | None:
+    problem = _problem(case, "ClaimSourceRemoved")
+    return {"entry": problem.claim.entry} if problem is not None else None
+
+
+def admin_refused(case: Case) -> Found | None:
+    if _problem(case, "AdminAccessRefused") is None:
+        return None
+    return {"namespace": case.namespace, "label": f"{creating.ADMIN_LABEL}=true"}
+
+
+def claim_deleted(case: Case) -> Found | None:
+    problem = _problem(case, "ClaimDeleted")
+    claim = problem.claim.claim if problem is not None else None
+    if claim is None:
+        return None
+    pods = [user["name"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+    until = f": it is gone when these pods have ended: {', '.join(pods)}" if pods else ""
+    return {"name": claim["metadata"]["name"], "until": until}
+
+
+def claim_of_another(case: Case) -> Found | None:
+    problem = _problem(case, "ClaimOfAnother")
+    return {"name": problem.claim.claim_name} if problem is not None else None
+
+
+def claim_gone(case: Case) -> Found | None:
+    """The pod had a claim of its template, which somebody deleted."""
+    problem = _problem(case, "ClaimMissing")
+    if problem is None or not problem.claim.template_name:
+        return None
+    return {"namespace": case.namespace, "name": problem.claim.claim_name}
+
+
+def unserved(case: Case) -> Found | None:
+    resource = demand.unserved(case.world.snapshot, case.pod)
+    return {"resource": resource} if resource else None
+
+
+def plugin_down(case: Case) -> Found | None:
+    resource = demand.unserved(case.world.snapshot, case.pod)
+    down = demand.left_behind(case.world.snapshot, resource) if resource else []
+    if not down:
+        return None
+    others = f"; nor on {words.count(len(down) - 1, 'more node')}" if len(down) > 1 else ""
+    return {"resource": resource, "node": down[0], "others": others}
+
+
+def class_missing(case: Case) -> Found | None:
+    for claim, ask in selection.requests(case.world, case.pod):
+        name = ask.alternative.class_name
+        if name not in case.world.classes:
+            return {"request": ask.name, "name": name, "claim": claim}
+    return None
+
+
+def classes(case: Case, found: Found) -> Pairs:
+    yield "was there", ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
+
+
+def nearest_class(case: Case, found: Found) -> Iterator[Change | None]:
+    near = case.world.snapshot.near("DeviceClass", found["name"])
+    if near:
+        claim, request = found["claim"], found["request"]
+        text = f"{trials.place_of(claim)}, request {request}: deviceClassName: {near}"
+        yield case.attempt(text, *trials.with_class(claim, request, near))
+
+
+# Conditions about a pod that a simulation places.
+
+
+def rejected(case: Case) -> Found | None:
+    why = trials.refused(case.world, case.placed) if case.placed is not None else ""
+    return {"why": why} if why else None
+
+
+def rejected_name(case: Case) -> Found | None:
+    why = bound.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
+    return {"why": why} if why else None
+
+
+def _uncreated(case: Case) -> str:
+    """Return a claim that could be created and is not; empty if there is none, or if the pod is placed nowhere."""
+    if case.placed is None:
+        return ""
+    absent = [each.entry for each in case.world.claims_of(case.pod) if not each.exists and each.entry != "limits"]
+    return absent[0] if absent else ""
+
+
+def creation_failed(case: Case) -> Found | None:
+    if not _uncreated(case):
+        return None
+    for event in events.about(case.world, "Pod", case.pod):
+        if event.reason == "FailedResourceClaimCreation":
+            return {"message": event.message}
+    return None
+
+
+def not_created(case: Case) -> Found | None:
+    claim = _uncreated(case)
+    return {"claim": claim} if claim else None
+
+
+def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
+    """The pod fits, and the scheduler's message has these words."""
+    if case.placed is None or not case.said or not pattern.search(case.said):
+        return None
+    return {"said": case.said, "gets": trials.gets(case.world, case.placed)}
+
+
+def gang(case: Case) -> Found | None:
+    found = says(case, _BEING_ALLOCATED)
+    return found if found is not None and users.group_of(case.pod) else None
+
+
+def contradictory(case: Case) -> Found | None:
+    """The scheduler's words show that slices of a pool disagree, though the pod fits in a simulation."""
+    found = says(case, _OF_POOLS) or says(case, OF_DEVICES)
+    disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice")) if found is not None else ()
+    return {**found, "disagreement": disagreeing[0]} if found is not None and disagreeing else None
+
+
+def silent(case: Case) -> Found | None:
+    """The pod fits, and the scheduler has said nothing."""
+    if case.placed is None or case.said:
+        return None
+    scheduler = case.pod["spec"].get("schedulerName") or trials.DEFAULT_SCHEDULER
+    return {"scheduler": scheduler, "gets": trials.gets(case.world, case.placed)}
+
+
+def other_scheduler(case: Case) -> Found | None:
+    found = silent(case)
+    return found if found is not None and found["scheduler"] != trials.DEFAULT_SCHEDULER else None
+
+
+def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
+    changed = {**case.pod, "spec": {**case.pod["spec"], "schedulerName": trials.DEFAULT_SCHEDULER}}
+    yield case.attempt("in the pod, remove schedulerName", changed)
+
+
+def simulated(case: Case, found: Found) -> Pairs:
+    if "said" in found:
+        yield "scheduler", found["said"]
+    yield "simulated", f"the pod {found['gets']}"
+
+
+# Conditions about a pod that a simulation places nowhere.
+
+
+def selector_error(case: Case) -> list[Finding]:
+    found = impossible.selector_error(case.world, case.pod) if case.error else None
+    return [found] if found is not None else []
+
+
+def allocated_elsewhere(case: Case) -> Found | None:
+    left = case.blocked
+    for claim in case.claims:
+        left = case.reached(left, claim)
+        if not left and allocation(claim).get("nodeSelector") is not None:
+            results = (allocation(claim).get("devices") or {}).get("results") or ()
+            pools = sorted({each["pool"] for each in results})
+            return {"claim": claim["metadata"]["name"], "pools": ", ".join(pools)}
+    return None
+
+
+def in_the_way(case: Case) -> list[Finding]:
+    tied = [claim["metadata"]["name"] for claim in case.claims if allocation(claim).get("nodeSelector")]
+    return obstacles.findings(case.world, case.pod, case.reachable, tied) if case.reachable else []
+
+
+def no_node_could(case: Case) -> list[Finding]:
+    return [] if case.reachable else impossible.findings(case.world, case.pod)
