@@ -8,7 +8,9 @@ import difflib
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
@@ -38,6 +40,18 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(self._unknown(unknown[0]))
         return parsed, []
+
+    def format_help(self) -> str:
+        """Return the help with its paragraphs wrapped, which the formatter for examples leaves as they are."""
+        width = max(60, shutil.get_terminal_size((80, 24)).columns)
+        lines: list[str] = []
+        for line in super().format_help().split("\n"):
+            indent = line[: len(line) - len(line.lstrip())]
+            wrapped = textwrap.wrap(
+                line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+            lines += wrapped if len(line) > width else [line]
+        return "\n".join(lines)
 
     def error(self, message: str) -> NoReturn:
         """Print `message` in one line and exit with code 2."""

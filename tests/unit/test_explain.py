@@ -177,6 +177,7 @@ NO_CODES = {
         "Neuron",
         "FailedCreate",
         "PodOutcome",
+        "Problem",
         "WhyReport",
         "Allocating",
         "Degraded",

@@ -142,3 +142,10 @@ def test_latin_1_locale_prints_no_traceback(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Fragmented", "DevicesInUse", "SelectorFails", "neuron.aws.com/topology_x"])
 def test_explain_knows_codes_and_qualified_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(capsys, "explain", name).code == 0
+
+
+@pytest.mark.parametrize("command", ["why", "status", "simulate", "validate", "explain"])
+def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """But for names without a space, such as the kinds of a snapshot."""
+    lines = ask(capsys, command, "--help").out.splitlines()
+    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []

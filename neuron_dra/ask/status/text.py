@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,12 +164,14 @@ def lines(
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
     if not screen.headers:
-        return [*out, *_types(found, missing)[1:], *(_nodes(found, missing)[1:] if wide else ())]
+        types = {kind: _type(kind, nodes, missing) for kind, nodes in _by_type(found)}
+        return [*out, *_types(found, types)[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
     wrong = faults.of_fleet(world, found)
     out += _wrong(wrong, wide=wide)
-    out += [*_capacity(found, missing), "", *_types(found, missing)]
+    types = {kind: _type(kind, nodes, missing) for kind, nodes in _by_type(found)}
+    out += [*_capacity(found, types), "", *_types(found, types)]
     groups = fleet.ultraservers(found)
     if groups:
         faulty = {each.name for each in wrong if each.kind == faults.ULTRASERVER}
@@ -196,12 +198,12 @@ def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
     return [*out, ""]
 
 
-def _capacity(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return the free devices of each type, and how many groups of them are free together."""
     rows = [["TYPE", "MOST ON A NODE", "FREE", *(f"OF {size}" for size in capacity.SIZES)]]
     lines: list[str] = []
     for kind, nodes in _by_type(found):
-        row = _type(kind, nodes, missing)
+        row = types[kind]
         known = row["free"] is not None
         counts = [
             "-" if row[f"freeGroupsOf{size}"] is None else str(row[f"freeGroupsOf{size}"]) for size in capacity.SIZES
@@ -228,10 +230,10 @@ def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
     return "?" if number is None else words.count(number, "node" if whole else "device")
 
 
-def _types(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
     rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
     for kind, nodes in _by_type(found):
-        row = _type(kind, nodes, missing)
+        row = types[kind]
         problems = [
             f"{row[key]} {text}"
             for key, text in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -10,6 +9,7 @@ from neuron_dra.ask.world import fleet
 from neuron_dra.ask.world.fleet import NodeView
 
 SIZES: Final = (4, 8, 16)
+_ATTRIBUTES: Final = {size: f"resource.aws.com/devicegroup{size}_id" for size in SIZES}
 _PAIRS: Final = ((0, 1), (2, 3))
 """Positions of the vertical pairs of an UltraServer."""
 
@@ -18,23 +18,27 @@ def groups(nodes: Iterable[NodeView]) -> dict[int, int | None]:
     """Return how many groups of each size are free on nodes of one type; None if their devices form no such groups."""
     found: dict[int, int | None] = dict.fromkeys(SIZES)
     for node in nodes:
-        for size in SIZES:
-            free = _free_groups(node, size)
-            if free is not None:
-                found[size] = (found[size] or 0) + free
+        usable = bool(node.free)
+        free = [device.free and usable for device in node.devices]
+        for size, attribute in _ATTRIBUTES.items():
+            number = _free_groups(node, size, attribute, free)
+            if number is not None:
+                found[size] = (found[size] or 0) + number
     return found
 
 
-def _free_groups(node: NodeView, size: int) -> int | None:
-    name = f"resource.aws.com/devicegroup{size}_id"
-    members = Counter(each.groups[name] for each in node.devices if name in each.groups)
+def _free_groups(node: NodeView, size: int, attribute: str, free: Sequence[bool]) -> int | None:
+    """Return how many groups of a node are free; None if it has none of this size."""
+    members: dict[object, int] = {}
+    left: dict[object, int] = {}
+    for device, is_free in zip(node.devices, free, strict=True):
+        published = device.attributes.get(attribute)
+        if published:
+            value = next(iter(published.values()))
+            members[value] = members.get(value, 0) + 1
+            left[value] = left.get(value, 0) + is_free
     whole = [value for value, number in members.items() if number == size]
-    if not whole:
-        return None
-    if not node.free:
-        return 0
-    free = Counter(each.groups[name] for each in node.devices if name in each.groups and each.free)
-    return sum(free[value] == size for value in whole)
+    return sum(left[value] == size for value in whole) if whole else None
 
 
 def servers(nodes: Sequence[NodeView]) -> tuple[int, int, int]:
