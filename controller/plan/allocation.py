@@ -322,20 +322,22 @@ def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | 
 
 
 def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> list[str]:
-    """Bind the Pending slots if all their nodes show the tag; return the nodes that do not.
+    """Bind the Pending slots if all their nodes show the tag; return the nodes that are waited for.
 
     A slot waits while pods with its index may run elsewhere; other slots do not wait for it. `closing` are the indices
-    that this plan drains: the next plan finds out whether they are empty.
+    that this plan drains: the next plan finds out whether they are empty. All wait for the slots that are open and
+    still publish another number of nodes: pods there would wait for ranks that do not exist, or know none of the new.
     """
     holdings = context.holdings
     occupied = closing | {each.allocation.ultraserver_index for each in holdings.leaving(workload.uid)}
     occupied |= {index for index, each in holdings.live(workload.uid).items() if each.allocation.phase is Phase.BOUND}
-    pending = holdings.pending(workload.uid)
-    free = [each for each in pending if each.allocation.ultraserver_index not in occupied]
-    if all(holdings.has_tags(each.allocation) for each in free):
+    free = [each for each in holdings.pending(workload.uid) if each.allocation.ultraserver_index not in occupied]
+    other_size = holdings.with_another_size(workload.uid) if free else []
+    if not other_size and all(holdings.has_tags(each.allocation) for each in free):
         for each in free:
             holdings.bind(each)
-    return [name for each in holdings.pending(workload.uid) for name in holdings.without_tag(each.allocation)]
+    untagged = [name for each in holdings.pending(workload.uid) for name in holdings.without_tag(each.allocation)]
+    return [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
 
 
 def _waiting(context: PlanningContext, workload: Workload, nodes: Sequence[str]) -> str:
