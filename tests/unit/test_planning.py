@@ -858,7 +858,7 @@ def phases_by_index(world: World) -> dict[int, str]:
 
 
 def test_growth_opens_after_every_group_publishes_its_size() -> None:
-    """While a policy rejects the status of group 0, ranks of new groups would wait for others that know none of them."""
+    """While a policy rejects the status of group 0, pods of new groups would wait for ranks that do not know them."""
     world = fleet(2)
     world.submit("job", size=4)
     world.settle()
