@@ -161,7 +161,7 @@ def _drop_unusable(
 
 def _fits(context: PlanningContext, workload: Workload, one: Reservation) -> bool:
     """Return True if the reservation has the size and the instance type of the workload's spec."""
-    group = context.snapshot.group_by_name.get(one.ultraserver)
+    group = context.index.group_by_name.get(one.ultraserver)
     instance_type = group.instance_type if group is not None else workload.instance_type
     return (one.allocation.node_count, instance_type) == (workload.size, workload.instance_type)
 
@@ -368,7 +368,7 @@ def _make_template(context: PlanningContext, workload: Workload, live: dict[int,
             context.before.append(DeleteTemplate(template.namespace, template.name, template.uid, owners=owners))
         return
     if kind is not None and any(each.allocation.phase is Phase.BOUND for each in live.values()):
-        body = objects.claim_template(workload, kind, objects.device_class(context.snapshot.workload_class))
+        body = objects.claim_template(workload, kind, objects.device_class(context.index.workload_class))
         context.after.append(CreateTemplate(body, owners=frozenset({workload.uid})))
 
 

@@ -119,7 +119,7 @@ def _checks(
 
 def template_kind(context: PlanningContext, workload: Workload) -> str:
     """Return the resourceType that the workload's template requests, neuron_node or neuron_device; empty if unknown."""
-    kinds = {each.kind for each in context.snapshot.templates_of(workload.uid) if not each.deleting} - {""}
+    kinds = {each.kind for each in context.index.templates_of(workload.uid) if not each.deleting} - {""}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
@@ -213,7 +213,7 @@ def degradation(context: PlanningContext, workload: Workload, *more: str) -> tup
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
     found = [trouble for each in (*bound, *leaving) for trouble in node_faults(context, workload, each)]
     reasons = [reason for reason in FAULT_TEXTS if any(trouble.reason == reason for trouble in found)]
-    unschedulable = context.snapshot.unschedulable.get(workload.uid, "") if bound else ""
+    unschedulable = context.index.unschedulable.get(workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
     texts = []
