@@ -325,8 +325,8 @@ def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> li
     """Bind the Pending slots if all their nodes show the tag; return the nodes that are waited for.
 
     A slot waits while pods with its index may run elsewhere; other slots do not wait for it. `closing` are the indices
-    that this plan drains: the next plan finds out whether they are empty. All wait for the slots that are open and
-    still publish another number of nodes: pods there would wait for ranks that do not exist, or know none of the new.
+    that this plan drains: the next plan finds out whether they are empty. All wait until the open slots publish the
+    planned number of nodes: without it, pods there do not know the new ranks.
     """
     holdings = context.holdings
     occupied = closing | {each.allocation.ultraserver_index for each in holdings.leaving(workload.uid)}
