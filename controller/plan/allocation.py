@@ -161,7 +161,7 @@ def _drop_unusable(
 
 def _fits(context: PlanningContext, workload: Workload, one: Reservation) -> bool:
     """Return True if the reservation has the size and the instance type of the workload's spec."""
-    group = context.snapshot.group_by_name.get(one.ultraserver)
+    group = context.index.group_by_name.get(one.ultraserver)
     instance_type = group.instance_type if group is not None else workload.instance_type
     return (one.allocation.node_count, instance_type) == (workload.size, workload.instance_type)
 
@@ -322,20 +322,22 @@ def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | 
 
 
 def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> list[str]:
-    """Bind the Pending slots if all their nodes show the tag; return the nodes that do not.
+    """Bind the Pending slots if all their nodes show the tag; return the nodes that are waited for.
 
     A slot waits while pods with its index may run elsewhere; other slots do not wait for it. `closing` are the indices
-    that this plan drains: the next plan finds out whether they are empty.
+    that this plan drains: the next plan finds out whether they are empty. All wait until the open slots publish the
+    planned number of nodes: without it, pods there do not know the new ranks.
     """
     holdings = context.holdings
     occupied = closing | {each.allocation.ultraserver_index for each in holdings.leaving(workload.uid)}
     occupied |= {index for index, each in holdings.live(workload.uid).items() if each.allocation.phase is Phase.BOUND}
-    pending = holdings.pending(workload.uid)
-    free = [each for each in pending if each.allocation.ultraserver_index not in occupied]
-    if all(holdings.has_tags(each.allocation) for each in free):
+    free = [each for each in holdings.pending(workload.uid) if each.allocation.ultraserver_index not in occupied]
+    other_size = holdings.with_another_size(workload.uid) if free else []
+    if not other_size and all(holdings.has_tags(each.allocation) for each in free):
         for each in free:
             holdings.bind(each)
-    return [name for each in holdings.pending(workload.uid) for name in holdings.without_tag(each.allocation)]
+    untagged = [name for each in holdings.pending(workload.uid) for name in holdings.without_tag(each.allocation)]
+    return [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
 
 
 def _waiting(context: PlanningContext, workload: Workload, nodes: Sequence[str]) -> str:
@@ -366,7 +368,7 @@ def _make_template(context: PlanningContext, workload: Workload, live: dict[int,
             context.before.append(DeleteTemplate(template.namespace, template.name, template.uid, owners=owners))
         return
     if kind is not None and any(each.allocation.phase is Phase.BOUND for each in live.values()):
-        body = objects.claim_template(workload, kind, objects.device_class(context.snapshot.workload_class))
+        body = objects.claim_template(workload, kind, objects.device_class(context.index.workload_class))
         context.after.append(CreateTemplate(body, owners=frozenset({workload.uid})))
 
 

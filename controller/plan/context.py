@@ -58,7 +58,7 @@ class PlanningContext:
     `after`, `statuses`, `last`.
     """
 
-    snapshot: FleetIndex
+    index: FleetIndex
     now: datetime.datetime
     limits: Limits
     holdings: Holdings
@@ -108,12 +108,12 @@ class PlanningContext:
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
         """Every Node by name."""
-        return self.snapshot.node_by_name
+        return self.index.node_by_name
 
     @property
     def templates(self) -> Mapping[tuple[str, str], Template]:
         """Every ResourceClaimTemplate by namespace and name."""
-        return self.snapshot.template_by_key
+        return self.index.template_by_key
 
     def explain(self, workload: Workload, reason: str, text: str) -> None:
         """Plan the write of one condition, if it changes. The rest of the stored status stays, with its copies."""

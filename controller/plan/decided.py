@@ -17,7 +17,7 @@ def reads(context: PlanningContext, workload: Workload) -> tuple[object, ...] | 
 
     It is made again in an outage, and while reservations are unreadable, not seen, or changed by this plan.
     """
-    index, holdings = context.snapshot, context.holdings
+    index, holdings = context.index, context.holdings
     if workload.deleting or context.outage is not None or holdings.unread or holdings.has_changed(workload.uid):
         return None
     if holdings.withheld(workload.uid):

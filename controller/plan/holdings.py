@@ -106,6 +106,16 @@ class Holdings(Container[str]):
         """The Pending reservations of one workload: no pod may start there yet."""
         return [each for each in self.of(workload_uid) if each.allocation.phase is Phase.PENDING]
 
+    def with_another_size(self, workload_uid: str) -> list[Reservation]:
+        """The Bound reservations of one workload whose number of its nodes is not stored as planned."""
+        stored = {each.allocation.allocation_id: each.allocation.world_size for each in self._index.held(workload_uid)}
+        return [
+            each
+            for each in self.live(workload_uid).values()
+            if each.allocation.phase is Phase.BOUND
+            and stored.get(each.allocation.allocation_id) != each.allocation.world_size
+        ]
+
     def leaving(self, workload_uid: str) -> list[Reservation]:
         """The Draining reservations of one workload on which its pods may still run.
 

@@ -38,7 +38,7 @@ class Mark:
         for actions, length in zip(_actions(context), self.lengths, strict=True):
             del actions[length:]
         if context.holdings.has_changed(self.workload.uid):
-            stored = context.snapshot.held(self.workload.uid)
+            stored = context.index.held(self.workload.uid)
             context.holdings.put_back(self.workload.uid, stored if self.held is None else self.held)
 
 

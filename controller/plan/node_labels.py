@@ -13,8 +13,8 @@ def changes(context: PlanningContext) -> list[LabelNode]:
     A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
     """
     actions: list[LabelNode] = []
-    for name in sorted(context.snapshot.unsettled_nodes):
-        node, published = context.nodes.get(name), context.snapshot.published_by_name.get(name)
+    for name in sorted(context.index.unsettled_nodes):
+        node, published = context.nodes.get(name), context.index.published_by_name.get(name)
         if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue
         wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}

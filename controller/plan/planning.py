@@ -145,16 +145,16 @@ def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LI
 def _ultraservers(context: PlanningContext) -> list[str]:
     """Return the names of the UltraServers that may need a write."""
     holdings, failed = context.holdings, context.unrestored.ultraservers
-    return sorted({*context.snapshot.unsettled, *holdings.changed, *holdings.unread, *failed})
+    return sorted({*context.index.unsettled, *holdings.changed, *holdings.unread, *failed})
 
 
 def _ordered(context: PlanningContext) -> list[Workload]:
     """Return the workloads in the order in which they are planned; those without a place in it come last."""
     keyed: list[tuple[Any, Workload]] = []
     others: list[Workload] = []
-    for workload in context.snapshot.workloads:
+    for workload in context.index.workloads:
         try:
-            keyed.append((queue.order(workload, context.holdings, context.snapshot.priorities, context.now), workload))
+            keyed.append((queue.order(workload, context.holdings, context.index.priorities, context.now), workload))
         except Exception as err:
             context.errors[workload.ref] = err
             others.append(workload)
@@ -195,16 +195,16 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
 
     A decision that needed nothing is kept in the index and holds while everything that it depends on is the same.
     """
-    known, reads = context.snapshot.decided.get(workload.uid), decided.reads(context, workload)
+    known, reads = context.index.decided.get(workload.uid), decided.reads(context, workload)
     if known is not None and known.reads == reads:
         return known.verdict, known.starting, known.meeting
     before = decided.effects(context)
     planned = len(context.before), len(context.last)
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
-        verdict = _with_unwritable(context.snapshot.unwritable, verdict)
+        verdict = _with_unwritable(context.index.unwritable, verdict)
         if verdict.reason in queue.WAITING:
-            problem = queue.class_problem(workload, context.snapshot.priorities)
+            problem = queue.class_problem(workload, context.index.priorities)
             verdict = replace(verdict, message=join_texts(verdict.message, problem))
         sets_finalizers = any(
             isinstance(action, SetFinalizers) for action in (*context.before[planned[0] :], *context.last[planned[1] :])
@@ -212,10 +212,10 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
         if not sets_finalizers:  # that write changes the resourceVersion; the next plan writes the status
             _write_status(context, workload, verdict)
     starting, meeting = pod_start.look_at(context, workload), rendezvous.meeting(context, workload)
-    context.snapshot.decided.pop(workload.uid, None)
+    context.index.decided.pop(workload.uid, None)
     idle = decided.effects(context) == before and not context.holdings.has_changed(workload.uid)
     if idle and reads is not None and verdict is not None and (verdict.state, verdict.degraded) == ("Allocated", None):
-        context.snapshot.decided[workload.uid] = Decided(reads, verdict, starting, meeting)
+        context.index.decided[workload.uid] = Decided(reads, verdict, starting, meeting)
     return verdict, starting, meeting
 
 
@@ -241,7 +241,7 @@ def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
     """
     if context.outage is not None:
         return ()
-    return tuple(each for each in context.snapshot.suspects() if context.holdings.is_ready(each.node))
+    return tuple(each for each in context.index.suspects() if context.holdings.is_ready(each.node))
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------
@@ -261,14 +261,14 @@ def _explain_unstored(context: PlanningContext, reservations: Sequence[WriteUltr
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
-    unwritable, waiting = context.snapshot.unwritable, dict[str, list[str]]()
+    unwritable, waiting = context.index.unwritable, dict[str, list[str]]()
     for write in reservations:
         for uid in write.owners if write.name in unwritable else ():
             waiting.setdefault(uid, []).append(write.name)
     if not waiting:
         return
     context.statuses = [each for each in context.statuses if waiting.keys().isdisjoint(each.owners)]
-    for workload in (each for each in context.snapshot.workloads if each.uid in waiting):
+    for workload in (each for each in context.index.workloads if each.uid in waiting):
         names = waiting[workload.uid]
         text = (
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
@@ -291,7 +291,7 @@ def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict
         [each for each in context.holdings.of(workload.uid) if each.allocation.phase is not Phase.DRAINING],
         context.now,
         restart_all.record(context, workload, verdict),
-        restoration.groups(context.holdings.of(workload.uid), context.snapshot.ultraserver_by_name),
+        restoration.groups(context.holdings.of(workload.uid), context.index.ultraserver_by_name),
     )
     if status == dict(workload.status):
         return

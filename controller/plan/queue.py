@@ -120,7 +120,7 @@ def _is_over(context: PlanningContext, key: tuple[str, str], turn: Turn, verdict
     instance_type, namespace = key
     return not any(
         _waits_for_its_turn(context, each, turn, verdicts.get(each.uid))
-        for each in context.snapshot.workloads
+        for each in context.index.workloads
         if each.instance_type == instance_type and each.namespace != namespace
     )
 

@@ -8,8 +8,9 @@ ends a fault.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from controller.observe import decode
 from controller.observe.model import (
@@ -29,34 +30,47 @@ from controller.plan import (
 from controller.plan.context import PlanningContext, join_texts
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
-FAULT_TEXTS = {
-    "NodeGone": "nodes are gone",
-    "NodeReplaced": "nodes were replaced by others with the same name",
-    "NodeNotReady": "nodes are not Ready",
-    "UltraServerChanged": "nodes that now publish another UltraServer",
-    "TagLost": "nodes whose devices no longer show the reservation, so that no pod can start there",
-    "ShapeChanged": "nodes that publish other devices than the ResourceClaimTemplate requests",
-    "DeviceUnhealthy": "nodes with unhealthy or missing devices",
-    "LinkDown": "links that the group needs are down on",
-    "NodeCordoned": "cordoned nodes, where no pod can start",
-    "NodeTainted": "tainted nodes, where only pods that tolerate the taint can start",
-    "SliceMissing": "nodes that publish no ResourceSlice",
-    "ForeignClaim": "claims of other pods are allocated on nodes of this workload; delete these pods",
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """A kind of fault: what messages say of it, and whether RestartAll, too, acts where MigrateAffected does.
+
+    It does not where a fault may concern every node at once: a driver rollback drops every tag.
+    """
+
+    text: str
+    restarts: bool = True
+
+
+FAULTS: Final[Mapping[str, FaultKind]] = {
+    "NodeGone": FaultKind("nodes are gone"),
+    "NodeReplaced": FaultKind("nodes were replaced by others with the same name"),
+    "NodeNotReady": FaultKind("nodes are not Ready"),
+    "UltraServerChanged": FaultKind("nodes that now publish another UltraServer", restarts=False),
+    "TagLost": FaultKind(
+        "nodes whose devices no longer show the reservation, so that no pod can start there", restarts=False
+    ),
+    "ShapeChanged": FaultKind(
+        "nodes that publish other devices than the ResourceClaimTemplate requests", restarts=False
+    ),
+    "DeviceUnhealthy": FaultKind("nodes with unhealthy or missing devices"),
+    "LinkDown": FaultKind("links that the group needs are down on"),
+    "NodeCordoned": FaultKind("cordoned nodes, where no pod can start", restarts=False),
+    "NodeTainted": FaultKind("tainted nodes, where only pods that tolerate the taint can start"),
+    "SliceMissing": FaultKind("nodes that publish no ResourceSlice"),
+    "ForeignClaim": FaultKind("claims of other pods are allocated on nodes of this workload; delete these pods"),
 }
-"""The faults of a reserved node, the worst first."""
+"""The faults of a reserved node by reason, the worst first."""
 
 UNSCHEDULABLE = "PodsUnschedulable"
 """The nodes have no fault, but pods of the workload cannot be scheduled to them."""
-
-MOVED_FROM = ("UltraServerChanged", "TagLost", "ShapeChanged", "NodeCordoned")
-"""MigrateAffected acts on these faults. RestartAll only reports them: a driver rollback drops every tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFault:
     """A fault of a node of a slot.
 
-    `reason` is a key of FAULT_TEXTS, `name` the Node's. The strategy acts on the fault at `acts_at`; None means never.
+    `reason` is a key of FAULTS, `name` the Node's. The strategy acts on the fault at `acts_at`; None means never.
     """
 
     reason: str
@@ -119,7 +133,7 @@ def _checks(
 
 def template_kind(context: PlanningContext, workload: Workload) -> str:
     """Return the resourceType that the workload's template requests, neuron_node or neuron_device; empty if unknown."""
-    kinds = {each.kind for each in context.snapshot.templates_of(workload.uid) if not each.deleting} - {""}
+    kinds = {each.kind for each in context.index.templates_of(workload.uid) if not each.deleting} - {""}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
@@ -175,7 +189,7 @@ def node_faults(context: PlanningContext, workload: Workload, one: Reservation) 
 
 def _acts(workload: Workload, reason: str) -> bool:
     """Return True if the workload's strategy acts on faults of this kind. NoOp is checked elsewhere."""
-    return reason not in MOVED_FROM or workload.strategy != "RestartAll"
+    return workload.strategy != "RestartAll" or FAULTS[reason].restarts
 
 
 def current_faults(context: PlanningContext, workload: Workload, one: Reservation) -> Iterable[tuple[str, str]]:
@@ -206,20 +220,20 @@ def degradation(context: PlanningContext, workload: Workload, *more: str) -> tup
     """Return the faults of nodes on which pods of the workload may run; None without any.
 
     The result is the reason and the message of the condition Degraded. The reason is that of the worst fault
-    (FAULT_TEXTS), unless the limit of restarts outranks it; `more` texts are added to the message.
+    (FAULTS), unless the limit of restarts outranks it; `more` texts are added to the message.
     """
     holdings = context.holdings
     leaving = holdings.leaving(workload.uid)
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
     found = [trouble for each in (*bound, *leaving) for trouble in node_faults(context, workload, each)]
-    reasons = [reason for reason in FAULT_TEXTS if any(trouble.reason == reason for trouble in found)]
-    unschedulable = context.snapshot.unschedulable.get(workload.uid, "") if bound else ""
+    reasons = [reason for reason in FAULTS if any(trouble.reason == reason for trouble in found)]
+    unschedulable = context.index.unschedulable.get(workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
     texts = []
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
-        texts.append(f"{FAULT_TEXTS[reason]}: {shortened(names)}")
+        texts.append(f"{FAULTS[reason].text}: {shortened(names)}")
     reason, prospect = _outlook(context, workload, [t for t in found if t.acts_at is not None], bound)
     return reason or (*reasons, UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
 

@@ -57,7 +57,7 @@ def delete_templates(context: PlanningContext, workload: Workload) -> bool:
 
     The template goes first, so that no new claims are made from it.
     """
-    found = context.snapshot.templates_of(workload.uid)
+    found = context.index.templates_of(workload.uid)
     named = context.templates.get((workload.namespace, workload.template_name))
     templates = [each for each in dict.fromkeys((*found, *([named] if named else []))) if each.is_of(workload)]
     context.before += [
@@ -113,7 +113,7 @@ def release_reservations(
                 if hold or not {*use.nodes} & {*closed}:
                     continue  # on dead nodes only, where an eviction has no effect
                 context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
-                if why := context.snapshot.blocked_evictions.get(uid):
+                if why := context.index.blocked_evictions.get(uid):
                     blocked.append(f"{use.namespace}/{name}: {why}")
     if blocked:
         return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])

@@ -29,7 +29,7 @@ def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
     if first is None or workload.deleting:
         return None
     node = first.allocation.nodes[0]
-    own = [use for use in context.snapshot.uses(node) if use.is_of(first.allocation)]
+    own = [use for use in context.index.uses(node) if use.is_of(first.allocation)]
     pods = sorted(pod for use in own for pod in claim_pods.of(context, use))
     pod, ready = pods[0] if pods else None, context.holdings.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
@@ -41,7 +41,7 @@ def wanted(context: PlanningContext, workload: Workload) -> Rendezvous | None:
     The stored address of the host stays while its Node does not exist or has none.
     """
     first = context.holdings.live(workload.uid).get(0)
-    if first is None or context.snapshot.without_services:
+    if first is None or context.index.without_services:
         return None
     mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
     stored, found = first.allocation.rendezvous, context.nodes.get(first.allocation.nodes[0])

@@ -28,7 +28,7 @@ def writes(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action]
     others: list[Action] = []
     statuses: list[WriteUltraServerStatus] = []
     for name in names:
-        group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
+        group, have = context.index.group_by_name.get(name), context.index.ultraserver_by_name.get(name)
         if have is None:
             others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
             continue
@@ -42,7 +42,7 @@ def _ultraserver_alone(
     context: PlanningContext, group: Group | None, have: UltraServer
 ) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of one NeuronUltraServer; an error becomes its condition."""
-    error = context.snapshot.broken.get(have.name)
+    error = context.index.broken.get(have.name)
     if error is None and group is not None:
         try:
             return _ultraserver(context, group, have)
@@ -60,7 +60,7 @@ def _ultraserver(
     """Return the writes of one NeuronUltraServer, in two lists as `writes` does."""
     finalizers = _finalizers(context, have)
     stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-    if stale and have.name in context.snapshot.unwritable:
+    if stale and have.name in context.index.unwritable:
         return [UpdateTopology(have.name, have.version, tuple(wanted))], []
     if _reservations_change(context, have):
         return [], _status(context, group, have, finalizers)

@@ -175,6 +175,13 @@ COPIED = {"status": {"state": "Allocated", "groups": [COPY]}}
 LABELLED = {"metadata": {"labels": {LABEL: "x"}}}
 TAINTED = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
 OWNED: Obj = {"metadata": {"ownerReferences": []}}
+RENDEZVOUS = "neuron.aws.com/rendezvous"
+READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+ADDRESSES = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
+TOPOLOGY = {"spec": {"topology": [{"nodeName": OTHER, "nodeId": 0}]}}
+RESULT = {"request": "r", "driver": PLAIN, "pool": OTHER, "device": "neuron-node-0"}
+CONSUMER = {"resource": "pods", "name": "forged", "uid": "forged"}
+HELD = {"status": {"allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [CONSUMER]}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +263,8 @@ ROWS: Sequence[Row] = (
     *creates(CLAIM_PLACE.replace(OURS, WATCHED), claim(exactly(RESERVED, adminAccess=True)), "", EDITOR),
     *creates(CLAIM_PLACE.replace(OURS, ELSEWHERE), claim(exactly(RESERVED)), RBAC, TENANT, EDITOR, ADMIN),
     *patches(f"{CLAIM_PLACE}/older", OWNED, "", COLLECTOR, EDITOR),
+    # What a claim has, and which pods use it: written by the scheduler.
+    *patches(f"{CLAIM_PLACE}/older/status", HELD, RBAC, EDITOR, ADMIN, RESERVER, CONTROLLER, PLUGIN),
     # Pods for which the scheduler creates such a claim.
     *creates(POD_PLACE, pod(amount()), PODS, *PEOPLE, REPLICAS, RESCUE, since=36),
     *creates(POD_PLACE, pod(amount(), init=True), PODS, EDITOR, since=36),
@@ -278,10 +287,17 @@ ROWS: Sequence[Row] = (
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, RBAC, ADMIN, PLUGIN),
     Row(MASTER, "DELETE", ULTRASERVER, None, ""),
     Row(EDITOR, "DELETE", ULTRASERVER, None, RBAC),
+    *patches(ULTRASERVER, TOPOLOGY, "", MASTER, CONTROLLER),
+    *patches(ULTRASERVER, TOPOLOGY, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN),
     # Nodes: only the controller's labels.
     *patches(f"/api/v1/nodes/{NODE}", LABELLED, "", CONTROLLER, MASTER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {f"{LABEL}-x": None}}}, "", CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", LABELLED, RBAC, TENANT, ADMIN, PLUGIN),
+    *patches(f"/api/v1/nodes/{NODE}", LABELLED, "", KUBELET),  # of its own node; the controller puts its value back
+    *patches(f"/api/v1/nodes/{NODE}", TAINTED, RBAC, TENANT, ADMIN, PLUGIN),
+    *patches(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}}, RBAC, TENANT, ADMIN, PLUGIN),
+    *patches(f"/api/v1/nodes/{NODE}/status", READY, RBAC, TENANT, ADMIN, PLUGIN, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}/status", ADDRESSES, RBAC, TENANT, ADMIN, PLUGIN, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": "b"}}}, NODES, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": None}}}, NODES, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": "b"}}}, "", MASTER),
@@ -350,7 +366,13 @@ ROWS: Sequence[Row] = (
     # Workloads: users who were granted the right.
     *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN),
     *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER, CONTROLLER),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"serverCount": 2}}, RBAC, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"serverCount": 2}}, "", RESERVER, TENANT),
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("host", RENDEZVOUS), RBAC, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{WORKLOAD_PLACE}/older", annotated("host", RENDEZVOUS), "", RESERVER, TENANT),
+    *patches(f"{WORKLOAD_PLACE}/older", {"metadata": {"finalizers": ["a/b"]}}, RBAC, EDITOR, ADMIN, PLUGIN),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
+    *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, WORKLOAD_STATUS, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER, RESCUE, RESCUERS),
     # The PriorityClass of a workload: users who may use it.
     *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), PRIORITY, RESERVER, TENANT, CONTROLLER),

@@ -29,7 +29,7 @@ def context() -> PlanningContext:
 
 def counted(context: PlanningContext, size: int) -> list[placement.Slot]:
     """Return the free slots, counted again, the best fit first."""
-    found = placement.slots(context.snapshot.groups, context.holdings, TYPE, size)
+    found = placement.slots(context.index.groups, context.holdings, TYPE, size)
     return sorted(found, key=lambda slot: slot.fit)
 
 
@@ -38,7 +38,7 @@ def free(context: PlanningContext, size: int) -> list[placement.Slot]:
 
 
 def workload(context: PlanningContext, name: str) -> Workload:
-    return next(each for each in context.snapshot.workloads if each.name == name)
+    return next(each for each in context.index.workloads if each.name == name)
 
 
 def test_free_slots_follow_reservations(context: PlanningContext) -> None:
@@ -59,7 +59,7 @@ def test_shortage_has_current_numbers(context: PlanningContext) -> None:
     context.holdings.reserve(workload(context, "two"), 0, free(context, 2)[0], START)
     after = context.free_slots.shortage(asks, 9)
     census = Census()
-    for group in context.snapshot.groups:
+    for group in context.index.groups:
         census.put(group.name, group, context.holdings)
     assert after == placement.shortage(census.tally(TYPE, {}), asks, len(free(context, 2)), 9)
     assert before != after
@@ -67,7 +67,7 @@ def test_shortage_has_current_numbers(context: PlanningContext) -> None:
 
 def test_slots_of_nodes_ignore_reservations(context: PlanningContext) -> None:
     have = {"u1-2", "u1-3", "u2-2", "u2-3"}
-    others = frozenset(node.name for node in context.snapshot.nodes) - have
-    groups = sorted(context.snapshot.groups, key=lambda each: each.name)
+    others = frozenset(node.name for node in context.index.nodes) - have
+    groups = sorted(context.index.groups, key=lambda each: each.name)
     assert context.free_slots.of_nodes(have, TYPE, 2) == placement.slots(groups, others, TYPE, 2)
     assert context.free_slots.of_nodes({"gone"}, TYPE, 2) == ()

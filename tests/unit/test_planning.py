@@ -852,6 +852,36 @@ def test_failed_growth_publishes_no_ranks_that_do_not_exist() -> None:
     assert world_sizes(world) == {0: 4}
 
 
+def phases_by_index(world: World) -> dict[int, str]:
+    entries = [e for u in world.all("NeuronUltraServer") for e in u.get("status", {}).get("allocations", [])]
+    return {e["ultraserverIndex"]: e["phase"] for e in entries}
+
+
+def test_growth_opens_after_every_group_publishes_its_size() -> None:
+    """While a policy rejects the status of group 0, pods of new groups would wait for ranks that do not know them."""
+    world = fleet(2)
+    world.submit("job", size=4)
+    world.settle()
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+
+    def pass_with(unwritable: dict[str, str]) -> None:
+        found = plan(replace(world.snapshot(), unwritable=unwritable), world.now)
+        for action in found.actions:
+            if getattr(action, "name", "") not in unwritable:
+                world.write(action)
+        world.tag_nodes()
+
+    for _ in range(4):
+        pass_with({"us-u0": "a policy rejects it"})
+    assert phases_by_index(world) == {0: "Bound", 1: "Pending"}
+    assert world_sizes(world) == {0: 4, 1: 8}
+    world.settle()
+    assert phases_by_index(world) == {0: "Bound", 1: "Bound"}
+    assert world_sizes(world) == {0: 8, 1: 8}
+
+
 def test_reason_of_a_stopped_controller_is_written_once() -> None:
     """13.5."""
     world = World(ultraserver("u0"))

@@ -59,21 +59,22 @@ class Ledger:
     """The controllers' ineffective writes, and all evictions. Too many retries are a violation.
 
     A write is ineffective if the server or a policy rejects it, or if the reply lacks what was sent. Conflicts, deleted
-    objects and unavailable servers do not count.
+    objects and unavailable servers do not count. Each cause counts for itself: between two policies, the write may have
+    been accepted.
     """
 
     AT_MOST: Final = 12
     WINDOW_S: Final = 600.0
 
     def __init__(self) -> None:
-        self._vain: dict[tuple[int, str], list[float]] = {}
+        self._vain: dict[tuple[int, str, str], list[float]] = {}
         self.found: list[str] = []
         self.on_eviction: Callable[[str], None] = lambda path: None
 
     def refused(self, line: int, name: str, write: str, why: str, now: float) -> None:
         """Record an ineffective write."""
-        times = [at for at in self._vain.get((line, write), ()) if at > now - self.WINDOW_S]
-        self._vain[line, write] = [*times, now]
+        times = [at for at in self._vain.get((line, write, why), ()) if at > now - self.WINDOW_S]
+        self._vain[line, write, why] = [*times, now]
         if len(times) == self.AT_MOST:
             self.found.append(f"{name} tried {self.AT_MOST + 1} times in {now - times[0]:.0f} s to {write}: {why}")
 

@@ -1,0 +1,146 @@
+"""A table: who writes what the controller reads as truth, and why nobody else can gain by it.
+
+One row covers a field and everything below it. `denied` are users whose forged write of the field is rejected,
+`allowed` untrusted users whose write is accepted: each has a row in `tests/bed/forged_writes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.bed.forged_writes import ADMIN, EDITOR, KUBELET, LANDLORD, MASTER, NEIGHBOUR, PLUGIN, RESERVER, TENANT, User
+
+ANY = "*"
+SERVER = "the API server"
+CONTROLLER = "the controller"
+OWNER = "users with neuron-ultraserver-workloads-edit"
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A field, who writes it, and why others cannot, or gain nothing."""
+
+    kind: str
+    path: str
+    writer: str
+    why: str
+    denied: Sequence[User] = ()
+    allowed: Sequence[User] = ()
+
+
+TRUTHS: Sequence[Truth] = (
+    # Every object. A label or an annotation is a field of its own kind.
+    Truth(ANY, "metadata.name", SERVER, "no write changes it"),
+    Truth(ANY, "metadata.namespace", SERVER, "no write changes it"),
+    Truth(ANY, "metadata.uid", SERVER, "no write changes it"),
+    Truth(ANY, "metadata.resourceVersion", SERVER, "a write must have the stored one"),
+    Truth(ANY, "metadata.generation", SERVER, "writes of it are ignored"),
+    Truth(ANY, "metadata.creationTimestamp", SERVER, "writes of it are ignored"),
+    Truth(ANY, "metadata.deletionTimestamp", SERVER, "only DELETE sets it, and finalizers keep what is reserved"),
+    # Nodes.
+    Truth(
+        *("Node", "metadata.labels", CONTROLLER),
+        "a kubelet may label its own node; the controller puts its values back, and a policy keeps the capacity block",
+        denied=(TENANT, ADMIN, PLUGIN),
+        allowed=(KUBELET,),
+    ),
+    Truth("Node", "spec.providerID", "the cloud provider", "the API server lets nobody change it once it is set"),
+    Truth("Node", "spec.unschedulable", "administrators", "RBAC, and a policy for the controller", (TENANT, ADMIN)),
+    Truth("Node", "spec.taints", "administrators", "RBAC, and a policy for the controller", (TENANT, ADMIN, PLUGIN)),
+    Truth("Node", "status.conditions", "the node's kubelet", "RBAC", (TENANT, ADMIN, PLUGIN)),
+    Truth("Node", "status.addresses", "the node's kubelet", "RBAC", (PLUGIN,)),
+    # ResourceSlices.
+    Truth(
+        "ResourceSlice", "spec", "the plugin of the node", "a policy limits plugins to their node", (NEIGHBOUR, TENANT)
+    ),
+    Truth(
+        *("ResourceSlice", "metadata.ownerReferences", "the plugin of the node"),
+        "RBAC gives no patch, and a policy limits updates to the plugin's node",
+        denied=(NEIGHBOUR, PLUGIN),
+    ),
+    # Claims.
+    Truth(
+        "ResourceClaim",
+        "spec.devices",
+        "whoever creates the claim",
+        "it is immutable; a policy keeps the reserved class",
+        (
+            TENANT,
+            EDITOR,
+        ),
+    ),
+    Truth(
+        *("ResourceClaim", "status.allocation", "the scheduler"),
+        "RBAC: no default role may write it. Whoever may can take devices from the scheduler, too",
+        denied=(EDITOR, ADMIN, RESERVER, PLUGIN),
+    ),
+    Truth(
+        *("ResourceClaim", "status.reservedFor", "the scheduler"),
+        "RBAC: no default role may write it. Only pods of the claim's own namespace can be evicted because of it",
+        denied=(EDITOR, ADMIN, RESERVER, PLUGIN),
+    ),
+    # ResourceClaimTemplates.
+    Truth(
+        "ResourceClaimTemplate",
+        "spec.spec",
+        CONTROLLER,
+        "it is immutable; a policy keeps the reserved class",
+        (
+            TENANT,
+            EDITOR,
+            ADMIN,
+        ),
+    ),
+    Truth(
+        *("ResourceClaimTemplate", "metadata.ownerReferences", CONTROLLER),
+        "without it, the workload of that name in the same namespace says TemplateNameTaken",
+        allowed=(EDITOR,),
+    ),
+    # NeuronUltraServers.
+    Truth(
+        *("NeuronUltraServer", "spec", CONTROLLER),
+        "RBAC; it follows from Nodes and slices, and the controller corrects it",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN),
+    ),
+    Truth(
+        "NeuronUltraServer", "metadata.finalizers", CONTROLLER, "RBAC; lost reservations are restored", (ADMIN, PLUGIN)
+    ),
+    Truth(
+        *("NeuronUltraServer", "status", CONTROLLER),
+        "RBAC, and a policy for administrators",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, MASTER, LANDLORD),
+    ),
+    # Workloads.
+    Truth(
+        *("NeuronUltraServerWorkload", "spec", OWNER),
+        "it is a request: limits, policies and the queue decide what it gets",
+        denied=(EDITOR, ADMIN, PLUGIN),
+        allowed=(RESERVER, TENANT),
+    ),
+    Truth(
+        *("NeuronUltraServerWorkload", "metadata.annotations", OWNER),
+        "they set how the workload's own pods find rank 0, and which job it is of",
+        denied=(EDITOR, ADMIN, PLUGIN),
+        allowed=(RESERVER, TENANT),
+    ),
+    Truth(
+        "NeuronUltraServerWorkload",
+        "metadata.finalizers",
+        CONTROLLER,
+        ("RBAC; a workload without ours that is deleted is released as one that is gone"),
+        (EDITOR, ADMIN, PLUGIN),
+    ),
+    Truth(
+        *("NeuronUltraServerWorkload", "status", CONTROLLER),
+        "RBAC, and a policy for users with every right",
+        denied=(EDITOR, ADMIN, RESERVER, TENANT, MASTER),
+    ),
+    # Namespaces.
+    Truth(
+        "Namespace", "metadata.annotations", "users with the verb limit", "RBAC and a policy", (TENANT, EDITOR, ADMIN)
+    ),
+    Truth(
+        "Namespace", "metadata.labels", "users with the verb reserve-for-jobs", "RBAC and a policy", (TENANT, EDITOR)
+    ),
+)
