@@ -150,6 +150,7 @@ async def one_size(
     with Controller(plane.layout.kubeconfig, log) as controller:
         await discovered(cluster, column.nodes // 4)
         figures["start: until all UltraServers are written"] = f"{time.monotonic() - started:.1f} s"
+        figures["start: controller's CPU until then"] = f"{controller.cpu_s():.1f} s"
         progress(
             f"discovered in {time.monotonic() - started:.1f} s; {bench_api.tally(of(cluster.writes.since(), AGENT))}"
         )

@@ -225,7 +225,17 @@ PARTS = {
     "sets": Part(
         "connected sets and limits of the device plugin on the test bed with Kubernetes 1.37, 300 random "
         "steps among them",
-        _bed("1.37", "bed/test_connected_set_pods", "bed/test_limits_on_nodes", long=False),
+        _bed(
+            "1.37",
+            "bed/test_connected_set_pods",
+            "bed/test_cores_pin_their_size",
+            "bed/test_dead_links_on_nodes",
+            "bed/test_limits_on_nodes",
+            "bed/test_parts_beside_reservations",
+            "bed/test_reported_manifests",
+            "bed/test_unanswered_pods_on_nodes",
+            long=False,
+        ),
     ),
     "manifests": Part(
         "ten public manifests on four kubelets of Kubernetes 1.37, three rounds",
