@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     documents = _documents(text, source)
     if all(document is None for document in documents):
         raise SettingsError(f"{source}: it is empty; {HELP}")
-    return list(_objects(source, documents))
+    return list(objects(source, documents))
 
 
 def _documents(text: bytes, source: str) -> list[Any]:
@@ -74,7 +74,7 @@ def _one_after_the_other(text: bytes) -> list[Any]:
     return found
 
 
-def _objects(source: str, documents: list[Any]) -> Iterator[dict[str, Any]]:
+def objects(source: str, documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Yield the objects of documents and of the Lists in them. Raises SettingsError."""
     for document in documents:
         if document is None:
@@ -85,7 +85,7 @@ def _objects(source: str, documents: list[Any]) -> Iterator[dict[str, Any]]:
             items = document.get("items") or []
             if not isinstance(items, list):
                 raise SettingsError(f"{source}: items of the {document['kind']} is not a list")
-            yield from _objects(source, [_typed(document, each) for each in items])
+            yield from objects(source, [_typed(document, each) for each in items])
         elif not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
             raise SettingsError(f"{source}: a {document['kind']} without metadata.name")
         else:

@@ -7,18 +7,19 @@ such as the devices of equal nodes, are decoded once and shared: nobody may chan
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 
 CHUNK: Final = 2**20
 """Bytes that are read at a time."""
-HEAD: Final = 64 * 1024
+HEAD: Final = 2048
 """Bytes in which the first object of a list begins."""
 
-_FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,4096}?"items": \[\n( +)\{\n')
+_FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,1024}?"items": \[\n( +)\{\n')
 _KIND: Final = re.compile(rb'\n +"kind": "(\w+)"')
 _OF_A_NODE: Final = frozenset({"images", "volumesAttached", "volumesInUse"})
 """Fields of a Node's status that no command reads. The images alone are half of a Node."""
@@ -30,48 +31,63 @@ _EMPTY: Final = msgspec.Raw(b"{}")
 
 
 class NotAsPrinted(ValueError):
-    """The file is not what kubectl prints, or is cut off: the message says where."""
+    """The file is not one list as kubectl prints it, or is cut off: the message says where."""
 
 
-def begins(head: bytes) -> bool:
-    """Return True if a file that begins with `head` is a list of objects as kubectl prints it."""
-    return _FIRST.match(head) is not None
+def is_printed(file: io.BufferedReader[Any]) -> bool:
+    """Return True if a file begins as a list of objects that kubectl prints; nothing is taken from the file."""
+    return _FIRST.match(file.peek()) is not None
 
 
-def items(file: BinaryIO, head: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list; `head` was read from `file` before, and `begins` is true for it.
-
-    Raises NotAsPrinted.
-    """
+def items(file: io.BufferedReader[Any], chunk: int = CHUNK) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list as kubectl prints it; `chunk` bytes are read at a time. Raises NotAsPrinted."""
     shared = _Shared()
-    for number, text in enumerate(_texts(file, head), start=1):
+    for number, text in enumerate(_texts(file, chunk), start=1):
         try:
             yield shared.item(text)
         except (msgspec.DecodeError, RecursionError) as err:
             raise NotAsPrinted(f"object {number} of the list: {err}") from err
 
 
-def _texts(file: BinaryIO, head: bytes) -> Iterator[bytes]:
+def _texts(file: io.BufferedReader[Any], chunk: int) -> Iterator[bytes]:
     """Yield the text of each object."""
-    first = _FIRST.match(head)
+    waiting = file.read(max(chunk, HEAD))
+    first = _FIRST.match(waiting)
     if first is None:
         raise NotAsPrinted("it is not a list as kubectl prints it")
     indent = first[1]
     between = b"\n" + indent + b"},\n" + indent + b"{\n"
     closing = b"\n" + indent + b"}\n"
-    waiting = head[first.end() :]
+    waiting = waiting[first.end() :]
     while True:
         *complete, waiting = waiting.split(between)
         for text in complete:
             yield b"{" + text + b"}"
-        more = file.read(CHUNK)
+        more = file.read(chunk)
         if not more:
             break
         waiting += more
     last, end, rest = waiting.partition(closing)
-    if not end or not rest.lstrip().startswith(b"]"):
-        raise NotAsPrinted("the list has no end: the file is cut off")
+    _check_end(end + rest)
     yield b"{" + last + b"}"
+
+
+def _check_end(rest: bytes) -> None:
+    """Raise NotAsPrinted unless this is the end of a list after its last object, and nothing else follows."""
+    bracket, end, members = rest.partition(b"]")
+    try:
+        whole = msgspec.json.decode(b'{"items": []' + members, type=_End)
+    except msgspec.DecodeError as err:
+        what = "something follows the list" if end else "the list has no end: the file is cut off"
+        raise NotAsPrinted(what) from err
+    if not whole.kind.endswith("List") or bracket.strip() != b"}":
+        raise NotAsPrinted("it is not a list as kubectl prints it")
+
+
+class _End(msgspec.Struct):
+    """What is decoded of a list without its items."""
+
+    kind: str
 
 
 class _Shared:
