@@ -110,4 +110,7 @@ def test_two_requests_for_cores_in_one_claim_are_refused_by_validate() -> None:
     exactly = {"deviceClassName": "cores-1.neuron.aws.com", "allocationMode": "ExactCount", "count": 1}
     claim["spec"]["spec"]["devices"]["requests"] = [{"name": n, "exactly": dict(exactly)} for n in ("one", "two")]
     found = rules.Checker(snapshot.build([claim]), (1, 37)).run()
-    assert [(each.code, "one of several requests" in each.text) for each in found] == [("DriverRejects", True)]
+    assert [(each.code, each.warning) for each in found] == [("DriverRejects", False)]
+    assert found[0].text.startswith(
+        "the driver rejects it on every type that can serve it: neuron-cores-1-0 is one of several requests"
+    )

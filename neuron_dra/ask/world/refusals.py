@@ -13,6 +13,7 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServe
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
 
+_NAMELESS: Final = ClaimRef("", "", "")
 _BY_LIMITS: Final = re.compile(r"container-\d+-request-\d+", re.ASCII)
 """The requests of a claim that the scheduler makes for resource limits."""
 
@@ -37,7 +38,7 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
                 mine = [each for each in results if each["pool"] == pool]
                 decision.core_environment(_claim(mine, entries), _node(types[pool]))
     except ClaimError as err:
-        return str(err)
+        return str(err).removeprefix(f"claim {_NAMELESS}: ")  # the caller says which claim or template it is
     return ""
 
 
@@ -45,7 +46,7 @@ def _claim(results: Sequence[Wire], entries: Sequence[Entry]) -> Claim:
     """Return the claim of these results, as far as the cores of its containers depend on it."""
     devices = tuple(AllocatedDevice(each["request"], each["pool"], each["device"]) for each in results)
     by_limits = all(_BY_LIMITS.fullmatch(each["request"]) for each in results)
-    return Claim(ClaimRef("", "", ""), devices, tuple(entries), extended_resources=by_limits)
+    return Claim(_NAMELESS, devices, tuple(entries), extended_resources=by_limits)
 
 
 def decoded(entries: Iterable[Wire]) -> list[Entry]:
