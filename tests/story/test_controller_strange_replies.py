@@ -34,7 +34,14 @@ SWIFT: Final = quicker(
     lease={"retry_s": 0.02},
     caches={"forbidden_s": 0.02},
     passes={"retry_s": (0.01, 0.02), "idle_s": 0.02},
-    writes={"first_s": 0.01, "first_eviction_s": 0.02, "longest_s": 0.02, "crd_s": 0.02, "message_s": 0.01},
+    writes={
+        "first_s": 0.01,
+        "first_eviction_s": 0.02,
+        "longest_s": 0.02,
+        "crd_s": 0.02,
+        "message_s": 0.01,
+        "class_s": 0.02,
+    },
     pods={"idle_s": 0.02, "suspect_s": 0.02, "longest_s": 0.05},
     rendezvous={"first_s": 0.01, "longest_s": 0.02, "verify_s": 0.05, "workload_s": 0.0, "forbidden_s": 0.02},
     client={"watch": {"retry_s": (0.01, 0.02), "short_s": 0.01}},
@@ -133,6 +140,20 @@ async def waiting(cluster: Cluster, broken: Broken) -> None:
         await broken.used()
         for number in range(len(STRANGE)):
             await reached(cluster, "Pending", f"waits-{number}")
+
+
+async def with_a_priority(cluster: Cluster, broken: Broken) -> None:
+    """A workload names a PriorityClass, whose value is read again and again."""
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 7}
+    cluster.api.create(urgent)
+    async with running(cluster):
+        await discovered(cluster)
+        broken.begin()
+        workload = cluster.submit("job", count=1)
+        named = {"spec": {"priorityClassName": "urgent"}}
+        cluster.api.patch("neuronultraserverworkloads", workload["metadata"]["name"], named, "ml")
+        await broken.used()
+        await reached(cluster, "Allocated")
 
 
 async def binding(cluster: Cluster, broken: Broken) -> None:
@@ -316,6 +337,7 @@ CALLS: Final[Mapping[str, tuple[Situation, str, str]]] = {
     "leading, renew Lease": (leading, "update", "leases"),
     "waiting, write status": (waiting, "patch", "neuronultraserverworkloads/status"),
     "waiting, create Event": (waiting, "create", "events"),
+    "waiting, get PriorityClass": (with_a_priority, "get", "priorityclasses"),
     "binding, add finalizer": (binding, "patch", "neuronultraserverworkloads"),
     "binding, add finalizer to UltraServer": (binding, "patch", "neuronultraservers"),
     "binding, write reservation": (binding, "patch", "neuronultraservers/status"),

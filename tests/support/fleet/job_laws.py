@@ -57,6 +57,11 @@ def problems(view: View) -> Iterator[str]:
         if size and not own and taken is None:
             yield f"Job {meta['name']} has no reservation"
         for workload in own if size else ():
+            if workload["metadata"]["name"] != meta["name"]:
+                # It only says that it was made for the job, so it goes when no pod uses it.
+                if workload["metadata"]["uid"] not in used:
+                    yield f"workload {workload['metadata']['name']} says that it was made for Job {meta['name']}"
+                continue
             spec: Any = workload["spec"]
             number, nodes = job["spec"]["parallelism"], spec["serverCount"] * spec["topologySize"]
             if spec["topologySize"] == size and nodes != number:
