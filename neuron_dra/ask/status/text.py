@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,19 +29,30 @@ _UNKNOWN: Final = {
     "DeviceTaintRule": ("free", "unhealthy", "largestFree"),
 }
 """Numbers that need all objects of a kind."""
+_TOTALS: Final = ("notReady", "cordoned", "silent", "reserved", "devices", "free", "held", "unhealthy")
 
 
 def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
     """Return the status for `-o json` and `-o yaml`; `namespace` limits the pods that wait, empty for all."""
     found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
+    types = [_type(kind, nodes, missing) for kind, nodes in _by_type(found)]
+    groups = [_group(name, nodes, missing) for name, nodes in fleet.ultraservers(found).items()]
     return {
         "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
-        "wrong": [_fault(each) for each in faults.of_fleet(world, found)],
-        "types": [_type(kind, nodes, missing) for kind, nodes in _by_type(found)],
-        "ultraServers": [_group(name, nodes, missing) for name, nodes in fleet.ultraservers(found).items()],
-        "waiting": [_waiting(pod) for pod in _pods(world, namespace)],
-        "nodes": [_row(node, missing) for node in found],
+        "wrong": list(map(_fault, faults.of_fleet(world, found))),
+        "types": types,
+        "ultraServers": groups,
+        "waiting": _all_waiting(world, namespace),
+        "nodes": _rows(found, missing),
     }
+
+
+def _all_waiting(world: World, namespace: str) -> list[dict[str, Any]]:
+    return [_waiting(pod) for pod in _pods(world, namespace)]
+
+
+def _rows(found: Sequence[NodeView], missing: Collection[str]) -> list[dict[str, Any]]:
+    return [_row(node, missing) for node in found]
 
 
 def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
@@ -62,21 +73,21 @@ def _by_type(found: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
 
 
 def _type(kind: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
-    row = {
-        "type": kind,
-        "nodes": len(nodes),
-        "notReady": sum(not node.ready for node in nodes),
-        "cordoned": sum(not node.schedulable for node in nodes),
-        "silent": sum(not node.devices for node in nodes),
-        "reserved": sum(node.tag is not None for node in nodes),
-        "devices": sum(len(node.devices) for node in nodes),
-        "free": sum(node.free for node in nodes),
-        "held": sum(node.held for node in nodes),
-        "unhealthy": sum(node.faulty for node in nodes),
-        "largestFree": max((node.free for node in nodes), default=0),
-    }
-    counts = capacity.groups(nodes)
-    row |= {f"freeGroupsOf{size}": counts[size] for size in capacity.SIZES}
+    total: Counter[str] = Counter()
+    for node in nodes:
+        total["notReady"] += not node.ready
+        total["cordoned"] += not node.schedulable
+        total["silent"] += not node.devices
+        total["reserved"] += node.tag is not None
+        total["devices"] += len(node.devices)
+        total["free"] += node.free
+        total["held"] += node.held
+        total["unhealthy"] += node.faulty
+    row: dict[str, Any] = {"type": kind, "nodes": len(nodes)}
+    row |= {name: total[name] for name in _TOTALS}
+    row["largestFree"] = max((node.free for node in nodes), default=0)
+    for size, count in capacity.groups(nodes).items():
+        row[f"freeGroupsOf{size}"] = count
     return _known(row, missing)
 
 
@@ -205,17 +216,11 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
     for kind, nodes in _by_type(found):
         row = types[kind]
         known = row["free"] is not None
-        counts = [
-            "-" if row[f"freeGroupsOf{size}"] is None else str(row[f"freeGroupsOf{size}"]) for size in capacity.SIZES
-        ]
-        rows.append(
-            [
-                kind,
-                _number(row["largestFree"]),
-                _amount(row["free"], nodes),
-                *(counts if known else ["?"] * len(counts)),
-            ]
-        )
+        cells = [kind, _number(row["largestFree"]), _amount(row["free"], nodes)]
+        for size in capacity.SIZES:
+            count = row[f"freeGroupsOf{size}"] if known else "?"
+            cells.append("-" if count is None else str(count))
+        rows.append(cells)
         if known and any(node.ultraserver for node in nodes):
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
@@ -226,23 +231,18 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
 
 def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
     """Return a number with its unit: nodes that are published as a whole are not counted as devices."""
-    whole = any(device.number is None for node in nodes for device in node.devices)
-    return "?" if number is None else words.count(number, "node" if whole else "device")
+    if number is None:
+        return "?"
+    is_whole = any(device.number is None for node in nodes for device in node.devices)
+    return words.count(number, "node" if is_whole else "device")
 
 
 def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
     rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
     for kind, nodes in _by_type(found):
         row = types[kind]
-        problems = [
-            f"{row[key]} {text}"
-            for key, text in (
-                ("notReady", "not Ready"),
-                ("cordoned", "cordoned"),
-                ("silent", "silent"),
-            )
-            if row[key]
-        ]
+        shown = (("notReady", "not Ready"), ("cordoned", "cordoned"), ("silent", "silent"))
+        problems = [f"{row[key]} {text}" for key, text in shown if row[key]]
         numbers = [row[key] for key in ("held", "unhealthy", "reserved")]
         published = _amount(row["devices"], nodes)
         rows.append([kind, _number(row["nodes"]), published, *map(_number, numbers), ", ".join(problems)])
@@ -263,10 +263,11 @@ def _groups(groups: dict[str, list[NodeView]], missing: Collection[str], *, wide
     for name, nodes in list(groups.items())[: None if wide else ROWS]:
         states = [state(node, missing) for node in nodes]
         texts = [f"{states.count(each)} {each}" for each in dict.fromkeys(states)]
+        text = words.listed(texts, 3)
         down = [way for way in ("vertical", "horizontal") if any(getattr(node, way) is False for node in nodes)]
-        rows.append(
-            [name, nodes[0].type, words.listed(texts, 3) + (f"; {' and '.join(down)} links down" if down else "")]
-        )
+        if down:
+            text += f"; {' and '.join(down)} links down"
+        rows.append([name, nodes[0].type, text])
     more = len(groups) - len(rows)
     return terminal.table(rows) + ([f"and {more} more: -o wide"] if more else [])
 
