@@ -20,7 +20,8 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
-from tests.unit.test_why_pod import FAILED, LNC, PREPARE, event, started, ultraserver_cluster
+from tests.support.reported_clusters import event
+from tests.unit.test_why_pod import FAILED, LNC, PREPARE, started, ultraserver_cluster
 
 EFA = "efa.networking.k8s.aws"
 GROUP = "resource.aws.com/devicegroup4_id"
@@ -51,7 +52,7 @@ def fault(which: faults.Fault) -> Situation:
 
 def with_event(reason: str, message: str, kind: str = "Pod", name: str = "p") -> Situation:
     """The healthy cluster after the pod was placed, with an Event."""
-    return lambda: [*started(), event(reason, message, kind, name)]
+    return lambda: [*started(), event(reason, message, name, kind)]
 
 
 def container(reason: str, message: str) -> Situation:
@@ -285,7 +286,7 @@ def node_events() -> list[str]:
 @pytest.mark.parametrize("reason", node_events())
 @pytest.mark.parametrize("silent", [False, True], ids=["publishes", "silent"])
 def test_events_of_the_driver_are_named(reason: str, silent: bool) -> None:
-    items = [*node(nothing, silent=silent)(), event(reason, f"text of {reason}", "Node", "a")]
+    items = [*node(nothing, silent=silent)(), event(reason, f"text of {reason}", "a", "Node")]
     found = report(items, "Node", "a")
     assert any(f"text of {reason}" in each.text for each in found.findings), found
     causes = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
@@ -298,12 +299,12 @@ def test_events_of_the_driver_are_named(reason: str, silent: bool) -> None:
 
 
 def test_events_that_report_good_news_are_no_cause() -> None:
-    made = {**event("NeuronDeviceHealthy", "neuron-device-1 is healthy again", "Node", "a"), "type": "Normal"}
+    made = {**event("NeuronDeviceHealthy", "neuron-device-1 is healthy again", "a", "Node"), "type": "Normal"}
     assert report([*node(nothing)(), made], "Node", "a").fine
 
 
 def test_running_device_plugin_is_named_once() -> None:
-    found = report([*node(device_plugin)(), event("NeuronDevicePluginAlive", "text", "Node", "a")], "Node", "a")
+    found = report([*node(device_plugin)(), event("NeuronDevicePluginAlive", "text", "a", "Node")], "Node", "a")
     assert [each.code for each in found.findings] == ["DevicePluginAlive"]
 
 

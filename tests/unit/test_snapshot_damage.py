@@ -23,7 +23,8 @@ from neuron_dra.core import shapes
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NeuronDraError, SettingsError
 from tests.support import cluster_faults as faults
-from tests.unit.test_why_pod import event, ultraserver_cluster
+from tests.support.reported_clusters import event
+from tests.unit.test_why_pod import ultraserver_cluster
 
 JUNK: tuple[Any, ...] = (None, "", 0, -1, True, [], {}, "x", [None], [{}], {"a": None}, 1.5, "99999999999999999999")
 ROUNDS = 25

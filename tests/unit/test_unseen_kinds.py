@@ -17,7 +17,8 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
-from tests.unit.test_why_pod import event, ultraserver_cluster
+from tests.support.reported_clusters import event
+from tests.unit.test_why_pod import ultraserver_cluster
 
 FORBIDDEN = "forbidden"
 

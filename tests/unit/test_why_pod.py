@@ -19,6 +19,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
 from tests.support import small_clusters as small
+from tests.support.reported_clusters import event
 
 PREPARE = "FailedPrepareDynamicResources"
 FAILED = "Failed to prepare dynamic resources:"
@@ -56,19 +57,6 @@ def started(node: str = "a", **status: Any) -> list[Obj]:
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}],
     }
     return items
-
-
-def event(reason: str, message: str, kind: str = "Pod", name: str = "p") -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name}.1", "namespace": "default"},
-        "involvedObject": {"kind": kind, "name": name, "namespace": "default" if kind == "Pod" else ""},
-        "reason": reason,
-        "message": message,
-        "type": "Warning",
-        "lastTimestamp": "2026-03-01T12:00:00Z",
-    }
 
 
 def test_selector_that_matches_nothing_shows_what_was_there() -> None:
