@@ -94,3 +94,16 @@ def test_two_lists_in_one_file_are_read(tmp_path: Path) -> None:
     file.write_text(printed([node("a"), node("b")]) + printed([node("c")]))
     found, _ = source.from_file(str(file))
     assert [each["metadata"]["name"] for each in found.all("Node")] == ["a", "b", "c"]
+
+
+def test_a_large_yaml_file_names_the_faster_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: a}\n#" + "x" * 9 * 2**20 + "\n")
+    source.from_file(str(file))
+    assert capsys.readouterr().err == (
+        f"neuron-dra: {file} has 9 MiB of YAML, which is read slowly: print it with -o json instead\n"
+    )
+    small = tmp_path / "small.yaml"
+    small.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: a}\n")
+    source.from_file(str(small))
+    assert capsys.readouterr().err == ""

@@ -25,6 +25,8 @@ KINDS: Final = (
 )
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 """Of manifests in a folder."""
+LARGE_YAML_MIB: Final = 8
+"""The size of a YAML file from which on a line says that it is read slowly."""
 DUMP: Final = f"kubectl get {KINDS} -A -o json"
 """Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
 
@@ -159,7 +161,17 @@ def _items(name: str) -> list[dict[str, Any]]:
         if stream.is_printed(file):
             with contextlib.suppress(SettingsError):  # such as two lists in one file, which are read as a whole
                 return _streamed(file, name)
+        elif file.peek()[:1] not in (b"{", b"["):
+            _warn_of_yaml(name)
     return object_files.read(name)
+
+
+def _warn_of_yaml(name: str) -> None:
+    """Say how to have a large file read faster, before it is read."""
+    megabytes = Path(name).stat().st_size // 2**20
+    if megabytes >= LARGE_YAML_MIB:
+        text = f"{name} has {megabytes} MiB of YAML, which is read slowly: print it with -o json instead"
+        sys.stderr.write(f"neuron-dra: {text}\n")
 
 
 def _streamed(file: io.BufferedReader[Any], name: str) -> list[dict[str, Any]]:
