@@ -25,10 +25,7 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     """
     source = f"{flag} {path}"
     if path != STDIN and Path(path).is_dir():
-        inside = sorted(each for each in Path(path).iterdir() if each.suffix in SUFFIXES)
-        if not inside:
-            raise SettingsError(f"{source}: the folder has no files with {', '.join(SUFFIXES)}")
-        return [item for each in inside for item in read(str(each), flag)]
+        return [item for each in in_folder(path, source) for item in read(each, flag)]
     try:
         text = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
     except OSError as err:
@@ -37,6 +34,14 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     if all(document is None for document in documents):
         raise SettingsError(f"{source}: it is empty; {HELP}")
     return list(objects(source, documents))
+
+
+def in_folder(folder: str, source: str) -> list[str]:
+    """Return the paths of the files of objects in a folder, sorted. Raises SettingsError if there are none."""
+    inside = sorted(str(each) for each in Path(folder).iterdir() if each.suffix in SUFFIXES)
+    if not inside:
+        raise SettingsError(f"{source}: the folder has no files with {', '.join(SUFFIXES)}")
+    return inside
 
 
 def _documents(text: bytes, source: str) -> list[Any]:

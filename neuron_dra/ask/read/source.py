@@ -23,8 +23,6 @@ KINDS: Final = (
     "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
     "resourcequotas,poddisruptionbudgets,events"
 )
-SUFFIXES: Final = (".yaml", ".yml", ".json")
-"""Of manifests in a folder."""
 LARGE_YAML_MIB: Final = 8
 """The size of a YAML file from which on a line says that it is read slowly."""
 DUMP: Final = f"kubectl get {KINDS} -A -o json"
@@ -87,11 +85,7 @@ def files(args: argparse.Namespace) -> list[str]:
     """Return the names of the manifests, of a folder those of its files. Raises SettingsError if there are none."""
     found: list[str] = []
     for name in dict.fromkeys([*args.files, *args.filename]):
-        path = Path(name)
-        inside = sorted(str(each) for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [name]
-        if not inside:
-            raise SettingsError(f"{name}: the folder has no files with {', '.join(SUFFIXES)}")
-        found += inside
+        found += object_files.in_folder(name, name) if Path(name).is_dir() else [name]
     if not found:
         raise SettingsError("name a manifest: FILE, or -f FILE")
     return found

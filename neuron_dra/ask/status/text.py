@@ -35,24 +35,18 @@ _TOTALS: Final = ("notReady", "cordoned", "silent", "reserved", "devices", "free
 def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
     """Return the status for `-o json` and `-o yaml`; `namespace` limits the pods that wait, empty for all."""
     found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
-    types = [_type(kind, nodes, missing) for kind, nodes in _by_type(found)]
-    groups = [_group(name, nodes, missing) for name, nodes in fleet.ultraservers(found).items()]
+    types = [_type(kind, of_type, missing) for kind, of_type in _by_type(found)]
+    groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
+    waiting = [_waiting(pod) for pod in _pods(world, namespace)]
+    nodes = [_row(node, missing) for node in found]
     return {
         "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
         "wrong": list(map(_fault, faults.of_fleet(world, found))),
         "types": types,
         "ultraServers": groups,
-        "waiting": _all_waiting(world, namespace),
-        "nodes": _rows(found, missing),
+        "waiting": waiting,
+        "nodes": nodes,
     }
-
-
-def _all_waiting(world: World, namespace: str) -> list[dict[str, Any]]:
-    return [_waiting(pod) for pod in _pods(world, namespace)]
-
-
-def _rows(found: Sequence[NodeView], missing: Collection[str]) -> list[dict[str, Any]]:
-    return [_row(node, missing) for node in found]
 
 
 def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
