@@ -1,10 +1,11 @@
-"""Measure the command line on fleets of 1,000 and 5,000 nodes, and print a table with the targets.
+"""Measure the command line on fleets of 1,000 to 20,000 nodes, and print a table with the targets.
 
-    .venv/bin/python -m hack.bench.cli [--rounds 3]
+    .venv/bin/python -m hack.bench.cli [--rounds 3] [--large FOLDER]
 
 Each command is a process of its own, with one thread that waits for nothing: its CPU time counts, the best of a few
 rounds. The fleet is written to a file, as kubectl prints it, with two pods on each node, and a pod that waits for devices
-in one piece.
+in one piece. The file of 20,000 nodes has objects of the size that a cluster has (`snapshot_file`): 1.5 GB, in FOLDER.
+Memory is the most that the process had.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from hack.bench import snapshot_file
 from hack.bench.table import Row, bounded, show
 from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
@@ -27,6 +30,8 @@ from neuron_dra.core.wire import Obj
 API = "resource.k8s.io/v1"
 COMMANDS = (("status",), ("why", "pod/p"), ("topology", "--fleet"), ("doctor",))
 MUST = {1000: 1.0, 5000: 4.0}
+LARGE = 20_000
+MOST_MIB = 600
 GROUP = f"{names.GROUP_DOMAIN}/devicegroup4_id"
 
 
@@ -34,6 +39,9 @@ def main() -> int:
     """Measure everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each command")
+    parser.add_argument(
+        "--large", default="", metavar="FOLDER", help="for the file of 20,000 nodes (default: temporary)"
+    )
     args = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="neuron-dra-bench-") as folder:
@@ -41,25 +49,56 @@ def main() -> int:
             file = Path(folder) / f"{nodes}.json"
             file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": fleet(nodes)}))
             for words in COMMANDS:
-                seconds = best(args.rounds, *words, "--snapshot", str(file))
+                seconds = best(args.rounds, *words, "--snapshot", str(file)).seconds
                 rows.append(bounded(f"{' '.join(words)}, {nodes} nodes, JSON", seconds, "s", must, must))
             if nodes == min(MUST):
                 text = Path(folder) / f"{nodes}.yaml"
                 text.write_text(yaml.dump(json.loads(file.read_text()), Dumper=getattr(yaml, "CDumper", yaml.Dumper)))
                 rows.append(
-                    bounded(f"status, {nodes} nodes, YAML", best(1, "status", "--snapshot", str(text)), "s", 60, 20)
+                    bounded(
+                        f"status, {nodes} nodes, YAML", best(1, "status", "--snapshot", str(text)).seconds, "s", 60, 20
+                    )
                 )
         job = Path(folder) / "job.json"
         job.write_text(json.dumps({"kind": "List", "items": [template(4), deployment(4000)]}))
-        seconds = best(args.rounds, "simulate", str(job), "--fleet", "1000 x trn2.48xlarge")
-        rows.append(bounded("simulate 4,000 claims of four connected, 1,000 nodes", seconds, "s", 5, 5))
-        rows.append(bounded("--help", best(args.rounds, "--help"), "s", 0.3, 0.2))
+        for nodes in (1000, LARGE):
+            used = best(args.rounds, "simulate", str(job), "--fleet", f"{nodes} x trn2.48xlarge")
+            name = f"simulate 4,000 claims of four connected, {nodes:,} nodes"
+            rows.append(bounded(name, used.seconds, "s", 5, 5))
+            rows.append(bounded(f"{name}, memory", used.mebibytes, "MiB", MOST_MIB, MOST_MIB))
+        rows += large(Path(args.large or folder), args.rounds)
+        rows.append(bounded("--help", best(args.rounds, "--help").seconds, "s", 0.3, 0.2))
     show(rows, Path("build/bench-cli.json"))
     return 0
 
 
-def best(rounds: int, *words: str) -> float:
-    """Return the CPU seconds of the fastest run of a command."""
+def large(folder: Path, rounds: int) -> list[Row]:
+    """Return the rows of a snapshot with objects of the size that a cluster has."""
+    waiting = {"name": "p", "namespace": "default", "uid": "p"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": waiting, "spec": pod_spec(4), "status": {}}
+    file = folder / "large.json"
+    try:
+        size = snapshot_file.write(file, LARGE, [template(4), pod])
+        used = best(rounds, "status", "--snapshot", str(file))
+    finally:
+        file.unlink(missing_ok=True)
+    name = f"status, {LARGE:,} nodes, JSON of {size / 10**6:,.0f} MB"
+    return [
+        bounded(name, used.seconds, "s", 6, 6),
+        bounded(f"{name}, memory", used.mebibytes, "MiB", MOST_MIB, MOST_MIB),
+    ]
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a run of a command took: CPU time, and the most memory that it had."""
+
+    seconds: float
+    mebibytes: float
+
+
+def best(rounds: int, *words: str) -> Used:
+    """Return what the fastest run of a command took."""
     found = []
     for _ in range(rounds):
         command = [sys.executable, "-m", "neuron_dra.cli", *words]
@@ -67,8 +106,8 @@ def best(rounds: int, *words: str) -> float:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode in (0, 1), words
-        found.append(used.ru_utime + used.ru_stime)
-    return min(found)
+        found.append(Used(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024))
+    return min(found, key=lambda each: each.seconds)
 
 
 def template(count: int) -> Obj:

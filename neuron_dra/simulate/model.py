@@ -213,14 +213,17 @@ def claim(wire: Wire) -> ClaimDemand:
     )
 
 
-def resource_slice(wire: Wire) -> PoolSlice:
-    """Decode a ResourceSlice."""
+def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
+    """Decode a ResourceSlice; `known` has the devices of other slices."""
+    decoder = known or DeviceDecoder()
     spec = wire["spec"]
     pool = spec["pool"]
     per_device = bool(spec.get("perDeviceNodeSelection"))
     where = _where(spec)
     devices = tuple(
-        _device(device, spec["driver"], pool["name"], _where(device) if per_device else where, per_device)
+        decoder.decode(
+            device, spec["driver"], pool["name"], _where(device) if per_device else where, per_device=per_device
+        )
         for device in spec.get("devices") or ()
     )
     return PoolSlice(
@@ -249,27 +252,65 @@ def _where(wire: Wire) -> Where:
     return Where(wire.get("nodeName") or "", bool(wire.get("allNodes")), wire.get("nodeSelector"))
 
 
-def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) -> PoolDevice:
-    attributes = wire.get("attributes") or {}
-    capacity = {name: str(entry.get("value", "0")) for name, entry in (wire.get("capacity") or {}).items()}
-    name = wire["name"]
-    return PoolDevice(
-        id=DeviceId(driver, pool, name),
-        attributes=attributes,
-        capacity=capacity,
-        key=(driver, msgspec.json.encode((attributes, capacity), order="sorted")),  # JSON: 1 is not true
-        taints=taints(wire.get("taints")),
-        where=where,
-        per_device_nodes=per_device,
-        binds_to_node=bool(wire.get("bindsToNode")),
-        binding={k: wire[k] for k in ("bindingConditions", "bindingFailureConditions") if wire.get(k)},
-        unsupported=_unsupported_device(wire, name),
-        consumes={
-            key: amount
-            for each in wire.get("consumesCounters") or ()
-            for key, amount in _counters(each["counterSet"], each).items()
-        },
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decoded:
+    """What devices have that are published as the same object, and the object itself, which keeps its identity."""
+
+    wire: Wire
+    attributes: Mapping[str, Wire]
+    capacity: Mapping[str, str]
+    key: object
+    taints: tuple[DeviceTaint, ...]
+    binds_to_node: bool
+    binding: Wire
+    unsupported: str
+    consumes: Counters
+
+
+class DeviceDecoder:
+    """Decodes devices; those that nodes share in a snapshot, or that have equal attributes, once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Decoded] = {}
+        self._keys: dict[object, object] = {}
+
+    def decode(self, wire: Wire, driver: str, pool: str, where: Where, *, per_device: bool) -> PoolDevice:
+        """Return a device of a pool."""
+        found = self._known.get(id(wire))
+        if found is None:
+            found = self._known[id(wire)] = self._first(wire, driver)
+        return PoolDevice(
+            DeviceId(driver, pool, wire["name"]),
+            found.attributes,
+            found.capacity,
+            found.key,
+            found.taints,
+            where,
+            per_device,
+            found.binds_to_node,
+            found.binding,
+            found.unsupported,
+            found.consumes,
+        )
+
+    def _first(self, wire: Wire, driver: str) -> _Decoded:
+        attributes = wire.get("attributes") or {}
+        capacity = {name: str(entry.get("value", "0")) for name, entry in (wire.get("capacity") or {}).items()}
+        key = (driver, msgspec.json.encode((attributes, capacity), order="sorted"))  # JSON: 1 is not true
+        consumes: dict[tuple[str, str], Fraction] = {}
+        for each in wire.get("consumesCounters") or ():
+            consumes |= _counters(each["counterSet"], each)
+        return _Decoded(
+            wire,
+            attributes,
+            capacity,
+            self._keys.setdefault(key, key),  # the same object, so that comparing it is quick
+            taints(wire.get("taints")),
+            bool(wire.get("bindsToNode")),
+            {name: wire[name] for name in ("bindingConditions", "bindingFailureConditions") if wire.get(name)},
+            _unsupported_device(wire, wire["name"]),
+            consumes,
+        )
 
 
 def _unsupported_device(wire: Wire, name: str) -> str:

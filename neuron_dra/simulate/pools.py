@@ -47,8 +47,9 @@ class PoolInventory:
         self._of_node: dict[str, list[PoolSlice]] = defaultdict(list)
         self._shared: list[PoolSlice] = []
         self._of_pool: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
+        devices = model.DeviceDecoder()
         for wire in slices:
-            decoded = model.resource_slice(wire)
+            decoded = model.resource_slice(wire, devices)
             if semantics is not NEW:
                 decoded = _before(decoded, semantics)
             home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
@@ -96,7 +97,7 @@ class PoolInventory:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
             known |= each
-        for device in (device for s in whole if not s.has_counters for device in s.devices):
+        for device in (device for s in whole if not s.has_counters for device in s.devices if device.consumes):
             unknown = device.consumes.keys() - known.keys()
             if unknown:
                 name, counter = min(unknown)

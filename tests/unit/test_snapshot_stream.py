@@ -62,7 +62,8 @@ def test_any_text_in_objects_is_kept(contents: list[dict[str, Any]]) -> None:
 
 
 def test_text_that_looks_like_the_end_of_an_object_is_text() -> None:
-    items = [node("a", note="\n        },\n        {\n"), node("b", note="\n        }\n    ]\n")]
+    notes = {"a": "\n        },\n        {\n", "b": "\n        }\n    ]\n"}
+    items = [{"kind": "ConfigMap", "metadata": {"name": name}, "data": {"x": note}} for name, note in notes.items()]
     assert streamed(printed(items)) == items
 
 

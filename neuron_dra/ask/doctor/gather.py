@@ -39,7 +39,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
 
 def from_file(name: str) -> Seen:
     """Return what a file has; what it lacks is unknown. Raises SettingsError."""
-    snapshot, items = source.from_file(name)
+    snapshot, items = source.from_file(name, whole=True)  # as objects go into a report
     found: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
     for item in items:
         if item["kind"] in KINDS and not (item["kind"] == LEASES and item["metadata"]["name"] != LEASE):

@@ -220,12 +220,13 @@ def build(
     """
     objects: dict[Key, Wire] = {}
     lists: dict[str, list[Wire]] = {}
+    valid: dict[int, Any] = {}
     unread = list(damaged or ())
     for given in items:
         if str(given.get("kind")) not in SHAPES or _another_kind(given):
             continue
         try:
-            item = _checked(given)
+            item = _checked(given, valid)
             key = key_of(item)
         except (SettingsError, LookupError, TypeError, AttributeError) as err:
             if damaged is None:
@@ -249,8 +250,11 @@ def _another_kind(given: Wire) -> bool:
     return group is not None and not str(given.get("apiVersion", "")).startswith(f"{group}/")
 
 
-def _checked(given: dict[str, Any]) -> dict[str, Any]:
-    """Return an object in the form of v1. Raises SettingsError for one with a field of a wrong type."""
+def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
+    """Return an object in the form of v1. Raises SettingsError for one with a field of a wrong type.
+
+    `valid` has lists of devices that were checked, by identity: equal nodes share them, and each is checked once.
+    """
     kind = str(given["kind"])
     item = given
     if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
@@ -259,10 +263,18 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
             resource_api.to_v1(item, f"{kind} {item['metadata']['name']}")
         except (BadInput, CannotMigrate) as err:
             raise SettingsError(str(err)) from err
-    known = _compiled(kind).has(item)
-    text = "" if known else shapes.wrong(item, {**SHAPES[kind], "metadata": _META})
-    if text := text or _missing(item, valid=known):
+    spec = item.get("spec")
+    devices = spec.get("devices") if kind == "ResourceSlice" and isinstance(spec, dict) else None
+    if id(devices) in valid:
+        seen = {**item, "spec": {**(spec or {}), "devices": None}}
+    else:
+        seen = item
+    known = _compiled(kind).has(seen)
+    text = "" if known else shapes.wrong(seen, {**SHAPES[kind], "metadata": _META})
+    if text := text or _missing(seen, valid=known):
         raise SettingsError(f"{named(item)}: {text}")
+    if devices:
+        valid[id(devices)] = devices
     return item
 
 

@@ -140,21 +140,21 @@ def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
     return dataclasses.replace(found, version=args.kubernetes) if args.kubernetes else found
 
 
-def _items(name: str) -> list[dict[str, Any]]:
+def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:
     """Return the objects in a file: a list as kubectl prints it one by one, in little memory. Raises SettingsError."""
     from neuron_dra.ask.read import stream
 
     if name == object_files.STDIN:
         given = sys.stdin.buffer
         if isinstance(given, io.BufferedReader) and stream.is_printed(given):
-            return _streamed(given, name)
+            return _streamed(given, name, whole=whole)
         return object_files.read(name)
     if not Path(name).is_file():
         return object_files.read(name)
     with open(name, "rb") as file:
         if stream.is_printed(file):
             with contextlib.suppress(SettingsError):  # such as two lists in one file, which are read as a whole
-                return _streamed(file, name)
+                return _streamed(file, name, whole=whole)
         elif file.peek()[:1] not in (b"{", b"["):
             _warn_of_yaml(name)
     return object_files.read(name)
@@ -168,21 +168,24 @@ def _warn_of_yaml(name: str) -> None:
         sys.stderr.write(f"neuron-dra: {text}\n")
 
 
-def _streamed(file: io.BufferedReader[Any], name: str) -> list[dict[str, Any]]:
+def _streamed(file: io.BufferedReader[Any], name: str, *, whole: bool) -> list[dict[str, Any]]:
     from neuron_dra.ask.read import stream
 
     try:
-        return list(object_files.objects(f"--snapshot {name}", stream.items(file)))
+        return list(object_files.objects(f"--snapshot {name}", stream.items(file, whole=whole)))
     except stream.NotAsPrinted as err:
         raise SettingsError(f"--snapshot {name}: {err}") from err
 
 
-def from_file(name: str) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Return the snapshot in a file, and all objects of the file. Raises SettingsError."""
+def from_file(name: str, *, whole: bool = False) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Return the snapshot in a file, and all objects of the file; `whole` with all of their fields.
+
+    Raises SettingsError.
+    """
     from neuron_dra.ask.read import snapshot
 
     try:
-        items = _items(name)
+        items = _items(name, whole=whole)
         found = snapshot.build(items)
     except SettingsError as err:
         text = str(err)

@@ -14,20 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
+from neuron_dra.ask.read import kept
+
 CHUNK: Final = 2**20
 """Bytes that are read at a time."""
 HEAD: Final = 2048
-"""Bytes in which the first object of a list begins."""
+"""Bytes in which the first object of a list begins, in which an object has its kind, and by which lists of devices are
+told apart."""
+MOST_REMEMBERED: Final = 2**26
+"""Bytes of lists of devices whose text is remembered, to know the same list again."""
 
 _FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,1024}?"items": \[\n( +)\{\n')
-_KIND: Final = re.compile(rb'\n +"kind": "(\w+)"')
-_OF_A_NODE: Final = frozenset({"images", "volumesAttached", "volumesInUse"})
-"""Fields of a Node's status that no command reads. The images alone are half of a Node."""
-_OFTEN_EQUAL: Final = frozenset({"allocatable", "capacity"})
-"""Fields of a Node's status that many nodes have in common."""
-
-_Members = dict[str, msgspec.Raw]
-_EMPTY: Final = msgspec.Raw(b"{}")
 
 
 class NotAsPrinted(ValueError):
@@ -39,37 +36,137 @@ def is_printed(file: io.BufferedReader[Any]) -> bool:
     return _FIRST.match(file.peek()) is not None
 
 
-def items(file: io.BufferedReader[Any], chunk: int = CHUNK) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list as kubectl prints it; `chunk` bytes are read at a time. Raises NotAsPrinted."""
-    shared = _Shared()
-    for number, text in enumerate(_texts(file, chunk), start=1):
+def items(file: io.BufferedReader[Any], chunk: int = CHUNK, *, whole: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list as kubectl prints it, with the fields of kept.py or `whole`.
+
+    `chunk` bytes are read at a time. Raises NotAsPrinted.
+    """
+    objects = _Objects(file, chunk, whole=whole)
+    number = 0
+    while not objects.ended:
+        number += 1
         try:
-            yield shared.item(text)
+            yield objects.next()
         except (msgspec.DecodeError, RecursionError) as err:
             raise NotAsPrinted(f"object {number} of the list: {err}") from err
 
 
-def _texts(file: io.BufferedReader[Any], chunk: int) -> Iterator[bytes]:
-    """Yield the text of each object."""
-    waiting = file.read(max(chunk, HEAD))
-    first = _FIRST.match(waiting)
-    if first is None:
-        raise NotAsPrinted("it is not a list as kubectl prints it")
-    indent = first[1]
-    between = b"\n" + indent + b"},\n" + indent + b"{\n"
-    closing = b"\n" + indent + b"}\n"
-    waiting = waiting[first.end() :]
-    while True:
-        *complete, waiting = waiting.split(between)
-        for text in complete:
-            yield b"{" + text + b"}"
-        more = file.read(chunk)
-        if not more:
-            break
-        waiting += more
-    last, end, rest = waiting.partition(closing)
-    _check_end(end + rest)
-    yield b"{" + last + b"}"
+class _Objects:
+    """The objects of a list, one after the other. `_text[_at:]` is read and not taken; places count from there."""
+
+    def __init__(self, file: io.BufferedReader[Any], chunk: int, *, whole: bool) -> None:
+        self._file = file
+        self._whole = whole
+        self._reader = kept.FieldReader()
+        self._chunk = chunk
+        self._text: bytes = file.read(max(chunk, HEAD))
+        first = _FIRST.match(self._text)
+        if first is None:
+            raise NotAsPrinted("it is not a list as kubectl prints it")
+        self._at = first.end()
+        outer = first[1]
+        step = outer[: len(outer) // 2]
+        self._between = b"\n" + outer + b"},\n" + outer + b"{\n"
+        self._closing = b"\n" + outer + b"}\n"
+        self._kind = re.compile(b"^" + outer + step + rb'"kind": "(\w+)"', re.MULTILINE)
+        self._devices = b"\n" + outer + step * 2 + b'"devices": '
+        self._devices_end = b"\n" + outer + step * 2 + b"]"
+        self._parts = _Parts()
+        self.ended = False
+
+    def next(self) -> dict[str, Any]:
+        """Return the next object. Raises msgspec.DecodeError and NotAsPrinted."""
+        self._have(HEAD)
+        kind = self._kind.search(self._text, self._at, self._at + HEAD)
+        name = kind[1].decode() if kind is not None else ""
+        sliced = self._slice() if name == "ResourceSlice" else None
+        if sliced is not None:
+            return sliced
+        text = b"{" + self._take(self._end(0)) + b"}"
+        return self._decoded(name, text)
+
+    def _decoded(self, kind: str, text: bytes) -> dict[str, Any]:
+        if kind in kept.FIELDS and not self._whole:
+            return self._reader.decode(kind, text)
+        found: dict[str, Any] = msgspec.json.decode(text)
+        return found
+
+    def _slice(self) -> dict[str, Any] | None:
+        """Return a slice with its devices, which are known again by their text; None for one of another form."""
+        self._have(2 * HEAD)
+        start = self._text.find(self._devices, self._at, self._at + HEAD)
+        if start < 0 or self._text.find(self._between, self._at, start) >= 0:
+            return None
+        begin = start + len(self._devices) - self._at
+        if self._part(begin, begin + 2) != b"[\n":
+            return None
+        devices, after = self._devices_at(begin)
+        end = self._end(after)
+        rest = b"{" + self._part(0, begin) + b"null" + self._part(after, end) + b"}"
+        found = self._decoded("ResourceSlice", rest)
+        if not isinstance(found.get("spec"), dict) or "devices" not in found["spec"]:
+            return None
+        self._take(end)
+        found["spec"]["devices"] = devices
+        return found
+
+    def _devices_at(self, begin: int) -> tuple[Any, int]:
+        """Return the list of devices that begins at a place, and the place after it."""
+        mark = self._part(begin, begin + HEAD)
+        known = self._parts.marked.get(mark)
+        if known is not None:
+            text, devices = known
+            self._have(begin + len(text))
+            if self._text.startswith(text, self._at + begin):
+                return devices, begin + len(text)
+        after = self._find(self._devices_end, begin)
+        if after < 0:
+            raise NotAsPrinted("a list of devices has no end: the file is cut off")
+        after += len(self._devices_end)
+        return self._parts.devices(mark, self._part(begin, after)), after
+
+    def _end(self, begin: int) -> int:
+        """Return the place where the object ends, which is after the place `begin`."""
+        found = self._find(self._between, begin)
+        if found >= 0:
+            return found
+        found = self._text.find(self._closing, self._at + begin) - self._at
+        if found < 0:
+            raise NotAsPrinted("the list has no end: the file is cut off")
+        _check_end(self._text[self._at + found :])
+        self.ended = True
+        return found
+
+    def _find(self, wanted: bytes, begin: int) -> int:
+        """Return the first place of some bytes from `begin` on, and read what is needed; -1 if the file has none."""
+        while True:
+            found = self._text.find(wanted, self._at + begin)
+            if found >= 0:
+                return found - self._at
+            begin = max(begin, len(self._text) - self._at - len(wanted))
+            if not self._read():
+                return -1
+
+    def _have(self, size: int) -> None:
+        """Read until there are so many bytes, or all of the file."""
+        while len(self._text) - self._at < size:
+            if not self._read():
+                return
+
+    def _read(self) -> bool:
+        more = self._file.read(self._chunk)
+        self._text = self._text[self._at :] + more
+        self._at = 0
+        return bool(more)
+
+    def _part(self, begin: int, end: int) -> bytes:
+        return self._text[self._at + begin : self._at + end]
+
+    def _take(self, end: int) -> bytes:
+        """Return the text up to the end of the object, and leave the object."""
+        text = self._part(0, end)
+        self._at += end + len(self._between)
+        return text
 
 
 def _check_end(rest: bytes) -> None:
@@ -90,57 +187,45 @@ class _End(msgspec.Struct):
     kind: str
 
 
-class _Shared:
-    """Decodes objects; parts with equal text become the same value."""
+class _Parts:
+    """Parts of objects that are equal, kept once. `marked` has the last list of devices with each beginning."""
 
     def __init__(self) -> None:
-        self._parts: dict[bytes, Any] = {}
+        self.marked: dict[bytes, tuple[bytes, list[Any]]] = {}
+        self._remembered = 0
+        self._lists: dict[bytes, list[Any]] = {}
+        self._devices: dict[bytes, Any] = {}
+        self._values: dict[object, Any] = {}
 
-    def item(self, text: bytes) -> dict[str, Any]:
-        """Return an object. Raises msgspec.DecodeError."""
-        kind = _KIND.search(text)
-        if kind is not None and kind[1] == b"ResourceSlice":
-            return self._slice(text)
-        if kind is not None and kind[1] == b"Node":
-            return self._node(text)
-        found: dict[str, Any] = msgspec.json.decode(text)
-        return found
-
-    def _slice(self, text: bytes) -> dict[str, Any]:
-        members = msgspec.json.decode(text, type=_Members)
-        spec = msgspec.json.decode(members.pop("spec", _EMPTY), type=_Members)
-        devices = spec.pop("devices", None)
-        found = _decoded(members)
-        found["spec"] = _decoded(spec)
-        if devices is not None:
-            found["spec"]["devices"] = self._devices(bytes(devices))
-        return found
-
-    def _devices(self, text: bytes) -> Any:
+    def devices(self, mark: bytes, text: bytes) -> list[Any]:
         """Return the devices: equal lists are one list, and equal devices of other lists one device."""
-        if text not in self._parts:
-            try:
-                devices = msgspec.json.decode(text, type=list[msgspec.Raw])
-            except msgspec.ValidationError:
-                return msgspec.json.decode(text)
-            self._parts[text] = [self._part(bytes(device)) for device in devices]
-        return self._parts[text]
-
-    def _node(self, text: bytes) -> dict[str, Any]:
-        members = msgspec.json.decode(text, type=_Members)
-        status = msgspec.json.decode(members.pop("status", _EMPTY), type=_Members)
-        shown = {name: raw for name, raw in status.items() if name not in _OF_A_NODE | _OFTEN_EQUAL}
-        found = _decoded(members)
-        found["status"] = _decoded(shown)
-        for name in _OFTEN_EQUAL & status.keys():
-            found["status"][name] = self._part(bytes(status[name]))
+        key = kept.digest(text)
+        found = self._lists.get(key)
+        if found is None:
+            raw = msgspec.json.decode(text, type=list[msgspec.Raw])
+            found = self._lists[key] = [self._device(bytes(each)) for each in raw]
+        self._remembered += len(text)
+        if self._remembered > MOST_REMEMBERED:
+            self.marked.clear()
+            self._remembered = len(text)
+        self.marked[mark] = text, found
         return found
 
-    def _part(self, text: bytes) -> Any:
-        if text not in self._parts:
-            self._parts[text] = msgspec.json.decode(text)
-        return self._parts[text]
+    def _device(self, text: bytes) -> Any:
+        key = kept.digest(text)
+        if key not in self._devices:
+            device = msgspec.json.decode(text)
+            for part in ("attributes", "capacity"):
+                if isinstance(device, dict) and isinstance(device.get(part), dict):
+                    device[part] = {name: self._value(value) for name, value in device[part].items()}
+            self._devices[key] = device
+        return self._devices[key]
 
-
-def _decoded(members: _Members) -> dict[str, Any]:
-    return {name: msgspec.json.decode(raw) for name, raw in members.items()}
+    def _value(self, value: Any) -> Any:
+        """Return an equal value that is there already; 1 and true are not equal here."""
+        if type(value) is not dict or len(value) != 1:
+            return value
+        ((name, inner),) = value.items()
+        if type(inner) not in (str, int, bool):
+            return value
+        return self._values.setdefault((name, type(inner), inner), value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.world import server, unseen
     from neuron_dra.ask.world.world import World
 
+    gc.disable()  # a fleet has millions of values, none of which is garbage
     names = source.files(args)
     files = [item for name in names for item in object_files.read(name, "FILE")]
     found, namespace = (None, args.namespace or "default") if args.fleet else source.load(args)
@@ -136,7 +138,7 @@ def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
         )
     shown = f"--fleet {args.fleet}" if is_file else "--fleet"
     sets = () if _faults(args) else imagined.requested_sets(wanted)
-    return snapshot.build(imagined.fleet(text, shown, sets))
+    return snapshot.build(imagined.fleet(text, shown, sets, shared=True))
 
 
 def _faults(args: argparse.Namespace) -> list[str]:

@@ -143,7 +143,7 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
     known: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
     found: list[_Torn] = []
     for node in nodes:
-        likeness = world.likeness.key(world.decoded(node.node), world.in_use)
+        likeness = world.alike.key(world.decoded(node.node))
         key = node.name if likeness is None else likeness
         if key not in known:
             known[key] = _torn(world, pod, node, published)
@@ -193,7 +193,7 @@ def _by_constraint(
         ask for ask in selection.asked([claim]) if not rule.requests or {ask.name, ask.request.name} & rule.requests
     ]
     number = sum(ask.alternative.count for ask in asks if ask.alternative.mode == "ExactCount")
-    matching = {device.id: device for ask in asks for device in published.matching(ask).get(node.name, ())}
+    matching = {device.id: device for ask in asks for device in published.on(node.name, ask)}
     free = [device for device in matching.values() if _is_free(world, device)]
     if number < 2 or len(free) < number:
         return None
@@ -208,7 +208,7 @@ def _is_free(world: World, device: PoolDevice) -> bool:
 def _by_size(world: World, node: Blocked, published: PublishedDevices, claim: model.ClaimDemand) -> _Torn | None:
     """Return what is missing if a request is for a set, and as many single devices are free."""
     for ask in selection.asked([claim]):
-        matching = published.matching(ask).get(node.name, ())
+        matching = published.on(node.name, ask)
         if not matching or ask.alternative.mode != "ExactCount":
             continue
         size = constraints.attribute(matching[0], f"{matching[0].id.driver}/connectedDevices")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.world import fleet
@@ -17,28 +17,33 @@ _PAIRS: Final = ((0, 1), (2, 3))
 def groups(nodes: Iterable[NodeView]) -> dict[int, int | None]:
     """Return how many groups of each size are free on nodes of one type; None if their devices form no such groups."""
     found: dict[int, int | None] = dict.fromkeys(SIZES)
+    known: dict[tuple[int, ...], Mapping[int, list[list[int]]]] = {}
     for node in nodes:
-        usable = bool(node.free)
-        free = [device.free and usable for device in node.devices]
-        for size, attribute in _ATTRIBUTES.items():
-            number = _free_groups(node, size, attribute, free)
-            if number is not None:
-                found[size] = (found[size] or 0) + number
+        # Equal nodes of a snapshot have the same attributes, not only equal ones.
+        key = tuple([id(device.attributes) for device in node.devices])
+        if key not in known:
+            known[key] = _layout(node)
+        free = node.free_places
+        for size, members in known[key].items():
+            number = sum(free.issuperset(group) for group in members)
+            found[size] = (found[size] or 0) + number
     return found
 
 
-def _free_groups(node: NodeView, size: int, attribute: str, free: Sequence[bool]) -> int | None:
-    """Return how many groups of a node are free; None if it has none of this size."""
-    members: dict[object, int] = {}
-    left: dict[object, int] = {}
-    for device, is_free in zip(node.devices, free, strict=True):
-        published = device.attributes.get(attribute)
-        if published:
-            value = next(iter(published.values()))
-            members[value] = members.get(value, 0) + 1
-            left[value] = left.get(value, 0) + is_free
-    whole = [value for value, number in members.items() if number == size]
-    return sum(left[value] == size for value in whole) if whole else None
+def _layout(node: NodeView) -> dict[int, list[list[int]]]:
+    """Return the places of the devices of each whole group of a node, by the sizes that it has."""
+    found = {}
+    for size, attribute in _ATTRIBUTES.items():
+        members: dict[object, list[int]] = {}
+        for place, device in enumerate(node.devices):
+            published = device.attributes.get(attribute)
+            if published:
+                value = next(iter(published.values()))
+                members.setdefault(value, []).append(place)
+        whole = [places for places in members.values() if len(places) == size]
+        if whole:
+            found[size] = whole
+    return found
 
 
 def servers(nodes: Sequence[NodeView]) -> tuple[int, int, int]:

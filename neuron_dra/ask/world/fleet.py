@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ class NodeView:
     position: int  # in its UltraServer
     vertical: bool | None  # links of the UltraServer; None: unknown, or none
     horizontal: bool | None
+    held: int  # devices that claims hold
+    faulty: int  # devices that are unhealthy or tainted
+    free_places: frozenset[int]  # of the devices that an ordinary claim can get now
 
     @property
     def spec(self) -> InstanceType | None:
@@ -71,17 +75,7 @@ class NodeView:
     @property
     def free(self) -> int:
         """The number of devices that an ordinary claim can get now."""
-        return sum(each.free for each in self.devices) if self.ready and self.schedulable and self.tag is None else 0
-
-    @property
-    def held(self) -> int:
-        """The number of devices that claims hold."""
-        return sum(bool(each.holders) for each in self.devices)
-
-    @property
-    def faulty(self) -> int:
-        """The number of devices that are unhealthy or tainted."""
-        return sum(bool(each.faults) for each in self.devices)
+        return len(self.free_places)
 
 
 def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
@@ -119,17 +113,24 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
     conditions = (wire.get("status") or {}).get("conditions") or ()
     ready = next((each.get("status") == "True" for each in conditions if each.get("type") == "Ready"), True)
     vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
+    devices = tuple(_devices(world, pools))
+    tag, schedulable = world.tags.get(name), not (wire.get("spec") or {}).get("unschedulable")
+    free = [place for place, device in enumerate(devices) if device.free]
+    usable = ready and schedulable and tag is None
     return NodeView(
         name=name,
         type=str(_value(first, "instanceType") or label),
         ready=ready,
-        schedulable=not (wire.get("spec") or {}).get("unschedulable"),
-        tag=world.tags.get(name),
-        devices=tuple(_devices(world, pools)),
+        schedulable=schedulable,
+        tag=tag,
+        devices=devices,
         ultraserver=str(_value(first, "ultraserverId") or ""),
         position=int(str(_value(first, "ultraserverNodeId") or 0)),
         vertical=vertical if isinstance(vertical, bool) else None,
         horizontal=horizontal if isinstance(horizontal, bool) else None,
+        held=sum([bool(device.holders) for device in devices]),
+        faulty=sum([bool(device.faults) for device in devices]),
+        free_places=frozenset(free if usable else ()),
     )
 
 
@@ -138,21 +139,23 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
     for pool in pools:
         users = _users(world, pool.devices) if pool.counters else {}
         for device in pool.devices:
-            if not _physical(device):
+            physical, number = _numbered(device.id.device)
+            if not physical:
                 continue
             holder = world.holders.get(device.id)
-            holders = [holder] if holder else []
+            holders: tuple[Holder, ...] = (holder,) if holder else ()
             if not holder and device.consumes and pool.usable and not counting.allows(device):
-                holders = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
-            unique = {id(each): each for each in holders}
-            number = device.id.device.removeprefix(names.DEVICE_PREFIX)
-            yield DeviceView(
-                name=device.id.device,
-                number=int(number) if number.isdigit() else None,
-                holders=tuple(unique.values()),
-                faults=_faults(device),
-                attributes=device.attributes,
-            )
+                others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
+                holders = tuple({id(each): each for each in others}.values())
+            yield DeviceView(device.id.device, number, holders, _faults(device), device.attributes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _numbered(name: str) -> tuple[bool, int | None]:
+    """Return whether a device is a physical one, by its name, and its number."""
+    number = name.removeprefix(names.DEVICE_PREFIX)
+    physical = not name.startswith((names.SET_PREFIX, names.CORES_PREFIX))
+    return physical, int(number) if number.isdigit() else None
 
 
 def _users(world: World, devices: Iterable[PoolDevice]) -> Mapping[tuple[str, str], list[DeviceId]]:
@@ -163,11 +166,6 @@ def _users(world: World, devices: Iterable[PoolDevice]) -> Mapping[tuple[str, st
             for key in device.consumes:
                 found[key].append(device.id)
     return found
-
-
-def _physical(device: PoolDevice) -> bool:
-    name = device.id.device
-    return not name.startswith((names.SET_PREFIX, names.CORES_PREFIX))
 
 
 def _faults(device: PoolDevice) -> str:

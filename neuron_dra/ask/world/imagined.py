@@ -41,12 +41,13 @@ _PLACE: Final = "neuron-dra-imagined-node"  # replaced by the node's name in a c
 MODES: Final = (1, 2, 3, 4)
 
 
-def fleet(text: str, source: str, sets: Collection[str] = ()) -> list[dict[str, Any]]:
+def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = False) -> list[dict[str, Any]]:
     """Return Nodes, slices and DeviceClasses of the fleet that `text` describes, a line for each type.
 
     A line may end with labels and taints of its nodes, as kubectl writes them. `sets` are sizes of connected sets and
-    core partitions, such as connected-4, that the nodes publish too, as with the chart's scheduler.enabled. Raises
-    SettingsError, which names `source`.
+    core partitions, such as connected-4, that the nodes publish too, as with the chart's scheduler.enabled. With
+    `shared`, equal nodes have the same list of devices, which nobody may change then. Raises SettingsError, which names
+    `source`.
     """
     items: list[dict[str, Any]] = [*({**each} for each in objects.DEVICE_CLASSES), *map(_set_class, sets)]
     numbers: Counter[str] = Counter()
@@ -71,7 +72,8 @@ def fleet(text: str, source: str, sets: Collection[str] = ()) -> list[dict[str, 
         number = int(match[1]) * (4 if match[2] else 1)
         if sum(numbers.values()) + number > MOST_NODES:
             raise SettingsError(f"{source}: more than {MOST_NODES} nodes")
-        made = _nodes(spec, number, numbers, sets, grouped=bool(match[2])) if spec else _plain(number, numbers)
+        own = _OfType(spec, sets, grouped=bool(match[2]), shared=shared) if spec else None
+        made = _nodes(own, number, numbers) if own is not None else _plain(number, numbers)
         with_efa = (each for item in made for each in (item, *(_interfaces(item, spec) if efa and spec else ())))
         items += (_marked(each, *marks) for each in with_efa)
         classes |= {EFA_CLASS} if efa else set()
@@ -137,20 +139,45 @@ def _plain(number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
         numbers[_PLAIN] += 1
 
 
-def _nodes(
-    spec: InstanceType, number: int, numbers: Counter[str], sets: Collection[str], *, grouped: bool
-) -> Iterable[dict[str, Any]]:
-    family = spec.name.removeprefix(catalogue.SAGEMAKER).partition(".")[0]
-    made = {}
+class _OfType:
+    """The slices of the nodes of a type, made once for each position in an UltraServer."""
+
+    def __init__(self, spec: InstanceType, sets: Collection[str], *, grouped: bool, shared: bool) -> None:
+        self.spec = spec
+        self.family = spec.name.removeprefix(catalogue.SAGEMAKER).partition(".")[0]
+        self._sets = sets
+        self._grouped = grouped
+        self._shared = shared
+        self._made: dict[int, list[tuple[str, Any]]] = {}
+
+    def slices(self, name: str, place: int) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a node."""
+        position = place % 4 if self._grouped else 0
+        server = f"{self.family}-ultraserver-{place // 4}" if self._grouped else ""
+        if position not in self._made:
+            items = _slices(self.spec, position if self._grouped else None, self._sets)
+            self._made[position] = [self._text(item) for item in items]
+        for text, published in self._made[position]:
+            item = json.loads(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
+            if published is not None:
+                item["spec"]["devices"] = published
+            yield item
+
+    def _text(self, item: dict[str, Any]) -> tuple[str, Any]:
+        """Return the text of a slice, and its devices apart if they are the same for each node."""
+        published = item["spec"].get("devices")
+        if not self._shared or not published or _PLACE in json.dumps(published).lower():
+            return json.dumps(item), None
+        return json.dumps({**item, "spec": {**item["spec"], "devices": None}}), published
+
+
+def _nodes(own: _OfType, number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
     for _ in range(number):
-        place = numbers[family]
-        numbers[family] += 1
-        name, position = f"{family}-{place}", place % 4 if grouped else 0
-        server = f"{family}-ultraserver-{place // 4}" if grouped else ""
-        if position not in made:
-            made[position] = json.dumps(_slices(spec, position if grouped else None, sets))
-        yield _node(name, {names.INSTANCE_TYPE_LABEL: spec.name})
-        yield from json.loads(made[position].replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
+        place = numbers[own.family]
+        numbers[own.family] += 1
+        name = f"{own.family}-{place}"
+        yield _node(name, {names.INSTANCE_TYPE_LABEL: own.spec.name})
+        yield from own.slices(name, place)
 
 
 def _node(name: str, labels: dict[str, str]) -> dict[str, Any]:

@@ -59,7 +59,8 @@ class PublishedDevices:
         self.by_node: dict[str, list[PoolDevice]] = {}
         self.unusable: dict[str, str] = {}  # by node: a pool that is incomplete or invalid
         for name, node in world.nodes.items():
-            pools = (inventory or world.inventory).pools(model.node(node))
+            traits = world.decoded(node)
+            pools = inventory.pools(traits) if inventory is not None else world.likeness.pools(traits)
             self.by_node[name] = [device for pool in pools if pool.usable for device in pool.devices]
             for pool in pools:
                 if not pool.usable:
@@ -109,6 +110,10 @@ class PublishedDevices:
         """Return the devices that class and request select, by node."""
         chain = self._chain(ask)
         return {name: self._selected(devices, chain) for name, devices in self.by_node.items()}
+
+    def on(self, node: str, ask: Asked) -> list[PoolDevice]:
+        """Return the devices of one node that class and request select."""
+        return self._selected(self.by_node.get(node, ()), self._chain(ask))
 
     def _selected(self, devices: Sequence[PoolDevice], chain: Sequence[str]) -> list[PoolDevice]:
         return [device for device in devices if all(self.true(each, device) for each in chain)]
