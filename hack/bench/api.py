@@ -22,6 +22,8 @@ class Plane(controlplane.ControlPlane):
     """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
 
     with_scheduler = False
+    caches_slices = True
+    """False if nodes publish so much that the copies in memory of all slices would not fit this machine."""
 
     audit_rules = (
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
@@ -33,7 +35,12 @@ class Plane(controlplane.ControlPlane):
         if name == "kube-scheduler" and not self.with_scheduler:
             return
         if name == "kube-controller-manager":
-            more = ("--controllers=*,-node-lifecycle-controller",)
+            left_out = ["node-lifecycle-controller"]
+            if not self.caches_slices:
+                left_out.append("device-taint-eviction-controller")  # it keeps all slices
+            more = ("--controllers=*," + ",".join(f"-{each}" for each in left_out),)
+        if name == "kube-apiserver" and not self.caches_slices:
+            more = ("--watch-cache-sizes=resourceslices.resource.k8s.io#0",)
         super()._start(name, [*arguments, *more])
 
 
@@ -97,7 +104,9 @@ def nothing_left(where: layout.Layout) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> Iterator[Plane]:
+def running(
+    kubernetes: str | None = None, *, with_scheduler: bool = False, caches_slices: bool = True
+) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
@@ -109,6 +118,7 @@ def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> I
         known.kubernetes = version
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
+        plane.caches_slices = caches_slices
         plane.up()
         yield plane
 
