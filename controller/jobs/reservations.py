@@ -10,7 +10,7 @@ from typing import Final
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide
+from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide, in_turn
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
 from controller.jobs.kinds import KINDS, read
@@ -175,7 +175,9 @@ class JobReservations:
         self._told = {uid: key for uid, key in self._told.items() if uid in uids}
         self._rejected = {uid: note for uid, note in self._rejected.items() if uid in uids}
         new = {note.job.uid: note for note in notes} | self._rejected
-        due = [note for uid, note in sorted(new.items()) if self._told.get(uid) != note.key]
+        due = in_turn(
+            (note for uid, note in new.items() if self._told.get(uid) != note.key), lambda note: note.job.namespace
+        )
         for note in due[:AT_ONCE]:
             self._told[note.job.uid] = note.key
             job = note.job
