@@ -91,7 +91,7 @@ class Controller:
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
                 if self._settings.grpc_address:
-                    self.grpc = self._service(caches, applier)
+                    self.grpc = self._service(caches, reconciler)
                     tasks.append(group.create_task(self.grpc.run(), name="grpc"))
                 for address in self._settings.http_addresses:
                     self.servers.append(HttpServer(self.metrics.registry, self.ready))
@@ -122,11 +122,12 @@ class Controller:
         """Return False if the planner hangs."""
         return self._reconciler is None or self._reconciler.works()
 
-    def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
+    def _service(self, caches: Caches[FleetIndex], reconciler: Reconciler) -> Server:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
 
         sources = Sources(
-            index=lambda: caches.index(applier.blocked_evictions),
+            index=caches.index,
+            known=lambda: reconciler.known(self._clock()),
             unready=self.ready,
             limits=self._settings.limits,
             metrics=self.metrics,

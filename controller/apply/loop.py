@@ -1,4 +1,4 @@
-"""The loop: wait for a change, take a snapshot, plan, write. Plans depend on the current state, not on the changes."""
+"""The loop: wait for a change, update the index, plan, write. Plans depend on the current state, not on the changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
@@ -19,7 +19,7 @@ from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.observe.model import shortened
+from controller.observe.model import Known, Turn, shortened
 from controller.plan import planning
 from controller.plan.actions import Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -82,6 +82,7 @@ class Reconciler:
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
+        self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -178,7 +179,7 @@ class Reconciler:
             await self._applier.claim_pods.look(plan.shared, now),
         ]
         if self._also is not None:
-            moments.append(await self._also.look(self._caches.index(self._applier.blocked_evictions), now))
+            moments.append(await self._also.look(self._caches.index(), now))
         return due, min((each for each in moments if each is not None), default=None)
 
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
@@ -210,7 +211,7 @@ class Reconciler:
 
         An admission policy rejects new ones; older ones stay, and so do pods that name them.
         """
-        index = self._caches.index({})
+        index = self._caches.index()
         ours = {each.uid for each in index.workloads}
         found = sorted(
             f"{each.namespace}/{each.name}"
@@ -225,22 +226,30 @@ class Reconciler:
 
     async def _plan(self, now: datetime.datetime) -> Plan:
         """Update the index, plan, and report the time that it took. Raises EndedTerm."""
-        unwritable = self._writes.unwritable(now)
         started = time.perf_counter()
-        index = self._caches.index(self._applier.blocked_evictions, unwritable)
-        index.outdated = self._applier.schemas.outdated
-        index.without_services = self._applier.rendezvous.forbidden
-        index.unschedulable = self._applier.pod_looks.unschedulable
-        index.priorities = self._applier.priorities.found
-        index.shared_by = self._applier.claim_pods.found
+        index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
-            plan = await self._in_slices(planning.steps(index, now, self._limits))
+            plan = await self._in_slices(planning.steps(index, now, self._limits, known))
         index.settle(plan.settled, plan.settled_nodes)
-        index.turns = plan.turns
+        self._turns = plan.turns
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
+
+    def known(self, now: datetime.datetime) -> Known:
+        """Return what a plan at that time depends on besides the watched objects."""
+        applier = self._applier
+        return Known(
+            blocked_evictions=dict(applier.blocked_evictions),
+            unwritable={**self._caches.unread_ultraservers(), **self._writes.unwritable(now)},
+            outdated=applier.schemas.outdated,
+            without_services=applier.rendezvous.forbidden,
+            unschedulable=applier.pod_looks.unschedulable,
+            turns=self._turns,
+            priorities=applier.priorities.found,
+            shared_by=applier.claim_pods.found,
+        )
 
     def _report_errors(self, plan: Plan) -> None:
         """Log the error of each object that could not be planned, once."""
