@@ -9,9 +9,10 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from controller.apply import batches, budget
+from controller.apply.beside import Look, next_change
 from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
@@ -39,16 +40,6 @@ def wall_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class Look(Protocol):
-    """What else is done in each pass, after the writes of the plan."""
-
-    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
-        """Do it; return when to do it again at the latest, even if nothing changes. Raises ApiError."""
-
-    def end_waits(self) -> None:
-        """Do at once what waits for a time."""
-
-
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
@@ -61,9 +52,9 @@ class Reconciler:
         limits: Limits,
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
-        also: Look | None = None,
+        beside: Look | None = None,
     ) -> None:
-        self._also = also
+        self._beside = beside
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
@@ -91,7 +82,7 @@ class Reconciler:
         busy = 0
         wait_s: float | None = None
         while True:
-            await self._change(wait_s)
+            await next_change(self.changed, wait_s, self._timing.gather_s)
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
@@ -125,16 +116,6 @@ class Reconciler:
                 log.warning("every plan has writes: something reverts them", extra={"passes": busy})
                 wait_s = self._timing.busy_s
 
-    async def _change(self, wait_s: float | None) -> None:
-        """Wait for a change, or for `wait_s` seconds; then a moment more, to gather related changes."""
-        try:
-            async with asyncio.timeout(wait_s):
-                await self.changed.wait()
-        except TimeoutError:
-            pass
-        await asyncio.sleep(self._timing.gather_s)
-        self.changed.clear()
-
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
         self._applier.fence.enter(self._leadership.term)
@@ -153,8 +134,8 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
-            if self._also is not None:
-                self._also.end_waits()
+            if self._beside is not None:
+                self._beside.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
@@ -178,8 +159,6 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
             await self._applier.claim_pods.look(plan.shared, now),
         ]
-        if self._also is not None:
-            moments.append(await self._also.look(self._caches.index(), now))
         return due, min((each for each in moments if each is not None), default=None)
 
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
@@ -197,6 +176,10 @@ class Reconciler:
         made = await self._writes.make(action)
         self._progressed()
         return made
+
+    def is_current(self) -> bool:
+        """Return True if this process leads, and has read everything anew since its term began."""
+        return self._leadership.holds() and self._leadership.term == self._term and not self._caches.missing()
 
     def works(self) -> bool:
         """Return False if a pass has made no progress for too long."""

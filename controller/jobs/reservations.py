@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from collections.abc import Collection, Iterable
@@ -34,7 +35,7 @@ AT_ONCE: Final = 16
 
 
 class JobReservations:
-    """Decides in each pass of the controller, and keeps no state but waits and what was told."""
+    """Decides after each change, and keeps no state but waits and what was told."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class JobReservations:
             return None
         found = decide(view)
         due = [each for each in found.writes if self._due(each, now) <= now]
-        for each in due[:AT_ONCE]:
-            await self._make(each, now)
+        # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
+        await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
         await self._tell(found.notes, {job.uid for job in jobs}, now)
         keys = {_target(each) for each in found.writes}
         self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
@@ -178,11 +179,13 @@ class JobReservations:
         due = in_turn(
             (note for uid, note in new.items() if self._told.get(uid) != note.key), lambda note: note.job.namespace
         )
-        for note in due[:AT_ONCE]:
-            self._told[note.job.uid] = note.key
-            job = note.job
-            about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
-            await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+        await asyncio.gather(*(self._post(note, now) for note in due[:AT_ONCE]))
+
+    async def _post(self, note: Note, now: datetime.datetime) -> None:
+        job = note.job
+        self._told[job.uid] = note.key
+        about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
+        await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
 
 
 def _target(write: Write) -> str:
