@@ -6,37 +6,25 @@ Devices, tags and writes come from the plugin's own code; only sysfs, claims and
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
 
 from hack.bench import shared
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import slices
 from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_allocations, tag_on, tagged
 from neuron_dra.core.wire import Obj
-from neuron_dra.errors import AlreadyExists, Conflict, Unavailable
+from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
 from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import DEFAULT_TIMING
 
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server
-T = TypeVar("T")
 INSTANCE_TYPE = "trn3.48xlarge"
-TRIES = 20
 IMAGES_ON_A_NODE = 40  # they are most of a Node object
-
-
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Return what `work` returns, and start it again where an API server that has much to do does not answer."""
-    for _ in range(TRIES - 1):
-        with contextlib.suppress(Unavailable):
-            return await work()
-    return await work()
 
 
 class Own:
@@ -125,22 +113,9 @@ class Swarm:
         body["metadata"].pop("uid")
         body["status"] |= _kubelet_status(0)
         node = Node(self._client, body, published)
-        node.uid = await self._registered(body)
+        node.uid = (await self._client.create(NODES, "", body))["metadata"]["uid"]
         self.nodes[node.name] = node
-        await patiently(lambda: node.publish(None))
-
-    async def _registered(self, body: Obj) -> str:
-        """Create a Node and return its UID. A Node of an earlier request, which was not answered in time, counts."""
-
-        async def registered() -> str:
-            try:
-                made = await self._client.create(NODES, "", body)
-            except AlreadyExists:
-                path = NODES.path("", body["metadata"]["name"])
-                made = json.loads(await self._client.request("GET", path))
-            return str(made["metadata"]["uid"])
-
-        return await patiently(registered)
+        await node.publish(None)
 
     async def heartbeat(self, name: str, number: int) -> None:
         """Write the Node status that a kubelet writes every five minutes."""
