@@ -29,11 +29,13 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS
+from neuron_dra.kube.timing import ClientTiming
 from neuron_dra.node.timing import DEFAULT_TIMING
 
 AGENT = "neuron-ultraserver-controller"
 IN_FLIGHT = 16  # requests of the floor at a time
 REQUEST = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
+PATIENT = ClientTiming(request_s=300.0)  # an API server that has thousands of nodes to store may take a minute
 HEARTBEAT_S = 300.0  # interval at which an idle kubelet writes its Node's status
 
 
@@ -105,7 +107,8 @@ async def measure(
 ) -> list[Column]:
     """Grow one fleet, and measure it at each size with a fresh controller."""
     columns = []
-    async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
+    plugins = KubeClient(kube, user_agent="swarm", timing=PATIENT)
+    async with KubeClient(kube, user_agent="bench", timing=PATIENT) as client, plugins:
         cluster = Cluster(client, bench_api.Writes(plane.layout.audit_log))
         await cluster.prepare()
         swarm = Swarm(plugins, parts=args.parts)
