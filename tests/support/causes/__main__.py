@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hack.oracle.judge import Scheduler, build_scheduler
 from tests.support.causes import study
+from tests.support.causes.situations import SITUATIONS
 
 PROGRAM = Path(__file__).resolve().parents[3] / "build" / "scheduler"
 
@@ -19,7 +21,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--step", type=int, default=1, help="run every so many seeds only")
+    parser.add_argument("--list", action="store_true", help="only print the situations, with their judges")
     parsed = parser.parse_args(arguments)
+    if parsed.list:
+        print(json.dumps({each.name: each.judge for each in SITUATIONS}))
+        return 0
     PROGRAM.parent.mkdir(exist_ok=True)
     with Scheduler(build_scheduler(PROGRAM)) as scheduler:
         for seed in range(parsed.first, parsed.first + parsed.seeds, parsed.step):

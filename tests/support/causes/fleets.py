@@ -49,6 +49,8 @@ def sizes(rng: random.Random) -> list[Obj]:
     """Nodes with connected sets, and the pod that requests one of four devices by its limits."""
     items = reported.sets("connected-1", SETS, number=rng.randint(1, 3))
     behind(rng, items, KUBELETS[:2])
+    for node in all_of(items, "Node"):
+        node["status"]["allocatable"] = {"cpu": "192", "memory": "2000Gi", "pods": "110"}
     return [*items, _of_limits(RESOURCE)]
 
 
