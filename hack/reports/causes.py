@@ -137,7 +137,9 @@ def report(found: Sequence[Mapping[str, Any]], judges: Mapping[str, str]) -> str
 
 
 def _line(case: Mapping[str, Any]) -> str:
-    text = f"- seed {case['seed']}, {' and '.join(case['situations'])}: {case['verdict']}, {case['code']}: {case['text']}"
+    text = (
+        f"- seed {case['seed']}, {' and '.join(case['situations'])}: {case['verdict']}, {case['code']}: {case['text']}"
+    )
     return "; ".join([text, *(f"a change that does not help: {each}" for each in case["useless"])])
 
 

@@ -80,7 +80,6 @@ def test_simulation_runs_no_pod_on_a_kubelet_that_rejects_it(
     assert "kubelet v1.35.3 of node inf2-0 rejects" in found.text
 
 
-@pytest.mark.xfail(strict=True, reason="a change is not tried on the kubelet of its node")
 def test_no_change_is_proposed_whose_kubelet_rejects_the_pod(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,9 +50,7 @@ def _of_node(node: Obj) -> str:
 def _of_kubelet(node: Obj, pod: Obj) -> str:
     info = (node.get("status") or {}).get("nodeInfo") or {}
     version = str(info.get("kubeletVersion") or "v1.37.0").split(".")
-    limits = [
-        name for each in pod["spec"]["containers"] for name in (each.get("resources") or {}).get("limits") or ()
-    ]
+    limits = [name for each in pod["spec"]["containers"] for name in (each.get("resources") or {}).get("limits") or ()]
     if int(version[1]) < _FIRST_WITH_CLASSES and any(name.startswith(_OF_CLASSES) for name in limits):
         return "its kubelet does not admit resources of DeviceClasses"
     return ""

@@ -38,10 +38,7 @@ def verdicts(scheduler: Scheduler, clusters: Sequence[Sequence[Obj]]) -> list[Ve
     """Return the verdict on the pod in each cluster."""
     prepared = [_with_claims(items) for items in clusters]
     decisions = scheduler.ask([items for items, _ in prepared])
-    return [
-        _verdict(items, quota, decision)
-        for (items, quota), decision in zip(prepared, decisions, strict=True)
-    ]
+    return [_verdict(items, quota, decision) for (items, quota), decision in zip(prepared, decisions, strict=True)]
 
 
 def _verdict(items: list[Obj], quota: str, decision: Mapping[str, Any]) -> Verdict:
@@ -112,9 +109,7 @@ def _over_quota(items: Sequence[Obj], spec: Obj) -> str:
         for resource, hard in quota["spec"]["hard"].items():
             adds = 1 if resource == _CLAIMS else 0
             adds += sum(
-                int(each.get("count") or 1)
-                for each in requests
-                if resource == each["deviceClassName"] + _OF_CLASS
+                int(each.get("count") or 1) for each in requests if resource == each["deviceClassName"] + _OF_CLASS
             )
             used = int((quota.get("status") or {}).get("used", {}).get(resource, 0))
             if adds and used + adds > int(hard):
@@ -148,7 +143,9 @@ def _collected(items: list[Obj], pods: set[str]) -> list[Obj]:
         if item["kind"] != "ResourceClaim":
             left.append(item)
             continue
-        if any(owner["kind"] == "Pod" and owner["name"] in pods for owner in item["metadata"].get("ownerReferences", ())):
+        if any(
+            owner["kind"] == "Pod" and owner["name"] in pods for owner in item["metadata"].get("ownerReferences", ())
+        ):
             continue
         users = (item.get("status") or {}).get("reservedFor") or []
         staying = [each for each in users if each["name"] not in pods]
@@ -169,5 +166,7 @@ def _again(items: list[Obj]) -> list[Obj]:
         item
         for item in items
         if item["kind"] != "ResourceClaim"
-        or not any(owner["kind"] == "Pod" and owner["name"] == "p" for owner in item["metadata"].get("ownerReferences", ()))
+        or not any(
+            owner["kind"] == "Pod" and owner["name"] == "p" for owner in item["metadata"].get("ownerReferences", ())
+        )
     ]

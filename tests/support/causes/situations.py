@@ -17,7 +17,9 @@ from tests.support.cluster_faults import Fault, all_of, the, waiting
 
 Fleet = Callable[[random.Random], list[Obj]]
 PREPARE: Final = "FailedPrepareDynamicResources"
-NOT_INJECTED: Final = "CDI device injection failed: unresolvable CDI devices k8s.neuron.aws.com/claim=uid-p-neuron-device-0"
+NOT_INJECTED: Final = (
+    "CDI device injection failed: unresolvable CDI devices k8s.neuron.aws.com/claim=uid-p-neuron-device-0"
+)
 SCHEDULER: Final = "Kubernetes' scheduler"
 QUOTAS: Final = "the rule of quotas"
 DRIVER: Final = "the driver's decoder"
@@ -101,7 +103,10 @@ def terminating_claims(rng: random.Random, items: list[Obj]) -> None:
     for pod in _full(items, "ending"):
         claim = the(items, "ResourceClaim", f"{pod['metadata']['name']}-neurons-x")
         assert claim is not None
-        claim["metadata"] |= {"deletionTimestamp": reported.SINCE, "finalizers": ["resource.kubernetes.io/delete-protection"]}
+        claim["metadata"] |= {
+            "deletionTimestamp": reported.SINCE,
+            "finalizers": ["resource.kubernetes.io/delete-protection"],
+        }
 
 
 def less_urgent(rng: random.Random, items: list[Obj]) -> None:
@@ -156,7 +161,13 @@ def quota_of_size(rng: random.Random, items: list[Obj]) -> None:
     meta = {"name": "team", "namespace": "default"}
     status = {"hard": {resource: limit}, "used": {resource: limit}}
     items.append(
-        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {resource: limit}}, "status": status}
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": meta,
+            "spec": {"hard": {resource: limit}},
+            "status": status,
+        }
     )
 
 
@@ -212,7 +223,9 @@ def _says(reason: str, *texts: str) -> Fault:
 
 def former_pod(rng: random.Random, items: list[Obj]) -> None:
     """The claim is still reserved for the pod of this name before the present one."""
-    _says(PREPARE, "Failed to prepare dynamic resources: pod p (uid-p) is not allowed to use ResourceClaim p-neurons-x")(rng, items)
+    _says(
+        PREPARE, "Failed to prepare dynamic resources: pod p (uid-p) is not allowed to use ResourceClaim p-neurons-x"
+    )(rng, items)
     user = {"resource": "pods", "name": rng.choice(["p", "other"]), "uid": "uid-former"}
     reported.claim(items, "p")["status"]["reservedFor"] = [user]
 
@@ -251,7 +264,8 @@ NO_FILE: Final = _says(
     'Error: while adding custom device "/dev/neuron5": no such file or directory',
 )
 NO_DRIVER: Final = _says(
-    PREPARE, "Failed to prepare dynamic resources: prepare dynamic resources: DRA driver neuron.aws.com is not registered"
+    PREPARE,
+    "Failed to prepare dynamic resources: prepare dynamic resources: DRA driver neuron.aws.com is not registered",
 )
 WRONG_LNC: Final = _says(
     PREPARE,

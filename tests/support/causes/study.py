@@ -96,9 +96,7 @@ def case(scheduler: Scheduler, seed: int) -> Outcome:
     changes = [change for each in found.findings for change in each.changes]
     judged = verdicts(scheduler, [changed(list(map(dict, seen.objects.values())), each) for each in changes])
     useless = [f"{each.text}: {one.objection}" for each, one in zip(changes, judged, strict=True) if one.objection]
-    return Outcome(
-        seed, ours, [each.name for each in true], verdict, first.code, first.text, len(changes), useless
-    )
+    return Outcome(seed, ours, [each.name for each in true], verdict, first.code, first.text, len(changes), useless)
 
 
 def _told(items: list[Obj], verdict: Verdict) -> None:
