@@ -22,6 +22,10 @@ class Plane(controlplane.ControlPlane):
     """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
 
     with_scheduler = False
+    gates: Sequence[str] = ()
+    """Feature gates to turn on."""
+    apis: Sequence[str] = ()
+    """Versions of API groups to serve besides the usual ones, such as scheduling.k8s.io/v1beta1."""
 
     audit_rules = (
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
@@ -29,11 +33,15 @@ class Plane(controlplane.ControlPlane):
     )
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
-        more: Sequence[str] = ()
+        more: list[str] = []
         if name == "kube-scheduler" and not self.with_scheduler:
             return
         if name == "kube-controller-manager":
-            more = ("--controllers=*,-node-lifecycle-controller",)
+            more.append("--controllers=*,-node-lifecycle-controller")
+        if self.gates and name.startswith("kube-"):
+            more.append(f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}")
+        if name == "kube-apiserver":
+            more += [f"--runtime-config={api}=true" for api in self.apis]
         super()._start(name, [*arguments, *more])
 
 
@@ -97,7 +105,13 @@ def nothing_left(where: layout.Layout) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> Iterator[Plane]:
+def running(
+    kubernetes: str | None = None,
+    *,
+    with_scheduler: bool = False,
+    gates: Sequence[str] = (),
+    apis: Sequence[str] = (),
+) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
@@ -109,6 +123,7 @@ def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> I
         known.kubernetes = version
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
+        plane.gates, plane.apis = gates, apis
         plane.up()
         yield plane
 
