@@ -132,7 +132,7 @@ def _results(step: Step, after: Mapping[Any, Mapping[str, Obj]]) -> dict[str, li
     for pod, claim in step.pods:
         name = pod["metadata"]["name"]
         special = after[PODS][name]["status"].get("extendedResourceClaimStatus") or {}
-        own = name if claim is not None else special.get("resourceClaimName")
+        own = name if claim is not None else str(special.get("resourceClaimName"))
         status = (after[RESOURCE_CLAIMS].get(own) or {}).get("status") or {}
         results = (status.get("allocation") or {}).get("devices", {}).get("results") or ()
         found[name] = [(each["request"], each["device"]) for each in results]

@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--step", type=int, default=1, help="run every so many seeds only")
+    parser.add_argument("--only", default="", help="only seeds with a situation of this name, or part of it")
     parser.add_argument("--list", action="store_true", help="only print the situations, with their judges")
     parsed = parser.parse_args(arguments)
     if parsed.list:
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     PROGRAM.parent.mkdir(exist_ok=True)
     with Scheduler(build_scheduler(PROGRAM)) as scheduler:
         for seed in range(parsed.first, parsed.first + parsed.seeds, parsed.step):
+            if not any(parsed.only in each.name for each in study.situations_of(seed)):
+                continue
             print(study.case(scheduler, seed).line(), flush=True)
     return 0
 

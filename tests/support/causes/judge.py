@@ -56,7 +56,7 @@ def _verdict(items: list[Obj], quota: str, decision: Mapping[str, Any]) -> Verdi
 
 
 def _with_claims(items: Sequence[Obj]) -> tuple[list[Obj], str]:
-    """Return the cluster with the claims that kube-controller-manager creates for the pod, and the quota that forbids it."""
+    """Return the cluster with the claims that kube-controller-manager creates, and the quota that forbids one."""
     made = copy.deepcopy(list(items))
     pod = the(made, "Pod", "p")
     assert pod is not None
@@ -119,8 +119,8 @@ def _over_quota(items: Sequence[Obj], spec: Obj) -> str:
 def changed(items: Sequence[Obj], change: Change) -> list[Obj]:
     """Return the cluster after somebody has followed a proposed change.
 
-    Objects are edited or deleted as it says. Claims are not: they cannot be edited, so the pod is created again and gets
-    new ones, and what deleted pods leave behind is what kube-controller-manager leaves.
+    Objects are edited or deleted as it says. Claims are not: they cannot be edited, so the pod is created again and
+    gets new ones, and what deleted pods leave behind is what kube-controller-manager leaves.
     """
     edited = {_key(each): dict(each) for each in change.replaced if each["kind"] != "ResourceClaim"}
     gone = {key for key in change.removed if key[0] != "ResourceClaim"}

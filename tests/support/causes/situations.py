@@ -11,6 +11,7 @@ from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
 from tests.support import reported_clusters as reported
+from tests.support import small_clusters as small
 from tests.support.causes import fleets
 from tests.support.causes.after import GAVE_UP
 from tests.support.cluster_faults import Fault, all_of, the, waiting
@@ -137,6 +138,76 @@ def sets_held(rng: random.Random, items: list[Obj]) -> None:
 
 def _nodes(items: Sequence[Obj]) -> list[str]:
     return [each["metadata"]["name"] for each in all_of(items, "Node")]
+
+
+# The nodes that would serve the pod, and no others: these are fragmented or in use as before.
+
+
+def only(change: Callable[[random.Random, list[Obj], str], None]) -> Fault:
+    """Return the fault of a change of each node on which the pod would fit."""
+
+    def fault(rng: random.Random, items: list[Obj]) -> None:
+        for node in _nodes(items):
+            if any(len(devices) >= fleets.WANTED for devices in fleets.free_groups(items, node).values()):
+                change(rng, items, node)
+
+    return fault
+
+
+def close(rng: random.Random, items: list[Obj], name: str) -> None:
+    node = reported.node(items, name)
+    node["spec"]["unschedulable"] = True
+    node["spec"]["taints"] = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+
+
+def taint(rng: random.Random, items: list[Obj], name: str) -> None:
+    reported.node(items, name)["spec"]["taints"] = [{"key": "team", "value": "x", "effect": "NoSchedule"}]
+
+
+def rule(rng: random.Random, items: list[Obj], name: str) -> None:
+    faults.device_rule(rng, items)
+    items[-1]["metadata"]["name"] = f"out-{name}"
+    items[-1]["spec"]["deviceSelector"]["pool"] = name
+
+
+def sick(rng: random.Random, items: list[Obj], name: str) -> None:
+    for device in _devices(items, name):
+        device["taints"] = [{"key": "neuron.aws.com/unhealthy", "value": "hbm", "effect": "NoSchedule"}]
+
+
+def silence(rng: random.Random, items: list[Obj], name: str) -> None:
+    items[:] = [each for each in items if each["kind"] != "ResourceSlice" or each["spec"].get("nodeName") != name]
+
+
+def empty(rng: random.Random, items: list[Obj], name: str) -> None:
+    _devices(items, name).clear()
+
+
+def halve(rng: random.Random, items: list[Obj], name: str) -> None:
+    for each in _slices(items, name):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+
+
+def reserve(rng: random.Random, items: list[Obj], name: str) -> None:
+    own = _slices(items, name)
+    items[:] = [each for each in items if each not in own] + small.reserved(own, "job")
+
+
+def crowd(rng: random.Random, items: list[Obj], name: str) -> None:
+    """A pod without devices has the CPU of the node."""
+    made = small.pod(f"web-{name}", cpu=str(rng.randint(188, 191)), nodeName=name)
+    made["status"]["phase"] = "Running"
+    waiting(items)["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "5"
+    items.append(made)
+
+
+def _slices(items: Sequence[Obj], name: str) -> list[Obj]:
+    return [each for each in all_of(items, "ResourceSlice") if each["spec"].get("nodeName") == name]
+
+
+def _devices(items: Sequence[Obj], name: str) -> list[Obj]:
+    found: list[Obj] = _slices(items, name)[0]["spec"]["devices"]
+    return found
 
 
 # The pod, its claims and what they name.
@@ -329,6 +400,15 @@ SITUATIONS: Final = (
     _waiting("claims that are being deleted", terminating_claims, *IN_USE, places=True),
     _waiting("holders of lower priority", less_urgent, *IN_USE, places=True),
     _waiting("a rollout", rollout, "RolloutWaits", places=True),
+    _waiting("serving nodes: cordoned", only(close), "NodeExcluded"),
+    _waiting("serving nodes: tainted", only(taint), "NodeExcluded"),
+    _waiting("serving nodes: a DeviceTaintRule", only(rule), "DeviceTainted"),
+    _waiting("serving nodes: unhealthy devices", only(sick), "DeviceTainted"),
+    _waiting("serving nodes: no slices", only(silence), "NoDevicesPublished"),
+    _waiting("serving nodes: empty slices", only(empty), "NoDevicesPublished"),
+    _waiting("serving nodes: incomplete pools", only(halve), "PoolIncomplete"),
+    _waiting("serving nodes: reserved", only(reserve), "NodeReserved"),
+    _waiting("serving nodes: no CPU", only(crowd), "ResourcesLacking"),
     _sizes("sizes: fragmentation", sets_torn, "Fragmented", places=True),
     _sizes("sizes: devices in use", sets_held, "DevicesInUse", places=True),
     _sizes("sizes: quota", quota_of_size, "QuotaExceeded", judge=QUOTAS),
@@ -339,7 +419,11 @@ SITUATIONS: Final = (
     Situation("device plugin: cordoned", fleets.plugin, faults.cordoned, ("NodeExcluded",)),
     Situation("a shared claim of a full node", fleets.shared, on_a_full_node, ("ResourcesLacking",), places=True),
     Situation(
-        "a shared claim of a cordoned node", fleets.shared, on_a_closed_node, ("NodeExcluded", "AllocatedElsewhere"), places=True
+        "a shared claim of a cordoned node",
+        fleets.shared,
+        on_a_closed_node,
+        ("NodeExcluded", "AllocatedElsewhere"),
+        places=True,
     ),
     Situation("shared claim: a DeviceTaintRule", fleets.shared, faults.device_rule, ("DeviceTainted",)),
     _started("started: reserved for a former pod", former_pod, "ClaimNotReserved", judge=KUBELET),
