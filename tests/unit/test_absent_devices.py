@@ -62,10 +62,6 @@ def why(folder: Path, capsys: pytest.CaptureFixture[str], items: list[Obj]) -> A
     return ask(capsys, "why", "pod/p", "--snapshot", snapshot(folder, items), "--kubernetes", "1.37")
 
 
-NET = pytest.mark.xfail(strict=True, reason="nodes that publish nothing are looked at only if no node would serve")
-
-
-@NET
 def test_node_that_would_serve_and_publishes_nothing_comes_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,13 +70,11 @@ def test_node_that_would_serve_and_publishes_nothing_comes_first(
     assert (text in found.first, "default/old holds 16" in found.text) == (True, True), found.out
 
 
-@NET
 def test_slice_without_devices_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, without_devices())
     assert "node b (trn2.48xlarge) publishes no devices; with them the pod would fit there" in found.first, found.out
 
 
-@NET
 def test_incomplete_pool_that_would_serve_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, incomplete())
     assert "pool neuron.aws.com/b of node b" in found.first, found.out

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import creating, gates, impossible, obstacles, trials
+from neuron_dra.ask.why import absent, creating, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
@@ -27,6 +27,7 @@ TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceed
 _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
 _OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
 ANYTHING: Final = re.compile("")
+ORDINARY: Final = ("DevicesInUse", "Fragmented")
 OF_DEVICES: Final = re.compile(r"cannot allocate all claims|resourceclaim|deviceclass", re.IGNORECASE)
 
 
@@ -347,8 +348,14 @@ def allocated_elsewhere(case: Case) -> Found | None:
 
 
 def in_the_way(case: Case) -> list[Finding]:
+    if not case.reachable:
+        return []
     tied = [claim["metadata"]["name"] for claim in case.claims if allocation(claim).get("nodeSelector")]
-    return obstacles.findings(case.world, case.pod, case.reachable, tied) if case.reachable else []
+    found = obstacles.findings(case.world, case.pod, case.reachable, tied)
+    # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
+    if not tied and found[0].code in ORDINARY and (missing := absent.finding(case.world, case.pod)) is not None:
+        return [missing, *found]
+    return found
 
 
 def no_node_could(case: Case) -> list[Finding]:
