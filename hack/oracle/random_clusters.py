@@ -55,6 +55,8 @@ class Case:
     nodes: list[tuple[Obj, list[Obj]]] = field(default_factory=list)
     rules: list[Obj] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    sizes: tuple[str, ...] = ()
+    """The sizes of connected sets and cores that its nodes publish, or some that they do not."""
     wrong: str = ""
     placed: int = 0
     refused: int = 0
@@ -68,15 +70,26 @@ def case(number: int, *, newest: bool) -> Case:
     made = Case(number)
     for index in range(rng.randint(2, 4)):
         made.nodes.append(_node(rng, f"c{number}-n{index}", number))
+    made.sizes = _offered(made) or SIZES
     if newest and rng.random() < 0.4:
         made.rules = [_rule(rng, made, index) for index in range(rng.randint(1, 2))]
     for index in range(rng.randint(2, 5)):
         name = f"c{number}-p{index}"
         if newest and rng.random() < 0.2:
-            made.steps.append(_gang(rng, name, number))
+            made.steps.append(_gang(rng, name, made))
         else:
-            made.steps.append(Step([_pod(rng, name, number)]))
+            made.steps.append(Step([_pod(rng, name, made)]))
     return made
+
+
+def _offered(made: Case) -> tuple[str, ...]:
+    found = set()
+    for _, published in made.nodes:
+        for device in (each for item in published for each in item["spec"].get("devices") or ()):
+            for attribute, kind in (("connectedDevices", "connected"), ("cores", "cores")):
+                if attribute in device["attributes"]:
+                    found.add(f"{kind}-{device['attributes'][attribute]['int']}")
+    return tuple(sorted(found))
 
 
 @cache
@@ -95,7 +108,7 @@ def _node(rng: random.Random, name: str, number: int) -> tuple[Obj, list[Obj]]:
     if rng.random() < 0.2:
         spec["taints"] = [{"key": "team", "value": rng.choice("xy"), "effect": "NoSchedule"}]
     status = {
-        "capacity": {"cpu": str(rng.choice((4, 16))), "memory": "64Gi", "pods": "110"},
+        "capacity": {"cpu": str(rng.choice((4, 16, 32))), "memory": "64Gi", "pods": "110"},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     labels["kubernetes.io/hostname"] = name
@@ -142,9 +155,9 @@ def _rule(rng: random.Random, made: Case, index: int) -> Obj:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": meta, "spec": spec}
 
 
-def _gang(rng: random.Random, name: str, number: int) -> Step:
+def _gang(rng: random.Random, name: str, made: Case) -> Step:
     """Return pods that are equal, and must run at once, all or some of them."""
-    pod, claim = _pod(rng, name, number)
+    pod, claim = _pod(rng, name, made)
     size = rng.randint(2, 4)
     pods: list[tuple[Obj, Obj | None]] = []
     for index in range(size):
@@ -159,8 +172,8 @@ def _gang(rng: random.Random, name: str, number: int) -> Step:
     return Step(pods, group)
 
 
-def _pod(rng: random.Random, name: str, number: int) -> tuple[Obj, Obj | None]:
-    select = {LABEL: str(number), **({"zone": rng.choice("ab")} if rng.random() < 0.1 else {})}
+def _pod(rng: random.Random, name: str, made: Case) -> tuple[Obj, Obj | None]:
+    select = {LABEL: str(made.number), **({"zone": rng.choice("ab")} if rng.random() < 0.1 else {})}
     container: Obj = {"name": "main", "image": "none", "resources": {"requests": {"cpu": str(rng.choice((1, 1, 3)))}}}
     inner: Obj = {"containers": [container], "nodeSelector": select}
     if rng.random() < 0.4:
@@ -170,45 +183,45 @@ def _pod(rng: random.Random, name: str, number: int) -> tuple[Obj, Obj | None]:
     meta = {"name": name, "namespace": NAMESPACE}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": inner}
     if rng.random() < 0.2:
-        container["resources"]["limits"] = {f"{PREFIX}{rng.choice(SIZES)}.{DRIVER}": str(rng.choice((1, 1, 2)))}
+        container["resources"]["limits"] = {f"{PREFIX}{rng.choice(made.sizes)}.{DRIVER}": str(rng.choice((1, 1, 2)))}
         return pod, None
     users = [container, *inner.get("initContainers", ())[: rng.randint(0, 1)]]
     for each in users:
         each["resources"]["claims"] = [{"name": "d"}]
     inner["resourceClaims"] = [{"name": "d", "resourceClaimName": name}]
-    return pod, _claim(rng, name)
+    return pod, _claim(rng, name, made)
 
 
 def _first(rng: random.Random, index: int) -> Obj:
     """Return an init container; a sidecar, which goes on to run, is one of three."""
     requests = {"cpu": rng.choice(("500m", "1", "2", "4", "9"))}
     if rng.random() < 0.2:
-        requests["memory"] = rng.choice(("1Gi", "30Gi", "65Gi"))
+        requests["memory"] = rng.choice(("1Gi", "1Gi", "30Gi", "65Gi"))
     made: Obj = {"name": f"init-{index}", "image": "none", "resources": {"requests": requests}}
     if rng.random() < 0.33:
         made["restartPolicy"] = "Always"
     return made
 
 
-def _claim(rng: random.Random, name: str) -> Obj:
-    requests = [_request(rng, f"r{index}") for index in range(rng.choice((1, 1, 1, 2)))]
+def _claim(rng: random.Random, name: str, made: Case) -> Obj:
+    requests = [_request(rng, f"r{index}", made) for index in range(rng.choice((1, 1, 1, 2)))]
     constraints = []
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         constraints.append({"matchAttribute": rng.choice(GROUPS), "requests": [each["name"] for each in requests]})
     spec = {"devices": {"requests": requests, "constraints": constraints}}
     meta = {"name": name, "namespace": NAMESPACE}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "spec": spec}
 
 
-def _request(rng: random.Random, name: str) -> Obj:
+def _request(rng: random.Random, name: str, made: Case) -> Obj:
     if rng.random() < 0.2:
         first = {"name": "s0", **_wanted(rng, rng.choice((8, 16)))}
         return {"name": name, "firstAvailable": [first, {"name": "s1", **_wanted(rng, rng.choice((1, 2, 4)))}]}
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         return {"name": name, "exactly": {"deviceClassName": DRIVER, "allocationMode": "All"}}
     if rng.random() < 0.3:
         wanted = _wanted(rng, rng.choice((1, 1, 1, 2)))
-        return {"name": name, "exactly": {**wanted, "deviceClassName": f"{rng.choice(SIZES)}.{DRIVER}"}}
+        return {"name": name, "exactly": {**wanted, "deviceClassName": f"{rng.choice(made.sizes)}.{DRIVER}"}}
     return {"name": name, "exactly": _wanted(rng, rng.choice((1, 1, 1, 2, 2, 4, 8, 12)))}
 
 
@@ -216,7 +229,7 @@ def _wanted(rng: random.Random, count: int) -> Obj:
     wanted: Obj = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count}
     attribute = f"device.attributes['{DRIVER}']"
     texts = [f"{attribute}.instanceType == '{rng.choice(TYPES)}'", f"{attribute}.deviceId < {rng.choice((4, 8))}"]
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         wanted["selectors"] = [{"cel": {"expression": rng.choice(texts)}}]
     if rng.random() < 0.2:
         wanted["tolerations"] = [{"operator": "Exists", "effect": rng.choice(("NoSchedule", "NoExecute"))}]
