@@ -87,7 +87,7 @@ def case(scheduler: Scheduler, seed: int) -> Outcome:
     true = enough or situations
     items = broken(seed, situations)
     _told(items, now)
-    seen = asyncio.run(_through_a_server(items))
+    seen = asyncio.run(through_a_server(items))
     found = _asked(seen)
     first = found.findings[0]
     verdict = "true" if first.code in {code for each in true for code in each.codes} else "false"
@@ -118,7 +118,7 @@ def _asked(seen: Snapshot) -> Report:
     return answer.report(seen, "Pod", pod)
 
 
-async def _through_a_server(items: Sequence[Obj]) -> Snapshot:
+async def through_a_server(items: Sequence[Obj]) -> Snapshot:
     """Return the objects as they are read from an API server of the newest release."""
     async with EmbeddedApi(controllers=False) as api:
         api.answer_versions(VERSION)
