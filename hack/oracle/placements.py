@@ -32,16 +32,15 @@ from neuron_dra.kube.requests import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     NODES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    Resource,
 )
 from neuron_dra.simulate import allocator, model, semantics
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 
-POD_GROUPS: Final = Resource("scheduling.k8s.io", "v1beta1", "podgroups", namespaced=True)
 GATES: Final = ("GenericWorkload",)
 WAIT_S: Final = 300.0
 TIME_OUT: Final = "timed out trying to allocate devices"

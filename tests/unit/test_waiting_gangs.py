@@ -12,7 +12,6 @@ from tests.support import small_clusters as small
 from tests.support.questions import Answer, ask, snapshot
 
 SAID = "pod group is unschedulable, minCount (2) cannot be satisfied: 1 scheduled, 0 remaining"
-NET = pytest.mark.xfail(strict=True, reason="why simulates each pod of a PodGroup alone")
 
 
 def gang(*pods: str, least: int = 2, count: int = 16, said: str = "") -> list[Obj]:
@@ -39,27 +38,24 @@ def why(folder: Path, capsys: pytest.CaptureFixture[str], items: list[Obj]) -> A
     return ask(capsys, "why", "pod/p", "--snapshot", snapshot(folder, items), "--kubernetes", "1.37")
 
 
-@NET
 def test_gang_that_does_not_fit_is_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, gang("p", "q", said=SAID))
     assert "PodGroup workers needs 2 pods at once, and 1 of 2 fit" in found.first, found.out
     assert "node a has too few free devices: default/p holds 16" in found.text
 
 
-@NET
 def test_gang_without_enough_pods_is_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, gang("p", count=4))
     assert "PodGroup workers needs 2 pods at once, and 1 exists" in found.first, found.out
 
 
-@NET
 def test_words_of_the_scheduler_show_it_where_the_group_was_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     items = [each for each in gang("p", "q", said=SAID) if each["kind"] != "PodGroup"]
     found = why(tmp_path, capsys, items)
     assert "not because of its devices" not in found.text, found.out
-    assert f"PodGroup workers waits as a whole; the scheduler's reason: {SAID}" in found.first
+    assert f"its PodGroup workers waits as a whole; the scheduler's reason: {SAID}" in found.first
 
 
 def test_gang_that_fits_is_no_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

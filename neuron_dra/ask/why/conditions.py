@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import absent, creating, gates, impossible, obstacles, trials
+from neuron_dra.ask.why import absent, creating, gangs, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
@@ -292,7 +292,18 @@ def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
     return {"said": case.said, "gets": trials.gets(case.world, case.placed)}
 
 
-def gang(case: Case) -> Found | None:
+def gang_waits(case: Case) -> Found | None:
+    return gangs.waits(case.world, case.pod) if case.placed is not None else None
+
+
+def group_waits(case: Case) -> Found | None:
+    """The scheduler's words show that a group waits as a whole, though it fits, or was not read."""
+    group = users.group_of(case.pod)
+    found = says(case, gangs.AS_A_WHOLE) if group else None
+    return {**found, "group": group} if found is not None else None
+
+
+def gang_shares(case: Case) -> Found | None:
     found = says(case, _BEING_ALLOCATED)
     return found if found is not None and users.group_of(case.pod) else None
 
@@ -320,6 +331,12 @@ def other_scheduler(case: Case) -> Found | None:
 def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
     changed = {**case.pod, "spec": {**case.pod["spec"], "schedulerName": trials.DEFAULT_SCHEDULER}}
     yield case.attempt("in the pod, remove schedulerName", changed)
+
+
+def heard(case: Case, found: Found) -> Pairs:
+    """Return what the scheduler said, if it said anything."""
+    if case.said:
+        yield "scheduler", case.said
 
 
 def simulated(case: Case, found: Found) -> Pairs:
