@@ -42,7 +42,7 @@ OLDER: Final = {
 }
 """Versions of a kind that older API servers have in place of the one in RESOURCES."""
 OPTIONAL: Final = ("Workload", "PodGroup")
-"""Kinds of other projects, or behind a feature gate: that they cannot be read is said only where an answer needs them."""
+"""Kinds of other projects, or behind a gate: that they cannot be read is said only where an answer needs them."""
 
 
 def connection(kubeconfig: str, context: str) -> KubeConfig:
