@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controller.apply.beside import Beside
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler, wall_clock
@@ -58,6 +59,7 @@ class Controller:
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
         self._reconciler: Reconciler | None = None
+        self._beside: Beside | None = None
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
@@ -82,16 +84,23 @@ class Controller:
             events = EventRecorder(client, self._settings.identity, NAME)
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
             watches = JobWatches(client, self._wake, self._timing.jobs) if self._settings.jobs_may_reserve else None
-            self._reconciler = reconciler = self._reconciler_of(caches, applier, watches, events)
+            jobs = self._jobs(caches, applier, watches, events) if watches is not None else None
+            self._reconciler = reconciler = Reconciler(
+                caches, applier, self.leadership, self.metrics, self._settings.limits, self._timing, self._clock, jobs
+            )
+            if jobs is not None:
+                self._beside = Beside(jobs, caches.index, reconciler.is_current, self._timing.passes, self._clock)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
                 for name, run in watches.tasks().items() if watches is not None else ():
                     tasks.append(group.create_task(run(), name=f"watch {name}"))
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
+                if self._beside is not None:
+                    tasks.append(group.create_task(self._beside.run(), name="jobs"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
                 if self._settings.grpc_address:
-                    self.grpc = self._service(caches, applier)
+                    self.grpc = self._service(caches, reconciler)
                     tasks.append(group.create_task(self.grpc.run(), name="grpc"))
                 for address in self._settings.http_addresses:
                     self.servers.append(HttpServer(self.metrics.registry, self.ready))
@@ -102,15 +111,11 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
-    def _reconciler_of(
-        self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches | None, events: EventRecorder
-    ) -> Reconciler:
-        limits, timing = self._settings.limits, self._timing
-        jobs = None
-        if watches is not None:
-            default = limits.max_reserved_nodes
-            jobs = JobReservations(self._client, caches, applier, watches, events, timing.jobs, default)
-        return Reconciler(caches, applier, self.leadership, self.metrics, limits, timing, self._clock, jobs)
+    def _jobs(
+        self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches, events: EventRecorder
+    ) -> JobReservations:
+        default = self._settings.limits.max_reserved_nodes
+        return JobReservations(self._client, caches, applier, watches, events, self._timing.jobs, default)
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
@@ -122,11 +127,12 @@ class Controller:
         """Return False if the planner hangs."""
         return self._reconciler is None or self._reconciler.works()
 
-    def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
+    def _service(self, caches: Caches[FleetIndex], reconciler: Reconciler) -> Server:
         from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
 
         sources = Sources(
-            index=lambda: caches.index(applier.blocked_evictions),
+            index=caches.index,
+            known=lambda: reconciler.known(self._clock()),
             unready=self.ready,
             limits=self._settings.limits,
             metrics=self.metrics,
@@ -136,3 +142,5 @@ class Controller:
     def _wake(self) -> None:
         if self._reconciler is not None:
             self._reconciler.changed.set()
+        if self._beside is not None:
+            self._beside.changed.set()

@@ -1,4 +1,4 @@
-"""The loop: wait for a change, take a snapshot, plan, write. Plans depend on the current state, not on the changes."""
+"""The loop: wait for a change, update the index, plan, write. Plans depend on the current state, not on the changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from controller.apply import batches, budget
+from controller.apply.beside import Look, next_change
 from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
@@ -19,7 +20,7 @@ from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.observe.model import shortened
+from controller.observe.model import Known, Turn, shortened
 from controller.plan import planning
 from controller.plan.actions import Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -39,16 +40,6 @@ def wall_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class Look(Protocol):
-    """What else is done in each pass, after the writes of the plan."""
-
-    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
-        """Do it; return when to do it again at the latest, even if nothing changes. Raises ApiError."""
-
-    def end_waits(self) -> None:
-        """Do at once what waits for a time."""
-
-
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
@@ -61,9 +52,9 @@ class Reconciler:
         limits: Limits,
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
-        also: Look | None = None,
+        beside: Look | None = None,
     ) -> None:
-        self._also = also
+        self._beside = beside
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
@@ -82,6 +73,7 @@ class Reconciler:
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
+        self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -90,7 +82,7 @@ class Reconciler:
         busy = 0
         wait_s: float | None = None
         while True:
-            await self._change(wait_s)
+            await next_change(self.changed, wait_s, self._timing.gather_s)
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
@@ -124,16 +116,6 @@ class Reconciler:
                 log.warning("every plan has writes: something reverts them", extra={"passes": busy})
                 wait_s = self._timing.busy_s
 
-    async def _change(self, wait_s: float | None) -> None:
-        """Wait for a change, or for `wait_s` seconds; then a moment more, to gather related changes."""
-        try:
-            async with asyncio.timeout(wait_s):
-                await self.changed.wait()
-        except TimeoutError:
-            pass
-        await asyncio.sleep(self._timing.gather_s)
-        self.changed.clear()
-
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
         self._applier.fence.enter(self._leadership.term)
@@ -152,8 +134,8 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
-            if self._also is not None:
-                self._also.end_waits()
+            if self._beside is not None:
+                self._beside.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
@@ -177,8 +159,6 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
             await self._applier.claim_pods.look(plan.shared, now),
         ]
-        if self._also is not None:
-            moments.append(await self._also.look(self._caches.index(self._applier.blocked_evictions), now))
         return due, min((each for each in moments if each is not None), default=None)
 
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
@@ -197,6 +177,10 @@ class Reconciler:
         self._progressed()
         return made
 
+    def is_current(self) -> bool:
+        """Return True if this process leads, and has read everything anew since its term began."""
+        return self._leadership.holds() and self._leadership.term == self._term and not self._caches.missing()
+
     def works(self) -> bool:
         """Return False if a pass has made no progress for too long."""
         return self._progress is None or asyncio.get_running_loop().time() < self._progress + self._timing.progress_s
@@ -210,7 +194,7 @@ class Reconciler:
 
         An admission policy rejects new ones; older ones stay, and so do pods that name them.
         """
-        index = self._caches.index({})
+        index = self._caches.index()
         ours = {each.uid for each in index.workloads}
         found = sorted(
             f"{each.namespace}/{each.name}"
@@ -225,22 +209,30 @@ class Reconciler:
 
     async def _plan(self, now: datetime.datetime) -> Plan:
         """Update the index, plan, and report the time that it took. Raises EndedTerm."""
-        unwritable = self._writes.unwritable(now)
         started = time.perf_counter()
-        index = self._caches.index(self._applier.blocked_evictions, unwritable)
-        index.outdated = self._applier.schemas.outdated
-        index.without_services = self._applier.rendezvous.forbidden
-        index.unschedulable = self._applier.pod_looks.unschedulable
-        index.priorities = self._applier.priorities.found
-        index.shared_by = self._applier.claim_pods.found
+        index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
-            plan = await self._in_slices(planning.steps(index, now, self._limits))
+            plan = await self._in_slices(planning.steps(index, now, self._limits, known))
         index.settle(plan.settled, plan.settled_nodes)
-        index.turns = plan.turns
+        self._turns = plan.turns
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
+
+    def known(self, now: datetime.datetime) -> Known:
+        """Return what a plan at that time depends on besides the watched objects."""
+        applier = self._applier
+        return Known(
+            blocked_evictions=dict(applier.blocked_evictions),
+            unwritable={**self._caches.unread_ultraservers(), **self._writes.unwritable(now)},
+            outdated=applier.schemas.outdated,
+            without_services=applier.rendezvous.forbidden,
+            unschedulable=applier.pod_looks.unschedulable,
+            turns=self._turns,
+            priorities=applier.priorities.found,
+            shared_by=applier.claim_pods.found,
+        )
 
     def _report_errors(self, plan: Plan) -> None:
         """Log the error of each object that could not be planned, once."""

@@ -9,15 +9,17 @@ Nothing is decided by who wrote what. A namespace either may reserve for jobs or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from controller.jobs import authority
 from controller.jobs.model import ANNOTATION, InvalidWish, Job, Wish, wish
 from controller.observe.model import API_VERSION, GROUPS_AT_MOST, MADE_FOR, Namespace, Template, Workload, condition
 from controller.plan.objects import MANAGED
 
+T = TypeVar("T")
 NAME_CHARACTERS: Final = 63
 """The limit of a workload's name, from its CRD."""
 
@@ -95,17 +97,73 @@ class Decision:
 def decide(view: View) -> Decision:
     """Return what to write, and what to tell."""
     found = Decision()
-    made: dict[tuple[str, str], list[Workload]] = {}
-    for workload in view.workloads:
-        if workload.made_for:
-            made.setdefault((workload.namespace, workload.made_for), []).append(workload)
+    there = _There.of(view.workloads)
+    of_known_jobs: set[tuple[str, str]] = set()
     for job in sorted(view.jobs, key=lambda each: (each.namespace, each.kind, each.name)):
-        _Step(view, found, job, made.pop((job.namespace, job.mark), [])).take()
-    for (_, mark), workloads in sorted(made.items()):
-        if mark.partition("/")[0] in view.kinds:
+        of_known_jobs.add((job.namespace, job.mark))
+        _Step(view, there, found, job).take()
+    for (namespace, mark), workloads in sorted(there.made.items()):
+        if (namespace, mark) not in of_known_jobs and mark.partition("/")[0] in view.kinds:
             for each in workloads:
                 _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
-    return found
+    return Decision(in_turn(found.writes, lambda write: _about(write).namespace), in_turn(found.notes, _namespace))
+
+
+def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
+    """Return the items so that namespaces take turns: whoever makes thousands of jobs does not hold others back."""
+    taken: Counter[str] = Counter()
+    turns: list[tuple[int, T]] = []
+    for item in items:
+        turns.append((taken[namespace(item)], item))
+        taken[namespace(item)] += 1
+    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _about(write: Write) -> Job | Workload:
+    return write.job if isinstance(write, Create) else write.workload
+
+
+def _namespace(note: Note) -> str:
+    return note.job.namespace
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """The workload that makes a template. `for_a_job`: it has a job's mark."""
+
+    name: str
+    for_a_job: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """The workloads by what a job asks about them. Each decision about a job costs the same, however many there are.
+
+    - `made`: by namespace and mark;
+    - `serving`: by namespace and the name of the template that they make;
+    - `names`: namespace and name of each.
+
+    Those that are about to be created are in `serving` and `names`, too: two jobs never get one template.
+    """
+
+    made: Mapping[tuple[str, str], Sequence[Workload]]
+    serving: dict[tuple[str, str], _Serving]
+    names: set[tuple[str, str]]
+
+    @classmethod
+    def of(cls, workloads: Iterable[Workload]) -> _There:
+        made: dict[tuple[str, str], list[Workload]] = {}
+        there = cls(made, {}, set())
+        for each in workloads:
+            if each.made_for:
+                made.setdefault((each.namespace, each.made_for), []).append(each)
+            there.add(each.namespace, each.name, each.template_name, for_a_job=bool(each.made_for))
+        return there
+
+    def add(self, namespace: str, name: str, template: str, *, for_a_job: bool) -> None:
+        """Note a workload that exists or is about to be created."""
+        self.serving.setdefault((namespace, template), _Serving(name, for_a_job))
+        self.names.add((namespace, name))
 
 
 def _release(view: View, found: Decision, workload: Workload, why: str, *, gone: bool = False) -> bool:
@@ -119,12 +177,14 @@ def _release(view: View, found: Decision, workload: Workload, why: str, *, gone:
 
 
 class _Step:
-    """The decision about one job. `own` are the workloads that are marked with it."""
+    """The decision about one job. Its own workloads are those that are marked with it."""
 
-    def __init__(self, view: View, found: Decision, job: Job, own: Iterable[Workload]) -> None:
+    def __init__(self, view: View, there: _There, found: Decision, job: Job) -> None:
         self._view = view
+        self._there = there
         self._found = found
         self._job = job
+        own = there.made.get((job.namespace, job.mark), ())
         self._own = sorted(own, key=lambda each: (each.deleting, each.created, each.name))
 
     def take(self) -> None:
@@ -227,9 +287,8 @@ class _Step:
 
     def _create(self, spec: dict[str, Any], template: str) -> None:
         job = self._job
-        there = [each for each in self._view.workloads if each.namespace == job.namespace]
-        serving = next((each for each in there if each.template_name == template), None)
-        if serving is not None and not serving.made_for:
+        serving = self._there.serving.get((job.namespace, template))
+        if serving is not None and not serving.for_a_job:
             text = f"NeuronUltraServerWorkload {serving.name}, which was not made for this job, makes the template"
             self._say("WorkloadExists", f"{text} {template}: nothing is reserved beside it")
             return
@@ -240,7 +299,7 @@ class _Step:
                 "job a template name of its own, or wait until that reservation has ended",
             )
             return
-        if any(each.name == job.name for each in there):
+        if (job.namespace, job.name) in self._there.names:
             self._warn("WorkloadNameTaken", f"NeuronUltraServerWorkload {job.name} exists and is not this job's")
             return
         if len(job.name) > NAME_CHARACTERS:
@@ -249,6 +308,7 @@ class _Step:
         if refusal := authority.refusal(self._view, job.namespace):
             self._warn(*refusal)
             return
+        self._there.add(job.namespace, job.name, template, for_a_job=True)
         self._found.writes.append(Create(job, _workload(job, spec)))
 
     def _change(self, workload: Workload, spec: dict[str, Any]) -> None:

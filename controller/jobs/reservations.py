@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from collections.abc import Collection, Iterable
@@ -10,7 +11,7 @@ from typing import Final
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide
+from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide, in_turn
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
 from controller.jobs.kinds import KINDS, read
@@ -34,7 +35,7 @@ AT_ONCE: Final = 16
 
 
 class JobReservations:
-    """Decides in each pass of the controller, and keeps no state but waits and what was told."""
+    """Decides after each change, and keeps no state but waits and what was told."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class JobReservations:
             return None
         found = decide(view)
         due = [each for each in found.writes if self._due(each, now) <= now]
-        for each in due[:AT_ONCE]:
-            await self._make(each, now)
+        # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
+        await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
         await self._tell(found.notes, {job.uid for job in jobs}, now)
         keys = {_target(each) for each in found.writes}
         self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
@@ -175,12 +176,16 @@ class JobReservations:
         self._told = {uid: key for uid, key in self._told.items() if uid in uids}
         self._rejected = {uid: note for uid, note in self._rejected.items() if uid in uids}
         new = {note.job.uid: note for note in notes} | self._rejected
-        due = [note for uid, note in sorted(new.items()) if self._told.get(uid) != note.key]
-        for note in due[:AT_ONCE]:
-            self._told[note.job.uid] = note.key
-            job = note.job
-            about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
-            await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+        due = in_turn(
+            (note for uid, note in new.items() if self._told.get(uid) != note.key), lambda note: note.job.namespace
+        )
+        await asyncio.gather(*(self._post(note, now) for note in due[:AT_ONCE]))
+
+    async def _post(self, note: Note, now: datetime.datetime) -> None:
+        job = note.job
+        self._told[job.uid] = note.key
+        about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
+        await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
 
 
 def _target(write: Write) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -63,8 +62,6 @@ class Index(Protocol):
     node_by_name: dict[str, ClusterNode]
     namespaces: dict[str, str] | None
     workload_class: bool
-    blocked_evictions: Mapping[str, str]
-    unwritable: Mapping[str, str]
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
         """Set a Node."""
@@ -267,9 +264,7 @@ class Caches(Generic[IndexT]):
                         check_identity(raw, namespace, name)
                         self.claims.remember_raw(raw)
 
-    def index(
-        self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
-    ) -> IndexT:
+    def index(self) -> IndexT:
         """Update the index with all changes since the last call, and return it; it is always the same object.
 
         While a plan has pinned it, it stays as it is.
@@ -298,12 +293,10 @@ class Caches(Generic[IndexT]):
         for key, namespace in _touched(self.namespaces):
             index.put_namespace(_name(key), None if namespace is None else namespace.limit)
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
-        index.blocked_evictions = dict(blocked_evictions)
-        index.unwritable = {**self._unread_ultraservers(), **unwritable}
         index.refresh()
         return index
 
-    def _unread_ultraservers(self) -> dict[str, str]:
+    def unread_ultraservers(self) -> dict[str, str]:
         """Return why NeuronUltraServers cannot be read, by name: what they have is unknown, so nothing is written."""
         return {
             _name(key): f"the object cannot be read: {each.why}"

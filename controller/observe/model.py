@@ -323,7 +323,24 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Known:
+    """What a plan depends on besides the objects that are watched and the time: replies, and what was read for it."""
+
+    blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why its eviction was rejected
+    unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
+    outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
+    without_services: bool = False  # Services cannot be written, so no address of rank 0 is published
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
+    turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
+    priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
+    shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
+
+
+NOTHING_KNOWN: Final = Known()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Known):
     """Everything a plan depends on, besides the time. The order of the tuples does not matter."""
 
     published: tuple[PublishedNode, ...] = ()
@@ -333,14 +350,7 @@ class Snapshot:
     workloads: tuple[Workload, ...] = ()
     templates: tuple[Template, ...] = ()
     workload_class: bool = True  # the DeviceClass workload.neuron.aws.com exists
-    blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why its eviction was rejected
-    unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
-    outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
-    unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
-    turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
-    priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
-    shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
 
 
 def condition(status: Wire, kind: str) -> Wire:

@@ -22,7 +22,7 @@ def of(context: PlanningContext, use: ClaimUse) -> Pods:
     if not use.others:
         return use.pods
     context.shared.append(use)
-    return (*use.pods, *context.index.shared_by.get(use.ref, ()))
+    return (*use.pods, *context.known.shared_by.get(use.ref, ()))
 
 
 def waited_for(context: PlanningContext, use: ClaimUse) -> list[str]:
@@ -31,7 +31,7 @@ def waited_for(context: PlanningContext, use: ClaimUse) -> list[str]:
     if pods:
         return pods
     # Only the deletion of the group releases its claim, and that is not the controller's to do.
-    advice = " (no pod of it is there: delete it)" if use.ref in context.index.shared_by else ""
+    advice = " (no pod of it is there: delete it)" if use.ref in context.known.shared_by else ""
     groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
     return groups or [f"claim {use.ref}"]
 

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controller.observe.model import ClaimUse, ClusterNode, Template, Turn, Workload
+from controller.observe.model import ClaimUse, ClusterNode, Known, Template, Turn, Workload
 from controller.plan import objects, outage, restoration
 from controller.plan.actions import Action, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
@@ -59,6 +59,7 @@ class PlanningContext:
     """
 
     index: FleetIndex
+    known: Known
     now: datetime.datetime
     limits: Limits
     holdings: Holdings
@@ -80,7 +81,7 @@ class PlanningContext:
     """Which workload gets each template name that several request."""
 
     @classmethod
-    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> PlanningContext:
+    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known) -> PlanningContext:
         """Return a context without decisions, except that lost reservations are restored.
 
         `now` is the time of the plan; every duration is measured against it.
@@ -89,10 +90,11 @@ class PlanningContext:
         quota = Quota(index, limits.max_reserved_nodes, holdings)
         unrestored = restoration.restore(index, holdings, quota, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
-        free_slots = FreeSlots(index, holdings)
+        free_slots = FreeSlots(index, holdings, known.unwritable)
         contested = template_names(index.workloads, index.template_by_key, holdings)
         return cls(
             index,
+            known,
             now,
             limits,
             holdings,
@@ -101,7 +103,7 @@ class PlanningContext:
             outage=found,
             errors=dict(unrestored.ultraservers),
             unrestored=unrestored,
-            turns=dict(index.turns),
+            turns=dict(known.turns),
             contested=contested,
         )
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
 
 from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
+    NOTHING_KNOWN,
     ClaimUse,
     ClusterNode,
-    Pods,
+    Known,
     PublishedNode,
     Reservation,
     Snapshot,
     Suspect,
     Template,
-    Turn,
     UltraServer,
     Workload,
 )
@@ -39,25 +40,12 @@ from controller.plan.reserved import (
 from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
-_KNOWN = (
-    "workload_class",
-    "blocked_evictions",
-    "unwritable",
-    "unschedulable",
-    "outdated",
-    "turns",
-    "shared_by",
-    "priorities",
-)
-"""What a plan depends on besides the objects; a Snapshot has it, too."""
-
 
 class FleetIndex:
     """The objects by name, and what follows from them for each UltraServer.
 
     The `put_*` methods take an object's new value, or None when it is gone. Derived values are up to date after
-    `refresh`. It is read like a `Snapshot`; `groups` are those of `discovery`. Not
-    thread-safe.
+    `refresh`; `groups` are those of `discovery`. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -67,14 +55,7 @@ class FleetIndex:
         self.workload_by_key: dict[str, Workload] = {}
         self.template_by_key: dict[tuple[str, str], Template] = {}
         self.workload_class = True
-        self.blocked_evictions: Mapping[str, str] = {}
-        self.unwritable: Mapping[str, str] = {}
-        self.unschedulable: Mapping[str, str] = {}
-        self.shared_by: Mapping[str, Pods] = {}
-        self.priorities: Mapping[str, int] = {}
-        self.without_services = False
-        self.outdated = ""
-        self.turns: Mapping[tuple[str, str], Turn] = {}
+        """True if the DeviceClass of reserved devices exists."""
         self.evidence = Evidence()
         self.namespaces: dict[str, str] | None = None
         """The limit in each Namespace's annotation, empty without one; None if Namespaces cannot be read."""
@@ -122,14 +103,13 @@ class FleetIndex:
             index.put_workload(workload.uid, workload)
         for template in snapshot.templates:
             index.put_template((template.namespace, template.name), template)
-        for name in _KNOWN:
-            setattr(index, name, getattr(snapshot, name))
+        index.workload_class = snapshot.workload_class
         index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()
         return index
 
-    def snapshot(self) -> Snapshot:
-        """Return the objects, without what is derived; `of` builds an equal index from them."""
+    def snapshot(self, known: Known = NOTHING_KNOWN) -> Snapshot:
+        """Return the objects, without what is derived, and what else is known; `of` builds an equal index from them."""
         return Snapshot(
             published=tuple(self.published),
             nodes=tuple(self.nodes),
@@ -138,7 +118,8 @@ class FleetIndex:
             workloads=tuple(self.workloads),
             templates=tuple(self.templates),
             namespaces=None if self.namespaces is None else dict(self.namespaces),
-            **{name: getattr(self, name) for name in _KNOWN},
+            workload_class=self.workload_class,
+            **{each.name: getattr(known, each.name) for each in fields(Known)},
         )
 
     # The objects, as in a Snapshot

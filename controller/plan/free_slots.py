@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from controller.observe.model import Workload
 from controller.plan import placement
@@ -19,8 +19,10 @@ class FreeSlots:
     reservation is made or dropped, because a thousand workloads may wait for the same slots.
     """
 
-    def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
+    def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str]) -> None:
+        """`unwritable` are the UltraServers in which no reservation can be stored."""
         self._index = index
+        self._unwritable = unwritable
         self._holdings = holdings
         self._free: dict[tuple[str, int], Overlay] = {}
         self._seen: dict[tuple[str, int], int] = {}  # the version of the reservations that it is of
@@ -38,7 +40,7 @@ class FreeSlots:
         key, version = (instance_type, size), self._holdings.version
         if key not in self._free:
             self._free[key] = Overlay(self._index.places(*key))
-            self._replace(key, {*self._holdings.journal, *self._index.unwritable})
+            self._replace(key, {*self._holdings.journal, *self._unwritable})
         elif self._seen[key] != version:
             self._replace(key, {*self._holdings.journal[self._seen[key] :]})
         self._seen[key] = version
@@ -99,7 +101,7 @@ class FreeSlots:
         """Replace the slots of UltraServers that the plan changed; those that cannot be written have none."""
         for name in names:
             group = self._index.group_by_name.get(name)
-            writable = name in self._index.ultraserver_by_name and name not in self._index.unwritable
+            writable = name in self._index.ultraserver_by_name and name not in self._unwritable
             now = placement.slots((group,), self._holdings, *key) if group is not None and writable else ()
             self._free[key].put(name, self._index.slot_index.free_of(name, *key), now)
 

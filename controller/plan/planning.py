@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from controller.observe.model import (
+    NOTHING_KNOWN,
+    Known,
     Meeting,
     Snapshot,
     Starting,
@@ -69,12 +71,14 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
     Planning again after the writes gives the next step, so a failed write needs no special care. `now` decides about
     timeouts and grace periods; `Plan.recheck` is when the next one ends.
     """
-    return plan_of(FleetIndex.of(snapshot), now, limits)
+    return plan_of(FleetIndex.of(snapshot), now, limits, snapshot)
 
 
-def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
+def plan_of(
+    index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS, known: Known = NOTHING_KNOWN
+) -> Plan:
     """Return the plan for an index that follows the objects, as `plan` does for a snapshot."""
-    rest = steps(index, now, limits)
+    rest = steps(index, now, limits, known)
     while True:
         try:
             next(rest)
@@ -82,15 +86,17 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
             return cast(Plan, end.value)
 
 
-def steps(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Generator[None, None, Plan]:
+def steps(
+    index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS, known: Known = NOTHING_KNOWN
+) -> Generator[None, None, Plan]:
     """Plan in steps, between which the caller may do other things, but not change the index; return the plan.
 
-    Objects that the index marks as settled are skipped. If the CRDs are outdated (`index.outdated`), the plan only says
+    Objects that the index marks as settled are skipped. If the CRDs are outdated (`known.outdated`), the plan only says
     so.
     """
-    if index.outdated:
-        return _stopped(index, now)
-    context = PlanningContext.of(index, now, limits)
+    if known.outdated:
+        return _stopped(index, now, known.outdated)
+    context = PlanningContext.of(index, now, limits, known)
     verdicts: dict[str, Verdict] = {}
     starting, meetings = [], []
     for number, workload in enumerate(_ordered(context)):
@@ -154,7 +160,7 @@ def _ordered(context: PlanningContext) -> list[Workload]:
     others: list[Workload] = []
     for workload in context.index.workloads:
         try:
-            keyed.append((queue.order(workload, context.holdings, context.index.priorities, context.now), workload))
+            keyed.append((queue.order(workload, context.holdings, context.known.priorities, context.now), workload))
         except Exception as err:
             context.errors[workload.ref] = err
             others.append(workload)
@@ -202,9 +208,9 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
     planned = len(context.before), len(context.last)
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
-        verdict = _with_unwritable(context.index.unwritable, verdict)
+        verdict = _with_unwritable(context.known.unwritable, verdict)
         if verdict.reason in queue.WAITING:
-            problem = queue.class_problem(workload, context.index.priorities)
+            problem = queue.class_problem(workload, context.known.priorities)
             verdict = replace(verdict, message=join_texts(verdict.message, problem))
         sets_finalizers = any(
             isinstance(action, SetFinalizers) for action in (*context.before[planned[0] :], *context.last[planned[1] :])
@@ -219,15 +225,15 @@ def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | Non
     return verdict, starting, meeting
 
 
-def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
+def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:
     """Return a plan that only writes into each workload why the controller has stopped.
 
     Nothing is reserved, released or evicted: the API server would drop fields that the CRDs lack.
     """
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
-        verdicts[workload.uid] = Verdict(workload.state, objects.OUTDATED, index.outdated)
-        status = objects.with_condition(workload, "Ready", False, objects.OUTDATED, index.outdated, now)
+        verdicts[workload.uid] = Verdict(workload.state, objects.OUTDATED, outdated)
+        status = objects.with_condition(workload, "Ready", False, objects.OUTDATED, outdated, now)
         if status is not None:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
             actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, explains_stop=True))
@@ -261,7 +267,7 @@ def _explain_unstored(context: PlanningContext, reservations: Sequence[WriteUltr
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
-    unwritable, waiting = context.index.unwritable, dict[str, list[str]]()
+    unwritable, waiting = context.known.unwritable, dict[str, list[str]]()
     for write in reservations:
         for uid in write.owners if write.name in unwritable else ():
             waiting.setdefault(uid, []).append(write.name)

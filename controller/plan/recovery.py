@@ -227,7 +227,7 @@ def degradation(context: PlanningContext, workload: Workload, *more: str) -> tup
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
     found = [trouble for each in (*bound, *leaving) for trouble in node_faults(context, workload, each)]
     reasons = [reason for reason in FAULTS if any(trouble.reason == reason for trouble in found)]
-    unschedulable = context.index.unschedulable.get(workload.uid, "") if bound else ""
+    unschedulable = context.known.unschedulable.get(workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
     texts = []

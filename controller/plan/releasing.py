@@ -113,7 +113,7 @@ def release_reservations(
                 if hold or not {*use.nodes} & {*closed}:
                     continue  # on dead nodes only, where an eviction has no effect
                 context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
-                if why := context.index.blocked_evictions.get(uid):
+                if why := context.known.blocked_evictions.get(uid):
                     blocked.append(f"{use.namespace}/{name}: {why}")
     if blocked:
         return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])

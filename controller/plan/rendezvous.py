@@ -41,7 +41,7 @@ def wanted(context: PlanningContext, workload: Workload) -> Rendezvous | None:
     The stored address of the host stays while its Node does not exist or has none.
     """
     first = context.holdings.live(workload.uid).get(0)
-    if first is None or context.index.without_services:
+    if first is None or context.known.without_services:
         return None
     mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
     stored, found = first.allocation.rendezvous, context.nodes.get(first.allocation.nodes[0])

@@ -60,7 +60,7 @@ def _ultraserver(
     """Return the writes of one NeuronUltraServer, in two lists as `writes` does."""
     finalizers = _finalizers(context, have)
     stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-    if stale and have.name in context.index.unwritable:
+    if stale and have.name in context.known.unwritable:
         return [UpdateTopology(have.name, have.version, tuple(wanted))], []
     if _reservations_change(context, have):
         return [], _status(context, group, have, finalizers)

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import Snapshot, Workload
+from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Workload
 from controller.plan import planning
 from controller.plan.actions import CreateUltraServer, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -20,21 +20,22 @@ from controller.plan.planning import Limits
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """An index in which each UltraServer has an object, and the creations that this needs."""
+    """An index in which each UltraServer has an object, the creations that this needs, and what else is known."""
 
     index: FleetIndex
     created: tuple[CreateUltraServer, ...] = ()
+    known: Known = NOTHING_KNOWN
 
 
-def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits) -> Grouped:
+def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known = NOTHING_KNOWN) -> Grouped:
     """Add to an index the objects that the controller creates first; it must be the caller's own."""
-    first = planning.plan_of(index, now, limits)
+    first = planning.plan_of(index, now, limits, known)
     created = tuple(action for action in first.actions if isinstance(action, CreateUltraServer))
     for action in created:
         made = decode.ultraserver(_stored(action))
         index.put_ultraserver(made.name, made)
     index.refresh()
-    return Grouped(index, created)
+    return Grouped(index, created, known)
 
 
 def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
@@ -49,15 +50,15 @@ def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
 
 def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
     """Plan in steps, as `planning.steps`, with the creations first."""
-    made = yield from planning.steps(found.index, now, limits)
+    made = yield from planning.steps(found.index, now, limits, found.known)
     return replace(made, actions=(*found.created, *made.actions))
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> tuple[Snapshot, Plan]:
     """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
-    found = grouped(FleetIndex.of(snapshot), now, limits)
-    made = planning.plan_of(found.index, now, limits)
-    return found.index.snapshot(), replace(made, actions=(*found.created, *made.actions))
+    found = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
+    made = planning.plan_of(found.index, now, limits, snapshot)
+    return found.index.snapshot(snapshot), replace(made, actions=(*found.created, *made.actions))
 
 
 def _stored(action: CreateUltraServer) -> dict[str, object]:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from controller.metrics import Metrics
-from controller.observe.model import Snapshot
+from controller.observe.model import Known, Snapshot
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.query import dry_run, queries
@@ -51,10 +51,11 @@ _Answer = TypeVar("_Answer")
 class Sources:
     """The sources of replies. `unready` returns why there are none yet, empty if there are.
 
-    `index` returns the controller's index, which others change while a task waits.
+    `index` returns the controller's index, which others change while a task waits; `known` what else it knows.
     """
 
     index: Callable[[], FleetIndex]
+    known: Callable[[], Known]
     unready: Callable[[], str]
     limits: Limits
     metrics: Metrics
@@ -80,11 +81,13 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
         now, limits = datetime.datetime.now(datetime.UTC), self._from.limits
 
         async def answer() -> pb.PlanResponse:
-            index = self._from.index()
+            index, known = self._from.index(), self._from.known()
             if not index.unstored:
-                return await self._unchanged(lambda live: queries.plan(Grouped(live), request, now, limits))
+                return await self._unchanged(
+                    lambda live: queries.plan(Grouped(live, known=known), request, now, limits)
+                )
             # On frozen values in a thread: this builds an index of its own, which takes seconds for a large fleet.
-            return await asyncio.to_thread(_plan_grouped, index.snapshot(), request, now, limits)
+            return await asyncio.to_thread(_plan_grouped, index.snapshot(known), request, now, limits)
 
         return await self._answer("Plan", context, answer)
 
@@ -121,7 +124,7 @@ def _plan_grouped(
     snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
 ) -> pb.PlanResponse:
     """Return the plan where UltraServers have no object yet. Raises BadRequest."""
-    found = dry_run.grouped(FleetIndex.of(snapshot), now, limits)
+    found = dry_run.grouped(FleetIndex.of(snapshot), now, limits, snapshot)
     return _at_once(queries.plan(found, request, now, limits))
 
 

@@ -22,6 +22,12 @@ class Plane(controlplane.ControlPlane):
     """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
 
     with_scheduler = False
+    caches_slices = True
+    """False if nodes publish so much that the copies in memory of all slices would not fit this machine."""
+    gates: Sequence[str] = ()
+    """Feature gates to turn on."""
+    apis: Sequence[str] = ()
+    """Versions of API groups to serve besides the usual ones, such as scheduling.k8s.io/v1beta1."""
 
     audit_rules = (
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
@@ -29,11 +35,20 @@ class Plane(controlplane.ControlPlane):
     )
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
-        more: Sequence[str] = ()
+        more: list[str] = []
         if name == "kube-scheduler" and not self.with_scheduler:
             return
         if name == "kube-controller-manager":
-            more = ("--controllers=*,-node-lifecycle-controller",)
+            left_out = ["node-lifecycle-controller"]
+            if not self.caches_slices:
+                left_out.append("device-taint-eviction-controller")  # it keeps all slices
+            more.append("--controllers=*," + ",".join(f"-{each}" for each in left_out))
+        if self.gates and name.startswith("kube-"):
+            more.append(f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}")
+        if name == "kube-apiserver":
+            more += [f"--runtime-config={api}=true" for api in self.apis]
+            if not self.caches_slices:
+                more.append("--watch-cache-sizes=resourceslices.resource.k8s.io#0")
         super()._start(name, [*arguments, *more])
 
 
@@ -97,7 +112,14 @@ def nothing_left(where: layout.Layout) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> Iterator[Plane]:
+def running(
+    kubernetes: str | None = None,
+    *,
+    with_scheduler: bool = False,
+    caches_slices: bool = True,
+    gates: Sequence[str] = (),
+    apis: Sequence[str] = (),
+) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
@@ -109,6 +131,8 @@ def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> I
         known.kubernetes = version
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
+        plane.caches_slices = caches_slices
+        plane.gates, plane.apis = gates, apis
         plane.up()
         yield plane
 

@@ -1,12 +1,14 @@
-"""Kubernetes' own allocator and CEL selectors, as a Go program that answers one question a line (hack/oracle)."""
+"""Kubernetes' own code as Go programs that answer one question a line: allocator and selectors, and the scheduler."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from neuron_dra.core.wire import Obj
 
@@ -25,14 +27,25 @@ ALLOCATOR: Final = "k8s.io/dynamic-resource-allocation"
 
 def build(program: Path, kubernetes: str = "1.37") -> Path:
     """Build the program with the code of a Kubernetes version, and return it. Raises CannotBuild."""
-    go = shutil.which("go")
-    if go is None:
-        raise CannotBuild("needs the Go toolchain for Kubernetes' allocator")
     arguments: tuple[str, ...] = (
         VERSIONS[kubernetes] if kubernetes in VERSIONS else _of_1_36(program.parent, kubernetes)
     )
+    return _built(program, SOURCE, arguments)
+
+
+def build_scheduler(program: Path) -> Path:
+    """Build the program with the whole scheduler of Kubernetes 1.37, and return it. Raises CannotBuild."""
+    # Without cgo and with trimmed paths the build takes its packages from that of the test bed.
+    return _built(program, SOURCE / "scheduler", ("-trimpath",), CGO_ENABLED="0")
+
+
+def _built(program: Path, source: Path, arguments: Sequence[str], **environment: str) -> Path:
+    go = shutil.which("go")
+    if go is None:
+        raise CannotBuild("needs the Go toolchain for Kubernetes' own code")
     command = [go, "build", *arguments, "-o", str(program), "."]
-    built = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True)
+    about = {**os.environ, **environment}
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, env=about)
     if built.returncode:
         raise CannotBuild(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
     return program
@@ -47,11 +60,11 @@ def _of_1_36(folder: Path, kubernetes: str) -> tuple[str, ...]:
     return "-tags", "kubernetes_1_36", "-modfile", str(folder / "go.mod")
 
 
-class Oracle:
-    """The running program."""
+class _Program:
+    """A running program that reads and answers lines."""
 
-    def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +72,13 @@ class Oracle:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, question: Obj) -> Obj:
-        """Return the answer to a question; hack/oracle/main.go describes both."""
+    def _say(self, question: Obj) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
+
+    def _hear(self) -> Obj:
+        assert self._process.stdout is not None
         answer: Obj = json.loads(self._process.stdout.readline())
         return answer
 
@@ -75,3 +89,41 @@ class Oracle:
         self._process.stdin.close()
         self._process.wait(10)
         self._process.stdout.close()
+
+
+class Oracle(_Program):
+    """The running program with allocator and selectors."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__([program])
+
+    def ask(self, question: Obj) -> Obj:
+        """Return the answer to a question; hack/oracle/main.go describes both."""
+        self._say(question)
+        return self._hear()
+
+
+class NotDecided(Exception):
+    """The scheduler could not be asked, or has not decided on a pod; the message says why."""
+
+
+class Scheduler(_Program):
+    """The running program with the scheduler; `gates` are feature gates, such as GenericWorkload=true."""
+
+    def __init__(self, program: Path, gates: Sequence[str] = ()) -> None:
+        super().__init__([program, *gates])
+
+    def ask(self, clusters: Iterable[Sequence[Any]]) -> list[Obj]:
+        """Return for each cluster, its objects, what the scheduler decides on the pods in it that have no node.
+
+        hack/oracle/scheduler/main.go describes a decision. Raises NotDecided.
+        """
+        asked = 0
+        for objects in clusters:
+            self._say({"objects": list(objects)})
+            asked += 1
+        answers = [self._hear() for _ in range(asked)]
+        for answer in answers:
+            if answer.get("error"):
+                raise NotDecided(str(answer["error"]))
+        return [answer.get("pods") or {} for answer in answers]

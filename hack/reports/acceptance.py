@@ -262,8 +262,8 @@ PARTS = {
         _command("-m", "hack.oracle", "quotas"),
     ),
     "faults": Part(
-        "`why` on 1,000 seeded single and double faults, read from an API server",
-        _tests("tests/unit/test_why_faults_on_a_server.py", NEURON_DRA_FAULTS="1000"),
+        "`why` on 2,000 seeded single and double faults, judged by Kubernetes' scheduler: [causes.md](causes.md)",
+        _command("-m", "hack.reports.causes", "--report"),
     ),
     "differential": Part(
         "simulator against the modules of Kubernetes 1.37 and 1.34, 100,000 random cases each",
@@ -274,7 +274,8 @@ PARTS = {
         _command("-m", "hack.oracle", "kueue"),
     ),
     "placements": Part(
-        "simulator against kube-scheduler, 500 random clusters; time-outs are predicted",
+        "simulator against kube-scheduler, 500 random clusters with init containers, taint rules, mixed sizes and gangs; "
+        "time-outs are predicted",
         _command("-m", "hack.oracle", "placements"),
     ),
     "soak": Part(

@@ -126,7 +126,7 @@ async def test_controller_reads_templates_and_claims(api: EmbeddedApi, client: K
     caches = Caches(client, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     await caches.claims.relist()
     await caches.templates.relist()
-    index = caches.index({})
+    index = caches.index()
     assert sorted((use.name, use.nodes) for use in index.claims) == [("c2", ("node-a",)), ("c3", ("node-a",))]
     assert list(caches.templates.items) == ["default/t"]
 

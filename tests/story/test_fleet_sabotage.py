@@ -232,7 +232,11 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
         (keeps_what_no_job_needs, {"jobs"}, "which needs nothing, and no pod uses it|workload .* is left"),
         (forgets_jobs_that_scale, {"jobs"}, r"pods, and a reservation of"),
-        (trusts_a_mark_for_the_job, {"jobs"}, r"pods, and a reservation of|has no reservation"),
+        (
+            trusts_a_mark_for_the_job,
+            {"jobs"},
+            r"pods, and a reservation of|has no reservation|says that it was made for",
+        ),
     ],
 )
 def test_fleet_with_actors_finds(

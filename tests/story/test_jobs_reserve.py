@@ -13,6 +13,7 @@ from controller import settings as controller_settings
 from controller.jobs.early_pods import CONDITION
 from controller.jobs.guard import POLICY
 from controller.program import Controller
+from controller.timing import Timing
 from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, Fault
@@ -61,13 +62,13 @@ def allow(there: Cluster, limit: str = "8") -> None:
 
 
 @contextlib.asynccontextmanager
-async def controlling(there: Cluster) -> AsyncIterator[None]:
+async def controlling(there: Cluster, timing: Timing = SOON) -> AsyncIterator[None]:
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
     parsed = parser.parse_args([*words, "--grpc-address", "0", "--jobs-may-reserve", "true"])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=SOON)
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
     task = asyncio.create_task(controller.run())
     try:
         yield
@@ -218,6 +219,16 @@ async def test_writes_that_fail_are_repeated_and_what_is_rejected_is_told(cluste
         submit(cluster)
         await allocated(cluster)
         assert len(events(cluster, "ReservationRejected")) == 1
+
+
+async def test_reservation_that_the_server_does_not_answer_holds_up_nobody_else(cluster: Cluster) -> None:
+    """Each pass of the controller waited for it, sixteen of them for 160 s: the leader gave up its Lease."""
+    hung = cluster.api.faults.add(Fault(Do.HANG, verb="create", resource="neuronultraserverworkloads", times=None))
+    async with controlling(cluster, quicker(SOON, client={"request_s": 3600.0})):
+        submit(cluster)
+        await eventually(lambda: hung.hits, what="the reservation is asked for")
+        cluster.submit("other", count=1)
+        await eventually(lambda: cluster.state("other") == "Allocated", 30, "another workload gets nodes")
 
 
 async def test_reservation_of_a_person_is_left_alone(cluster: Cluster) -> None:

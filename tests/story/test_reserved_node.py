@@ -99,7 +99,7 @@ def published(api: EmbeddedApi) -> bool:
     return any(item["spec"]["devices"] for item in api.objects("resourceslices"))
 
 
-async def tagged(api: EmbeddedApi, slot: Allocation | None, timeout_s: float = 10.0) -> None:
+async def tagged(api: EmbeddedApi, slot: Allocation | None, timeout_s: float = 120.0) -> None:
     wanted = None if slot is None else Tag.of(slot)
     await eventually(lambda: published(api) and tag(api) == wanted, timeout_s, f"tag {wanted}")
 

@@ -211,5 +211,5 @@ async def test_plan_keeps_its_index_while_it_pauses(api: EmbeddedApi) -> None:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "n", "resourceVersion": "1"}}
         with caches.pinned():
             caches.nodes.remember(node)
-            assert caches.index({}).node_by_name == {}
-        assert {*caches.index({}).node_by_name} == {"n"}
+            assert caches.index().node_by_name == {}
+        assert {*caches.index().node_by_name} == {"n"}

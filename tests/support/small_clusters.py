@@ -66,15 +66,14 @@ def pod(name: str, template_name: str = "", *, namespace: str = "default", cpu: 
 def created(pod: Obj, made_from: Obj) -> list[Obj]:
     """Return a pod and the claim that kube-controller-manager makes for it."""
     name = f"{pod['metadata']['name']}-neurons-x"
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     claim = {
         "apiVersion": API,
         "kind": "ResourceClaim",
         "metadata": {
             "name": name,
             "namespace": pod["metadata"]["namespace"],
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-            ],
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
         },
         "spec": copy.deepcopy(made_from["spec"]["spec"]),
     }

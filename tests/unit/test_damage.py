@@ -141,7 +141,7 @@ def cases() -> list[tuple[Any, Path, Any]]:
 
 
 async def planned(caches: Caches[FleetIndex], made: World) -> Plan:
-    index = caches.index({})
+    index = caches.index()
     plan = planning.plan_of(index, made.now)
     Metrics().planned(0.1, index, plan, made.now)
     return plan

@@ -25,8 +25,9 @@ def looked(course: Course, **changes: Any) -> Plan:
     """Return the plan of the followed index, which must equal that of a new one."""
     snapshot = replace(course.world.snapshot(), **changes)
     follow(course.index, course.seen, snapshot)
-    course.seen, course.index.unschedulable = snapshot, snapshot.unschedulable
-    followed, at_once = plan_of(course.index, course.world.now), plan(snapshot, course.world.now)
+    course.seen = snapshot
+    followed = plan_of(course.index, course.world.now, known=snapshot)
+    at_once = plan(snapshot, course.world.now)
     for what in ("actions", "verdicts", "recheck", "starting", "suspects"):
         assert getattr(followed, what) == getattr(at_once, what)
     return followed

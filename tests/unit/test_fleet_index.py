@@ -46,7 +46,6 @@ def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
     for namespace in [each for each in {**had, **has} if had.get(each) != has.get(each)]:
         index.put_namespace(namespace, has.get(namespace))
     index.workload_class = after.workload_class
-    index.blocked_evictions = after.blocked_evictions
     index.refresh()
 
 
@@ -83,7 +82,7 @@ class Course:
         assert derived(self.index) == derived(FleetIndex.of(self.index.snapshot()))
         assert sorted(self.index.groups, key=lambda each: each.name) == list(discover(snapshot))
         at_once = plan(snapshot, self.world.now)
-        followed = plan_of(self.index, self.world.now)
+        followed = plan_of(self.index, self.world.now, known=snapshot)
         for what in ("actions", "verdicts", "recheck", "starting", "suspects"):
             assert getattr(followed, what) == getattr(at_once, what)
         self.index.settle(followed.settled, followed.settled_nodes)

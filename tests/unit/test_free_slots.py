@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.observe.model import Workload
+from controller.observe.model import Known, Workload
 from controller.plan import placement
 from controller.plan.census import Census
 from controller.plan.context import DEFAULT_LIMITS, PlanningContext
@@ -24,7 +24,7 @@ def context() -> PlanningContext:
     world.claim("foreign", ["u2-3"])
     for name in ("one", "two"):
         world.submit(name, size=2)
-    return PlanningContext.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS)
+    return PlanningContext.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS, Known())
 
 
 def counted(context: PlanningContext, size: int) -> list[placement.Slot]:

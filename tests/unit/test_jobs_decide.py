@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,6 +271,37 @@ def test_template_of_another_job_is_not_shared() -> None:
     earlier = job(name="earlier")
     found = decide(view(job(), earlier, workloads=[other]))
     assert (found.writes, reasons(found)) == ([], ["TemplateNameInUse"])
+
+
+def test_two_new_jobs_do_not_get_one_template() -> None:
+    """One of them is told; before, both got a workload that makes the template."""
+    found = decide(view(job(name="one"), job(name="two")))
+    assert (writes(found), reasons(found)) == (["Create one"], ["TemplateNameInUse"])
+
+
+class Counted(list[Workload]):
+    """Workloads that count how often somebody goes through all of them."""
+
+    rounds = 0
+
+    def __iter__(self) -> Iterator[Workload]:
+        self.rounds += 1
+        return super().__iter__()
+
+
+def test_workloads_are_gone_through_once_however_many_jobs_there_are() -> None:
+    """Five thousand new jobs of one tenant beside five thousand reservations took 0.6 s in each pass."""
+    there = Counted(workload(f"w{number}", template=f"t{number}", made_for="") for number in range(3))
+    decide(view(*(job(name=f"j{number}", template=pods(f"new{number}")) for number in range(20)), workloads=there))
+    assert there.rounds == 1
+
+
+def test_namespaces_take_turns() -> None:
+    """A tenant with many new jobs does not hold back another one, whose name is later in the alphabet."""
+    many = [job(name=f"j{number}", template=pods(f"t{number}")) for number in range(20)]
+    other = replace(job(name="late", template=pods("late")), namespace="zoo")
+    found = decide(view(*many, other, namespaces={"ml": GUARDED, "zoo": replace(GUARDED, name="zoo")}))
+    assert writes(found)[:3] == ["Create j0", "Create late", "Create j1"]
 
 
 def test_name_of_another_workload_is_told() -> None:

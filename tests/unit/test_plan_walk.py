@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from hack.bench.ultraservers import ultraserver
 from tests.support.walk import Return, Walk
 from tests.unit.failing_world import LIMITS, not_ready, running
+from tests.unit.ultraserver_world import World
+
+INDEX = ("fleet_index", "evidence", "reserved", "slot_index", "census", "placement", "places")
+VALUES = ("actions", "objects", "states")
+READ = [f"controller.plan.{name}" for name in (*INDEX, *VALUES)]
+"""What decisions read and return; the walk is that of the modules that decide."""
+RETURNS = 75
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
@@ -20,6 +28,30 @@ def test_recovery_calls_downward_only(strategy: str) -> None:
         world.settle(LIMITS)
     assert "controller.plan.recovery" in walk.modules
     assert dict(walk.returns) == {}
+
+
+def test_a_workload_is_decided_in_few_modules() -> None:
+    """30, acceptance 5: 8 nodes from Pending to Allocated to released, function by function."""
+    world = World([item for name in ("u0", "u1", "u2") for item in ultraserver(name)])
+    world.settle()
+    claims = [("c0", "u0-0"), ("c1", "u1-0")]
+    with Walk(["controller.plan"], uncounted=READ) as walk:
+        uid = world.submit("job", size=4, count=2)["metadata"]["uid"]
+        world.settle()
+        assert world.state("job") == ("Allocated", "Allocated")
+        for name, node in claims:
+            world.claim(name, [node], workload_uid=uid)
+        world.settle()
+        world.delete_workload("job")
+        world.step()
+        world.step()
+        world.step()
+        for name, _ in claims:
+            world.objects.pop(("ResourceClaim", "ml", name), None)
+        world.settle()
+    assert not world.all("NeuronUltraServerWorkload")
+    assert dict(walk.returns) == {}
+    assert walk.came_back <= RETURNS, walk.stays
 
 
 def test_a_callback_is_a_return() -> None:

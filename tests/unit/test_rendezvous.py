@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.observe.model import Meeting
+from controller.observe.model import Known, Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
 from controller.plan.actions import WriteUltraServerStatus
@@ -202,8 +202,7 @@ def test_address_is_removed_without_the_rights() -> None:
     world = asked("pod")
     index = FleetIndex.of(world.snapshot())
     assert planning.plan_of(index, world.now, LIMITS).actions == ()
-    index.without_services = True
-    (first, *_) = planning.plan_of(index, world.now, LIMITS).actions
+    (first, *_) = planning.plan_of(index, world.now, LIMITS, Known(without_services=True)).actions
     assert isinstance(first, WriteUltraServerStatus)
     assert ["rendezvous" in each for each in first.status["allocations"]] == [False]
 

@@ -59,7 +59,7 @@ async def caches_of(*claims: bytes) -> Caches[FleetIndex]:
 
 
 def held(caches: Caches[FleetIndex]) -> dict[str, tuple[str, ...]]:
-    return {use.name: use.nodes for use in caches.index({}).claims}
+    return {use.name: use.nodes for use in caches.index().claims}
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,13 @@ def test_simulation_runs_no_pod_on_a_kubelet_that_rejects_it(
     found = ask(capsys, "simulate", "tests/data/reports/four-connected.yaml", "--snapshot", file)
     assert (found.code, "0 of 1 pods run" in found.text) == (1, True), found.out
     assert "kubelet v1.35.3 of node inf2-0 rejects" in found.text
+
+
+def test_no_change_is_proposed_whose_kubelet_rejects_the_pod(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [*reported.sets("connected-4", kubelet="v1.35.3"), reported.limits(CONNECTED)]
+    for node in all_of(items, "Node"):
+        node["spec"]["unschedulable"] = True
+    found = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, items))
+    assert ("it is cordoned" in found.first, "kubectl uncordon" in found.text) == (True, False), found.out

@@ -33,11 +33,16 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "PodDisruptionBudget": requests.DISRUPTION_BUDGETS,
     "Event": requests.EVENTS,
     "Workload": requests.KUEUE_WORKLOADS,
+    "PodGroup": requests.POD_GROUPS,
 }
-OLDER: Final = {"DeviceTaintRule": ("v1beta2", "v1alpha3"), "Workload": ("v1beta1",)}
+OLDER: Final = {
+    "DeviceTaintRule": ("v1beta2", "v1alpha3"),
+    "Workload": ("v1beta1",),
+    "PodGroup": ("v1alpha2",),
+}
 """Versions of a kind that older API servers have in place of the one in RESOURCES."""
-OPTIONAL: Final = ("Workload",)
-"""Kinds of other projects: that they cannot be read is said only where an answer needs them."""
+OPTIONAL: Final = ("Workload", "PodGroup")
+"""Kinds of other projects, or behind a gate: that they cannot be read is said only where an answer needs them."""
 
 
 def connection(kubeconfig: str, context: str) -> KubeConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -49,6 +50,19 @@ _CONTAINER: Final = {
 _STATES: Final = [{"name": ANY, "state": {"waiting": ANY, "terminated": ANY}}]
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
 _CONTAINERS: Final = SharedField([_CONTAINER])
+_RESULT: Final = {
+    "request": str,
+    "driver": str,
+    "pool": str,
+    "device": str,
+    "adminAccess": ANY,
+    "shareID": ANY,
+    "tolerations": ANY,
+    "consumedCapacity": ANY,
+    "bindingConditions": ANY,
+    "bindingFailureConditions": ANY,
+}
+_OFTEN: Final = frozenset({"request", "driver", "pool", "device"})
 FIELDS: Final[Mapping[str, Any]] = {
     "Node": {
         "metadata": _META,
@@ -94,7 +108,10 @@ FIELDS: Final[Mapping[str, Any]] = {
     "ResourceClaim": {
         "metadata": _META,
         "spec": {"devices": SharedField()},
-        "status": {"allocation": ANY, "reservedFor": ANY},
+        "status": {
+            "allocation": {"devices": {"results": [_RESULT], "config": ANY}, "nodeSelector": ANY},
+            "reservedFor": ANY,
+        },
     },
 }
 """By kind."""
@@ -131,9 +148,12 @@ class FieldReader:
         found: dict[str, Any] = msgspec.to_builtins(read)
         for part, name, value in shared:
             found[part][name] = value
-        status = found.get("status")
-        if status and status.get("conditions"):
+        status = found.get("status") or {}
+        if status.get("conditions"):
             status["conditions"] = [self._condition(each) for each in status["conditions"]]
+        for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
+            for name in _OFTEN & result.keys():
+                result[name] = sys.intern(result[name])  # many claims name the same ones
         return found
 
     def _shared(self, field: SharedField, text: bytes) -> Any:

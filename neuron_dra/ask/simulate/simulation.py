@@ -12,7 +12,7 @@ import msgspec
 from neuron_dra.ask.read.manifests import NODE_NAME
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.why import bound, creating, situations, trials
+from neuron_dra.ask.why import creating, situations, trials
 from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
@@ -169,7 +169,7 @@ class Simulation:
         return PodOutcome(pod, None, found[0])
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
-        if refused := bound.rejected_name(world, pod, placement.node):
+        if refused := trials.rejected_name(world, pod, placement.node):
             return PodOutcome(pod, None, Finding("KubeletRejectsName", refused))
         placed = trials.placed_objects(world, pod, placement)
         self._waiting += placed

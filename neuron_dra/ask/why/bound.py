@@ -9,7 +9,7 @@ from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import events, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names, runtimes, versions
+from neuron_dra.core import names, runtimes
 from neuron_dra.core.wire import Wire
 
 HOST: Final = "kubernetes.io/hostname"
@@ -91,15 +91,3 @@ def no_injection(world: World, pod: Wire) -> Finding | None:
             version, _, rest = why.partition(" ")
             return Finding("RuntimeWithoutCdi", f"the runtime {version} of node {node} {rest}")
     return None
-
-
-def rejected_name(world: World, pod: Wire, node: str) -> str:
-    """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
-    kubelet = server.kubelet(world.nodes.get(node) or {})
-    parsed = versions.parse(kubelet)
-    if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
-        return ""
-    if not any(each.entry == "limits" for each in world.claims_of(pod)):
-        return ""
-    least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)
-    return f"kubelet {kubelet} of node {node} rejects resources of DeviceClasses: use {least} or later"

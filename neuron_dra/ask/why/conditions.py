@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import bound, creating, gates, impossible, obstacles, trials
+from neuron_dra.ask.why import absent, creating, gangs, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
@@ -27,6 +27,7 @@ TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceed
 _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
 _OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
 ANYTHING: Final = re.compile("")
+ORDINARY: Final = ("DevicesInUse", "Fragmented")
 OF_DEVICES: Final = re.compile(r"cannot allocate all claims|resourceclaim|deviceclass", re.IGNORECASE)
 
 
@@ -258,7 +259,7 @@ def rejected(case: Case) -> Found | None:
 
 
 def rejected_name(case: Case) -> Found | None:
-    why = bound.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
+    why = trials.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
     return {"why": why} if why else None
 
 
@@ -291,7 +292,18 @@ def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
     return {"said": case.said, "gets": trials.gets(case.world, case.placed)}
 
 
-def gang(case: Case) -> Found | None:
+def gang_waits(case: Case) -> Found | None:
+    return gangs.waits(case.world, case.pod) if case.placed is not None else None
+
+
+def group_waits(case: Case) -> Found | None:
+    """The scheduler's words show that a group waits as a whole, though it fits, or was not read."""
+    group = users.group_of(case.pod)
+    found = says(case, gangs.AS_A_WHOLE) if group else None
+    return {**found, "group": group} if found is not None else None
+
+
+def gang_shares(case: Case) -> Found | None:
     found = says(case, _BEING_ALLOCATED)
     return found if found is not None and users.group_of(case.pod) else None
 
@@ -321,6 +333,12 @@ def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
     yield case.attempt("in the pod, remove schedulerName", changed)
 
 
+def heard(case: Case, found: Found) -> Pairs:
+    """Return what the scheduler said, if it said anything."""
+    if case.said:
+        yield "scheduler", case.said
+
+
 def simulated(case: Case, found: Found) -> Pairs:
     if "said" in found:
         yield "scheduler", found["said"]
@@ -347,8 +365,14 @@ def allocated_elsewhere(case: Case) -> Found | None:
 
 
 def in_the_way(case: Case) -> list[Finding]:
+    if not case.reachable:
+        return []
     tied = [claim["metadata"]["name"] for claim in case.claims if allocation(claim).get("nodeSelector")]
-    return obstacles.findings(case.world, case.pod, case.reachable, tied) if case.reachable else []
+    found = obstacles.findings(case.world, case.pod, case.reachable, tied)
+    # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
+    if not tied and found[0].code in ORDINARY and (missing := absent.finding(case.world, case.pod)) is not None:
+        return [missing, *found]
+    return found
 
 
 def no_node_could(case: Case) -> list[Finding]:

@@ -147,6 +147,15 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
         "ClaimNotCreated", conditions.not_created, "its claim {claim} is not created yet, by kube-controller-manager"
     ),
     PodSituation(
+        "GangWaits", conditions.gang_waits, "PodGroup {group} needs {least} pods at once, and {what}", conditions.heard
+    ),
+    PodSituation(
+        "GangWaits",
+        conditions.group_waits,
+        "its PodGroup {group} waits as a whole; the scheduler's reason: {said}",
+        conditions.simulated,
+    ),
+    PodSituation(
         "SchedulerTimeout",
         partial(conditions.says, pattern=conditions.TIMEOUT),
         "the scheduler gave up: it searches a node for at most 10 s",
@@ -167,7 +176,7 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
     ),
     PodSituation(
         "GangSharesClaim",
-        conditions.gang,
+        conditions.gang_shares,
         "a known fault of the scheduler: pods of a PodGroup that share a new claim keep it from each other "
         "(kubernetes/kubernetes#137617)",
         conditions.simulated,

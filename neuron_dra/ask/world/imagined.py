@@ -195,6 +195,12 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
     return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
 
 
+def healthy(node: str, spec: InstanceType, sets: Collection[str]) -> list[dict[str, Any]]:
+    """Return the slices that a healthy node of a type publishes, outside of an UltraServer."""
+    made: list[dict[str, Any]] = json.loads(json.dumps(_slices(spec, None, sets)).replace(_PLACE, node))
+    return made
+
+
 def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
     """Return what a node publishes without the sizes that no pod requests: no claim can get them."""
     kept = [

@@ -1,0 +1,81 @@
+"""Work that goes on beside the passes: what it waits for holds up no plan, and so no other tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from controller.apply.fence import EndedTerm
+from controller.plan.fleet_index import FleetIndex
+from controller.timing import PassTiming
+from neuron_dra.core import backoff
+from neuron_dra.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+
+class Look(Protocol):
+    """What is done again after each change."""
+
+    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Do it; return when to do it again at the latest, even if nothing changes. Raises ApiError."""
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+
+
+async def next_change(changed: asyncio.Event, wait_s: float | None, gather_s: float) -> None:
+    """Wait for a change, or for `wait_s` seconds; then `gather_s` more, to gather related changes."""
+    try:
+        async with asyncio.timeout(wait_s):
+            await changed.wait()
+    except TimeoutError:
+        pass
+    await asyncio.sleep(gather_s)
+    changed.clear()
+
+
+class Beside:
+    """Looks after each change while this process leads.
+
+    `may` returns True while it leads and has read everything anew since its term began; `index` is then current.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        index: Callable[[], FleetIndex],
+        may: Callable[[], bool],
+        timing: PassTiming,
+        clock: Callable[[], datetime.datetime],
+    ) -> None:
+        self._look = look
+        self._index = index
+        self._may = may
+        self._timing = timing
+        self._clock = clock
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        waits = backoff.delays(*self._timing.retry_s, random.random)
+        wait_s: float | None = None
+        while True:
+            await next_change(self.changed, wait_s, self._timing.gather_s)
+            wait_s = self._timing.idle_s
+            if not self._may():
+                continue
+            try:
+                again_at = await self._look.look(self._index(), self._clock())
+            except EndedTerm:
+                continue  # `may` says when the next term may work
+            except ApiError as err:
+                log.warning("what goes on beside the plans has failed", extra={"error": str(err)})
+                wait_s = next(waits)
+                continue
+            waits = backoff.delays(*self._timing.retry_s, random.random)
+            wait_s = None if again_at is None else max(0.0, (again_at - self._clock()).total_seconds())

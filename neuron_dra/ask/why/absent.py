@@ -1,0 +1,80 @@
+"""Nodes whose devices are not published, or not usable, and on which a pod would fit if they were. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import Facts, Finding
+from neuron_dra.ask.why import impossible, trials
+from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world.selection import PublishedDevices
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import catalogue
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import nodes
+from neuron_dra.simulate.scheduler import Placement
+
+NODES_TRIED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """A node without usable devices: what is wrong, and its slices as they would be."""
+
+    code: str
+    node: str
+    text: str
+    slices: list[Wire]
+
+
+def finding(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for the first node on which the pod would fit with the devices of the node."""
+    absent = [each for each in (*_unusable(world), *_silent(world, pod)) if _serves(world, pod, each.node)]
+    for each in absent[:NODES_TRIED]:
+        gone: list[Key] = [key_of(item) for item in world.slices_of(each.node)]
+        outcome = world.after(each.slices, gone).place(pod)
+        if isinstance(outcome, Placement):
+            facts = Facts()
+            facts.add("see", f"neuron-dra why node/{each.node}")
+            others = len(absent) - 1
+            facts.add("also", f"{words.count(others, 'more node')} without usable devices" if others else "")
+            return Finding(each.code, f"{each.text}; with them the pod would fit there", facts.done())
+    return None
+
+
+def _serves(world: World, pod: Wire, name: str) -> bool:
+    """Return True if nothing but its devices is in the way of the pod on the node."""
+    node = world.nodes[name]
+    if nodes.objection(pod, world.decoded(node)) or world.room.lacking(pod, node):
+        return False
+    return not trials.rejected_name(world, pod, name)
+
+
+def _unusable(world: World) -> Iterator[_Absent]:
+    """Yield the nodes with a pool of which slices are missing: usable it has the devices that are published."""
+    for name, text in PublishedDevices(world).unusable.items():
+        newest = max(item["spec"]["pool"]["generation"] for item in world.slices_of(name))
+        kept = [item for item in world.slices_of(name) if item["spec"]["pool"]["generation"] == newest]
+        yield _Absent("PoolIncomplete", name, text, [_counted(item, kept) for item in kept])
+
+
+def _counted(item: Wire, kept: list[Wire]) -> Wire:
+    """Return a slice that counts those of its pool as they are."""
+    pool = item["spec"]["pool"]
+    number = sum(each["spec"]["pool"]["name"] == pool["name"] for each in kept)
+    return {**item, "spec": {**item["spec"], "pool": {**pool, "resourceSliceCount": number}}}
+
+
+def _silent(world: World, pod: Wire) -> Iterator[_Absent]:
+    """Yield the nodes of Neuron instance types that publish nothing: healthy ones would publish all devices."""
+    asked = [pod, *(each.template for each in world.claims_of(pod) if each.template is not None)]
+    sizes = imagined.requested_sets(Snapshot({key_of(item): item for item in asked}))
+    for name, kind in impossible.silent_nodes(world):
+        spec = catalogue.lookup(kind)
+        if spec is not None:
+            text = f"node {name} ({kind}) publishes no devices"
+            yield _Absent("NoDevicesPublished", name, text, list(imagined.healthy(name, spec, sizes)))
