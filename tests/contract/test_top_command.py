@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from neuron_dra.api.objects import allocated_claim
-from neuron_dra.ask.top import usage
+from neuron_dra.ask.read import cluster
+from neuron_dra.ask.read.timing import InspectTiming
+from neuron_dra.ask.top import command, usage
 from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_load
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support import forked_command
@@ -83,15 +86,15 @@ def arguments(kubeconfig: Path, *words: str) -> list[str]:
 
 
 async def top(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = arguments(kubeconfig, *words)
-    return await asyncio.to_thread(forked_command.run, command, env=os.environ, timeout_s=TIMEOUT_S)
+    argv = arguments(kubeconfig, *words)
+    return await asyncio.to_thread(forked_command.run, argv, env=os.environ, timeout_s=TIMEOUT_S)
 
 
 async def top_from_its_start(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command in an interpreter of its own, as users do."""
-    command = [sys.executable, "-m", "neuron_dra.cli", *arguments(kubeconfig, *words)]
+    argv = [sys.executable, "-m", "neuron_dra.cli", *arguments(kubeconfig, *words)]
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
+        subprocess.run, argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
     )
 
 
@@ -134,6 +137,31 @@ async def test_node_that_cannot_be_read_is_named(plugin: Plugin, api: EmbeddedAp
     assert done.stdout.splitlines()[0] == "node-a trn2.48xlarge: 0 of 16 devices held"
     assert "! node-b could not be read: " in done.stdout
     assert "connection refused" in " ".join(done.stdout.split())
+
+
+async def test_nodes_that_hang_are_named_and_a_few_are_read_at_once(api: EmbeddedApi, kubeconfig: Path) -> None:
+    now = most = 0
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await reader.read()  # until the caller gives up
+        now -= 1
+        writer.close()
+
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        plugins = [command.PluginPod(f"node-{number}", NAMESPACE, f"driver-{number}", 8080) for number in range(40)]
+        for plugin in plugins:
+            api.create(driver_pod(plugin.name, plugin.node))
+            api.proxy.ports[NAMESPACE, plugin.name, "8080"] = f"http://127.0.0.1:{port}"
+        async with KubeClient(cluster.connection(str(kubeconfig), "")) as client:
+            found, failures = await command._read(client, plugins, InspectTiming(fleet_s=2.0))
+    assert found == {}
+    assert failures == {plugin.node: "not read within 2 s: name fewer nodes" for plugin in plugins}
+    assert most == command.AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_the_manifests_are_these_objects() -> None:
         ("ServiceAccount", "neuron-dra-driver-sa"),
         ("ClusterRole", "neuron-dra-driver-kubelet-plugin"),
         ("ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"),
+        ("ClusterRole", "neuron-dra-reader"),
         ("Role", "neuron-dra-top"),
         ("DeviceClass", "neuron.aws.com"),
         ("DeviceClass", "workload.neuron.aws.com"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from neuron_dra.ask.render import words
 from neuron_dra.ask.top import text as top_text
 from neuron_dra.ask.top import usage
-from neuron_dra.ask.top.usage import Sample
+from neuron_dra.ask.top.usage import Counters, Sample
 from neuron_dra.core.telemetry import User
 
 LLM = User("ml", "llm-0", "main", "llm-0-neurons", "")
@@ -180,3 +180,24 @@ def test_ranges_name_each_number_once(numbers: set[int]) -> None:
         first, _, last = part.partition("-")
         named += range(int(first), int(last or first) + 1)
     assert named == sorted(numbers)
+
+
+def test_a_fleet_is_one_table_with_the_busiest_lines_first() -> None:
+    before: dict[str, Sample] = {}
+    after: dict[str, Sample] = {}
+    for number in range(10):
+        who = User("ml", f"job-{number}", "main", f"claim-{number}", "")
+        for at, reading, busy_s in ((0.0, before, 0.0), (10.0, after, float(number))):
+            reading[f"n{number}"] = Sample(at, "trn2.48xlarge", "2.30.2.0", 0, {(3, 0): Counters(who, busy_s=busy_s)})
+    failures = {f"lost-{number}": "connection refused" for number in range(6)} | {"slow": "not read within 60 s"}
+    found = top_text.rows(before, after, "pod", "")
+    assert top_text.fleet(after, found, failures, by="pod", wide=False, most=2) == [
+        "10 of 17 nodes read: 10 devices held, 0 free",
+        "  NODE  POD       DEVICES  BUSY  MEMORY   EXEC/S  ERRORS/S  POWER",
+        "  n9    ml/job-9  3        90 %  0.0 GiB  -       -         -",
+        "  n8    ml/job-8  3        80 %  0.0 GiB  -       -         -",
+        "  and 8 more lines: --most 10, or -o json",
+        "! 7 nodes could not be read:",
+        "  lost-0, lost-1, lost-2, lost-3 and 2 more: connection refused",
+        "  slow: not read within 60 s",
+    ]

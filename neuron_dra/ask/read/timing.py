@@ -14,6 +14,7 @@ class InspectTiming:
 
     call_s: float = seconds(15.0, "limit of each call to the plugin's socket")
     counters_s: float = seconds(15.0, "limit of reading the counters of a node")
+    fleet_s: float = seconds(60.0, "limit of reading the counters of all nodes once")
 
 
 DEFAULT_TIMING: Final = InspectTiming()

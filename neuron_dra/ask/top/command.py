@@ -23,13 +23,16 @@ examples:
   kubectl neuron top -w
   kubectl neuron top ip-10-0-12-34.us-east-2.compute.internal --by core
   kubectl neuron top pod/llm-0 -n ml -o wide
+  kubectl neuron top --most 50
 
 It needs the rights of the Role neuron-dra-top in the driver's namespace.
 Exit code 0; 1: a node cannot be read; 2: none can."""
 DRIVER_NAMESPACE: Final = "neuron-dra-driver"
 SELECTOR: Final = "app.kubernetes.io/component=kubelet-plugin"
-MOST_NODES: Final = 100
+MOST_NODES: Final = 500
 AT_ONCE: Final = 16
+FLEET: Final = 8
+"""More nodes than this are one table, with the busiest lines first."""
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -56,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: claims, kinds of memory"
     )
+    text = f"lines for more than {FLEET} nodes, the busiest first; 0: all, by node (default 20)"
+    parser.add_argument("--most", type=int, default=20, metavar="NUMBER", help=text)
     parser.add_argument("-w", "--watch", action="store_true", help="show it again every --interval, until interrupted")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between readings (default 2)")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces, the default")
@@ -74,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--interval {args.interval:g}: from 1 to 3600 seconds")
     if args.watch and args.output in ("json", "yaml"):
         raise SettingsError("--watch: needs the output text or wide")
+    if args.most < 0:
+        raise SettingsError(f"--most {args.most}: a number of lines, or 0 for all")
     return asyncio.run(_run(args, DEFAULT_TIMING))
 
 
@@ -91,8 +98,9 @@ async def _run(args: argparse.Namespace, timing: InspectTiming) -> int:
             await asyncio.sleep(args.interval)
             after, failures = await _read(client, plugins, timing)
             if not after and not args.watch:
-                reasons = "; ".join(f"{node}: {why}" for node, why in failures.items())
-                raise SettingsError(f"no node can be read: {reasons}")
+                from neuron_dra.ask.top import text as top_text
+
+                raise SettingsError(f"no node can be read: {'; '.join(top_text.unread(failures))}")
             _show(args, before, after, failures)
             if not args.watch:
                 return 1 if failures else 0
@@ -116,6 +124,9 @@ def _show(
         return
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
+    if args.most and len(after) + len(failures) > FLEET:
+        terminal.write(top_text.fleet(after, found, failures, by=args.by, wide=args.output == "wide", most=args.most))
+        return
     terminal.write(top_text.lines(after, found, failures, by=args.by, wide=args.output == "wide"))
 
 
@@ -214,5 +225,12 @@ async def _read(
         except (ApiError, ValueError) as err:
             failures[plugin.node] = str(err)
 
-    await asyncio.gather(*(one(plugin) for plugin in plugins))
+    readings = {asyncio.create_task(one(plugin)): plugin for plugin in plugins}
+    _, late = await asyncio.wait(readings, timeout=timing.fleet_s)
+    for reading in late:
+        reading.cancel()
+        failures[readings[reading].node] = f"not read within {timing.fleet_s:g} s: name fewer nodes"
+    for result in await asyncio.gather(*readings, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
     return dict(sorted(found.items())), dict(sorted(failures.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ from neuron_dra.core.catalogue import GIB
 
 LIVE: Final = (2, 30, 2)
 """The first kernel driver that counts executions while a process runs; older ones count them when it ends."""
+NAMED: Final = 4
+"""Nodes that could not be read and have a line each; of more, equal reasons are one line."""
 _SHORT: Final = 24  # columns of a pod's name when there is little room
 
 
@@ -37,8 +40,49 @@ def lines(
             text += _memory(own)
     if not text:
         text = ["no pod has Neuron devices there"]
+    return text + _below(samples, failures)
+
+
+def fleet(
+    samples: Mapping[str, Sample],
+    found: Sequence[Usage],
+    failures: Mapping[str, str],
+    *,
+    by: str,
+    wide: bool,
+    most: int,
+) -> list[str]:
+    """Return one table of all nodes: the busiest lines first, those whose use is unknown last, `most` of them."""
+    held = [row for row in found if row.who.claim]
+    ranked = sorted(held, key=lambda row: (row.busy is None, -(row.busy or 0), row.node, row.devices, row.core))
+    free = {(row.node, device) for row in found if not row.who.claim for device in row.devices}
+    used = {(row.node, device) for row in held for device in row.devices}
+    of = words.count(len(samples) + len(failures), "node")
+    text = [terminal.colored(f"{len(samples)} of {of} read: {len(used)} devices held, {len(free - used)} free", "bold")]
+    rows = [[row.node, *_cells(row, by, wide=wide)] for row in ranked[:most]]
+    text += terminal.table([["NODE", *_heads(by, wide=wide)], *rows], indent="  ") if rows else []
+    left = len(ranked) - len(rows)
+    text += [f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json"] if left else []
+    return text + _below(samples, failures)
+
+
+def unread(failures: Mapping[str, str]) -> list[str]:
+    """Return a text for each reason why nodes could not be read, with the nodes."""
+    nodes: dict[str, list[str]] = defaultdict(list)
     for node, why in failures.items():
+        nodes[why].append(node)
+    return [f"{words.listed(same, NAMED)}: {why}" for why, same in nodes.items()]
+
+
+def _below(samples: Mapping[str, Sample], failures: Mapping[str, str]) -> list[str]:
+    """Return what could not be read, and what to know about the numbers."""
+    text: list[str] = []
+    for node, why in failures.items() if len(failures) <= NAMED else ():
         text += terminal.wrapped(f"{node} could not be read: {why}", first="! ", rest="  ")
+    if len(failures) > NAMED:
+        text += terminal.wrapped(f"{len(failures)} nodes could not be read:", first="! ", rest="  ")
+        for each in unread(failures):
+            text += terminal.wrapped(each, first="  ", rest="    ")
     for note in _notes(samples):
         text += terminal.wrapped(note, first="", rest="")
     return text

@@ -1,0 +1,41 @@
+"""The ClusterRole for people who look at a cluster with `kubectl neuron` (34.7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from neuron_dra.ask.read import cluster
+from neuron_dra.kube import requests
+from neuron_dra.kube.requests import Resource
+
+ROLE = "neuron-dra-reader"
+OF_DOCTOR = (requests.DEFINITIONS, requests.POLICIES, requests.POLICY_BINDINGS, requests.LEASES)
+
+
+def rules() -> list[dict[str, Any]]:
+    objects = list(yaml.safe_load_all(Path("deploy/manifests/10-rbac.yaml").read_text()))
+    [role] = [each for each in objects if each and (each["kind"], each["metadata"]["name"]) == ("ClusterRole", ROLE)]
+    found: list[dict[str, Any]] = role["rules"]
+    return found
+
+
+def allowed(resource: Resource) -> set[str]:
+    of_it = [rule for rule in rules() if resource.group in rule["apiGroups"] and resource.plural in rule["resources"]]
+    return {verb for rule in of_it for verb in rule["verbs"]}
+
+
+def test_readers_may_list_each_kind_of_a_snapshot() -> None:
+    missing = [kind for kind, resource in cluster.RESOURCES.items() if "list" not in allowed(resource)]
+    assert missing == []
+
+
+def test_readers_may_read_what_doctor_checks() -> None:
+    assert [each.plural for each in OF_DOCTOR if not {"get", "list"} <= allowed(each)] == []
+
+
+def test_readers_may_change_nothing_and_see_no_secrets() -> None:
+    assert {verb for rule in rules() for verb in rule["verbs"]} <= {"get", "list"}
+    assert not {"secrets", "configmaps", "pods/proxy", "*"} & {each for rule in rules() for each in rule["resources"]}
