@@ -181,6 +181,11 @@ class Verdict:
     degraded: tuple[str, str] | None = None
     restarting: Mapping[str, str] | None = None
 
+    @property
+    def is_healthy(self) -> bool:
+        """True if the workload has all that it requests, without faults."""
+        return self.state == "Allocated" and self.degraded is None
+
 
 @dataclass(frozen=True, slots=True)
 class Decided:

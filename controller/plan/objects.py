@@ -7,7 +7,7 @@ not written. Times are those of the plan.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from controller.observe.decode import WORKLOAD_CLASS
@@ -16,7 +16,7 @@ from controller.observe.model import API_VERSION, Reservation, UltraServer, Work
 from controller.plan.actions import Record, Verdict
 from controller.plan.states import STATES
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import NAMESPACE, Unread
+from neuron_dra.core.ultraserver import NAMESPACE, Phase, Unread
 from neuron_dra.core.wire import Wire
 
 MANAGER: Final = "neuron-ultraserver-controller"
@@ -290,3 +290,23 @@ def workload_status(
 def _outage(outage: tuple[bool, str]) -> tuple[str, str]:
     """Return reason and message of the condition Outage."""
     return "ManyNodesAway" if outage[0] else "OutageIsOver", outage[1]
+
+
+def groups(reservations: Iterable[Reservation], stored: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
+    """Return `status.groups` of a workload, from which its reservations can be restored.
+
+    `stored` are the NeuronUltraServers by name; their UIDs show later whether an object was recreated.
+    """
+    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    return [
+        {
+            "ultraserverIndex": each.allocation.ultraserver_index,
+            "ultraserver": each.ultraserver,
+            **({"ultraserverUid": stored[each.ultraserver].uid} if each.ultraserver in stored else {}),
+            "allocationId": each.allocation.allocation_id,
+            "nodes": list(each.allocation.nodes),
+            **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
+            **({"draining": True} if each.allocation.phase is Phase.DRAINING else {}),
+        }
+        for each in ordered
+    ]

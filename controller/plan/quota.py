@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from controller.observe.model import LIMIT_ANNOTATION, Workload
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.placement import Shortage
 
@@ -31,8 +32,8 @@ class Quota:
         self._default = default
         self._holdings = holdings
 
-    def refusal(self, workload: Workload, indices: Collection[int]) -> Shortage | None:
-        """Return why the slots of these indices may not be reserved, or None if they may.
+    def refusal(self, workload: Workload, indices: Collection[int], held: Held) -> Shortage | None:
+        """Return why the slots of these indices may not be reserved, or None if they may. `held`: what it has now.
 
         The reason is NamespaceLimit, or NamespaceUnknown until the Namespace is in the cache. A malformed annotation
         allows no reservation: a typo must not lift a limit.
@@ -50,8 +51,9 @@ class Quota:
             limit = int(limit_text)
         if limit is None:
             return None
-        have = self._holdings.nodes_of_namespace(name)
-        own = self._holdings.sizes(workload.uid)
+        own = self._holdings.sizes(workload.uid, held)
+        before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
+        have = self._holdings.nodes_of_namespace(name) + sum(own.values()) - sum(before.values())
         new = sum(max(0, workload.size - own.get(index, 0)) for index in indices)
         if not new or have + new <= limit:
             return None
