@@ -18,6 +18,7 @@ from controller.plan import (
 )
 from controller.plan.actions import Action
 from controller.plan.held import Held
+from controller.plan.reasons import Reason
 from controller.plan.verdicts import Done
 from controller.plan.view import Step, TurnKey, View, join_texts
 from neuron_dra.core.ultraserver import Phase
@@ -166,7 +167,7 @@ def _reserve(view: View, opened: int) -> _Reserved:
         names = [name for each in leaving for name in each.allocation.nodes]
         text = f"pods with the same ranks may still run on nodes that are being released: {shortened(tuple(names))}"
         advice = releasing.dead_node_advice(view.sight, names)
-        return _Reserved(view, placement.Shortage("WaitingForRelease", join_texts(text, advice)))
+        return _Reserved(view, placement.Shortage(Reason.WAITING_FOR_RELEASE, join_texts(text, advice)))
     over = view.refusal(missing)
     if over is not None:  # it does not wait for nodes, so it holds back no other workload
         return _Reserved(_without_first_reservation(view), over)

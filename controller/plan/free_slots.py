@@ -10,6 +10,7 @@ from controller.plan import placement
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Draft, Holdings
 from controller.plan.places import Overlay
+from controller.plan.reasons import Reason
 
 
 class FreeSlots:
@@ -129,5 +130,5 @@ def _shortage(tally: placement.Tally, workload: Workload, count: int, have: int,
     """Return why `count` more slots are not available; `soon`: with the objects that are being created."""
     if soon >= count > have:
         text = "the NeuronUltraServer objects of free nodes are being created"
-        return placement.Shortage("CreatingUltraServers", text)
+        return placement.Shortage(Reason.CREATING_ULTRASERVERS, text)
     return placement.shortage(tally, workload, have, count)

@@ -112,6 +112,8 @@ class Holdings(Container[str]):
     def draft(self, workload_uid: str, held: Held) -> Draft | None:
         """Return which nodes are taken once the workload has these reservations; None if it has them now."""
         now = self.of(workload_uid)
+        if held.all == now.all:
+            return None
         gone, made = _without(now, held), _without(held, now)
         if not gone and not made:
             return None

@@ -11,9 +11,9 @@ from controller.observe.discovery import Problem
 from controller.observe.model import UltraServer, condition
 from controller.plan import objects, statuses
 from controller.plan.actions import Verdict, WriteUltraServerStatus
+from controller.plan.reasons import Reason
 from controller.plan.view import Step, View
 
-REASON = "InternalError"
 REPORT = "correct the object if its fields are wrong, else report this message and the controller's log as a bug"
 ADVICE = f"its nodes stay as they are, and other workloads are not affected; {REPORT}"
 
@@ -22,24 +22,26 @@ def of_workload(view: View, problem: str, err: Exception | None = None) -> Step:
     """Return the step of a workload that cannot be planned: its condition, and nothing else."""
     workload = view.workload
     text = f"the controller cannot plan this workload: {problem}; {ADVICE}"
-    verdict = Verdict(workload.state, REASON, text, degraded=(REASON, text) if workload.runs else None)
-    actions = statuses.condition(workload, REASON, text, view.now)
+    verdict = Verdict(
+        workload.state, Reason.INTERNAL_ERROR, text, degraded=(Reason.INTERNAL_ERROR, text) if workload.runs else None
+    )
+    actions = statuses.condition(workload, Reason.INTERNAL_ERROR, text, view.now)
     return Step(verdict, view.held, tuple(actions), error=err)
 
 
 def of_restoration(err: Exception) -> Problem:
     """Return the problem of a NeuronUltraServer of which a reservation could not be restored."""
     text = f"the controller cannot restore a reservation here, and keeps its nodes closed: {named(err)}; {REPORT}"
-    return Problem(REASON, text)
+    return Problem(Reason.INTERNAL_ERROR, text)
 
 
 def of_ultraserver(stored: UltraServer, err: Exception, now: datetime.datetime) -> list[WriteUltraServerStatus]:
     """Return the write of the condition of a NeuronUltraServer that cannot be planned; nothing if it has it."""
     text = f"the controller cannot handle this UltraServer, and reserves no node of it: {named(err)}; {REPORT}"
     before = condition(stored.status, "Degraded")
-    if (before.get("reason"), before.get("message")) == (REASON, text):
+    if (before.get("reason"), before.get("message")) == (Reason.INTERNAL_ERROR, text):
         return []
-    made = objects.new_condition(stored.status, "Degraded", True, REASON, text, now, stored.generation)
+    made = objects.new_condition(stored.status, "Degraded", True, Reason.INTERNAL_ERROR, text, now, stored.generation)
     others = [each for each in stored.status.get("conditions") or [] if each.get("type") != "Degraded"]
     status = {**stored.status, "state": "Degraded", "conditions": [made, *others]}
     return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, None)]

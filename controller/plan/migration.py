@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from controller.observe.model import shortened
 from controller.plan import placement, places, releasing
+from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Phase
@@ -42,11 +43,11 @@ def _in_place(view: View, wanted: list[int]) -> tuple[View, placement.Shortage] 
     for one in slots:
         reasons = {each.reason for each in node_faults(view, one) if each.acts_at is not None}
         own = view.slots_of({*one.allocation.nodes})
-        if reasons != {"NodeReplaced"} or view.sight.foreign(one.allocation) or not own:
+        if reasons != {Reason.NODE_REPLACED} or view.sight.foreign(one.allocation) or not own:
             return None
     names = tuple(name for one in slots for name in one.allocation.nodes)
     text = f"no spare group: releasing nodes to reserve them again: {shortened(names)}"
-    return view.having(view.held.drain(*slots)), placement.Shortage("WaitingForRelease", text)
+    return view.having(view.held.drain(*slots)), placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
 
 
 def drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:

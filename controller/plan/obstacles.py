@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.observe.model import shortened
-from controller.plan import objects, releasing
+from controller.plan import releasing
 from controller.plan.actions import Verdict
+from controller.plan.reasons import Reason
+from controller.plan.states import State
 from controller.plan.view import Step, View, join_texts
 
 
@@ -17,18 +19,18 @@ def failed(view: View) -> Step | None:
         return None
     made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all)
     if not made.held:
-        return Step(Verdict("Failed", *problem), made.held, made.evictions)
-    reason, message = made.waiting or ("Releasing", "the reservation is being released")
-    verdict = Verdict("Deallocating", reason, join_texts(message, problem[1]))
+        return Step(Verdict(State.FAILED, *problem), made.held, made.evictions)
+    reason, message = made.waiting or (Reason.RELEASING, "the reservation is being released")
+    verdict = Verdict(State.DEALLOCATING, reason, join_texts(message, problem[1]))
     return Step(verdict, made.held, made.evictions)
 
 
 def invalid(view: View) -> Step | None:
     """Keep what a workload has whose spec became invalid: nothing can be planned for it."""
     problem = view.problem
-    if problem is None or problem[0] != "InvalidSpec":
+    if problem is None or problem[0] != Reason.INVALID_SPEC:
         return None
-    state = str(view.workload.status.get("state") or "PartiallyAllocated")
+    state = str(view.workload.status.get("state") or State.PARTIALLY_ALLOCATED)
     return Step(Verdict(state, *problem, problem), view.held)
 
 
@@ -36,10 +38,10 @@ def not_to_be_read(view: View) -> Step | None:
     """Keep everything while reservations of the workload cannot be read, or its nodes publish nothing."""
     state = view.workload.state
     if view.unreadable:
-        return Step(Verdict(state, "UnreadableReservation", view.unreadable), view.held)
+        return Step(Verdict(state, Reason.UNREADABLE_RESERVATION, view.unreadable), view.held)
     not_seen = _not_seen(view.withheld)
     if not_seen:
-        return Step(Verdict(state, objects.NOT_SEEN, not_seen), view.held)
+        return Step(Verdict(state, Reason.RESERVATION_NOT_SEEN, not_seen), view.held)
     return None
 
 

@@ -26,6 +26,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.ledger import Ledger
 from controller.plan.limits import DEFAULT_LIMITS, Limits
 from controller.plan.next_step import next_step
+from controller.plan.reasons import Reason
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
@@ -137,8 +138,8 @@ def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:
     """
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
-        verdicts[workload.uid] = Verdict(workload.state, objects.OUTDATED, outdated)
-        status = objects.with_condition(workload, "Ready", False, objects.OUTDATED, outdated, now)
+        verdicts[workload.uid] = Verdict(workload.state, Reason.CUSTOM_RESOURCES_OUTDATED, outdated)
+        status = objects.with_condition(workload, "Ready", False, Reason.CUSTOM_RESOURCES_OUTDATED, outdated, now)
         if status is not None:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
             actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, explains_stop=True))

@@ -28,9 +28,10 @@ from controller.plan.actions import Verdict
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.limits import Limits
+from controller.plan.reasons import Reason
 from controller.plan.view import TurnKey, View
 
-WAITING = ("WaitsForOlder", "InsufficientCapacity", "CapacitySplit", "CreatingUltraServers")
+WAITING = (Reason.WAITS_FOR_OLDER, Reason.INSUFFICIENT_CAPACITY, Reason.CAPACITY_SPLIT, Reason.CREATING_ULTRASERVERS)
 """The reasons of workloads that wait for nodes which the fleet has."""
 
 Order = tuple[bool, bool, int, datetime.datetime, str]
@@ -127,7 +128,7 @@ def held_back(view: View, first: Workload) -> tuple[placement.Shortage, tuple[Tu
         noted = key, turn
     until = min(_starving_until(first, view), _turn_until(turn, view))
     shortage = placement.Shortage(
-        "WaitsForOlder",
+        Reason.WAITS_FOR_OLDER,
         f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
@@ -187,7 +188,7 @@ def unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
         advice = f"there are {found}" if found else "there are none of other sizes"
     groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
     text = f"all healthy UltraServers together have {groups}: {advice}, or add or repair nodes"
-    reason = "ExceedsFleet" if workload.count > free_slots.members(kind) // size else shortage.reason
+    reason = Reason.EXCEEDS_FLEET if workload.count > free_slots.members(kind) // size else shortage.reason
     return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")
 
 

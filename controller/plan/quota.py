@@ -15,8 +15,8 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.placement import Shortage
+from controller.plan.reasons import Reason
 
-REASON = "NamespaceLimit"
 _NUMBER = re.compile(r"\d{1,6}", re.ASCII)
 
 
@@ -41,13 +41,15 @@ class Quota:
         name = workload.namespace
         limit_text, limit = self._limit_text(name), self._default
         if limit_text is None:
-            return Shortage("NamespaceUnknown", f"the controller has not seen the Namespace {name} yet")
+            return Shortage(Reason.NAMESPACE_UNKNOWN, f"the controller has not seen the Namespace {name} yet")
         if limit_text == "none":
             return None
         if limit_text:
             if not _NUMBER.fullmatch(limit_text):
                 text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {limit_text[:40]!r}"
-                return Shortage(REASON, f'{text}: write a whole number, such as "8", or "none" for no limit')
+                return Shortage(
+                    Reason.NAMESPACE_LIMIT, f'{text}: write a whole number, such as "8", or "none" for no limit'
+                )
             limit = int(limit_text)
         if limit is None:
             return None
@@ -59,7 +61,7 @@ class Quota:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
-            REASON,
+            Reason.NAMESPACE_LIMIT,
             f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this needs "
             f"{new} more: lower serverCount, delete another workload, or have the limit raised",
         )

@@ -16,6 +16,7 @@ from controller.observe import decode
 from controller.observe.model import PublishedNode, Reservation, shortened
 from controller.plan import objects, outage, placement
 from controller.plan.held import Held
+from controller.plan.reasons import Reason
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
@@ -32,27 +33,24 @@ class FaultKind:
 
 
 FAULTS: Final[Mapping[str, FaultKind]] = {
-    "NodeGone": FaultKind("nodes are gone"),
-    "NodeReplaced": FaultKind("nodes were replaced by others with the same name"),
-    "NodeNotReady": FaultKind("nodes are not Ready"),
-    "UltraServerChanged": FaultKind("nodes that now publish another UltraServer", of_one_node=False),
-    "TagLost": FaultKind(
+    Reason.NODE_GONE: FaultKind("nodes are gone"),
+    Reason.NODE_REPLACED: FaultKind("nodes were replaced by others with the same name"),
+    Reason.NODE_NOT_READY: FaultKind("nodes are not Ready"),
+    Reason.ULTRASERVER_CHANGED: FaultKind("nodes that now publish another UltraServer", of_one_node=False),
+    Reason.TAG_LOST: FaultKind(
         "nodes whose devices no longer show the reservation, so that no pod can start there", of_one_node=False
     ),
-    "ShapeChanged": FaultKind(
+    Reason.SHAPE_CHANGED: FaultKind(
         "nodes that publish other devices than the ResourceClaimTemplate requests", of_one_node=False
     ),
-    "DeviceUnhealthy": FaultKind("nodes with unhealthy or missing devices"),
-    "LinkDown": FaultKind("links that the group needs are down on"),
-    "NodeCordoned": FaultKind("cordoned nodes, where no pod can start", of_one_node=False),
-    "NodeTainted": FaultKind("tainted nodes, where only pods that tolerate the taint can start"),
-    "SliceMissing": FaultKind("nodes that publish no ResourceSlice"),
-    "ForeignClaim": FaultKind("claims of other pods are allocated on nodes of this workload; delete these pods"),
+    Reason.DEVICE_UNHEALTHY: FaultKind("nodes with unhealthy or missing devices"),
+    Reason.LINK_DOWN: FaultKind("links that the group needs are down on"),
+    Reason.NODE_CORDONED: FaultKind("cordoned nodes, where no pod can start", of_one_node=False),
+    Reason.NODE_TAINTED: FaultKind("tainted nodes, where only pods that tolerate the taint can start"),
+    Reason.SLICE_MISSING: FaultKind("nodes that publish no ResourceSlice"),
+    Reason.FOREIGN_CLAIM: FaultKind("claims of other pods are allocated on nodes of this workload; delete these pods"),
 }
 """The faults of a reserved node by reason, the worst first."""
-
-UNSCHEDULABLE = "PodsUnschedulable"
-"""The nodes have no fault, but pods of the workload cannot be scheduled to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def _faults(view: View, one: Reservation) -> Iterable[Fault]:
         for reason, fine in _checks(view, one, name, slot, asked):
             before = since.get((name, reason))
             if fine is False:
-                yield before or Fault(name, reason, objects.time(view.now))
+                yield before or Fault(name, str(reason), objects.time(view.now))
             elif fine is None and before:
                 yield before
 
@@ -113,16 +111,16 @@ def _checks(
     allocation = one.allocation
     node, published = view.sight.node(name), view.sight.published(name, allocation)
     whole = published if published is not None and published.complete and published.kind else None
-    yield "DeviceUnhealthy", None if whole is None else not whole.device_faults
-    yield "LinkDown", None if whole is None else placement.links_up(whole, allocation.node_count, slot)
+    yield Reason.DEVICE_UNHEALTHY, None if whole is None else not whole.device_faults
+    yield Reason.LINK_DOWN, None if whole is None else placement.links_up(whole, allocation.node_count, slot)
     identity = None if whole is None else whole.ultraserver_id
-    yield "UltraServerChanged", None if identity is None else object_name(identity) == one.ultraserver
+    yield Reason.ULTRASERVER_CHANGED, None if identity is None else object_name(identity) == one.ultraserver
     if allocation.phase is Phase.BOUND:
         shown = None if whole is None or whole.tag is None else whole.tag.allocation_id
-        yield "TagLost", None if whole is None else shown == allocation.allocation_id
-        yield "ShapeChanged", None if whole is None or not asked else whole.kind == asked
+        yield Reason.TAG_LOST, None if whole is None else shown == allocation.allocation_id
+        yield Reason.SHAPE_CHANGED, None if whole is None or not asked else whole.kind == asked
         if view.workload.moves_on_cordon:
-            yield "NodeCordoned", None if node is None else node.schedulable
+            yield Reason.NODE_CORDONED, None if node is None else node.schedulable
 
 
 def _cordons_and_taints(view: View, one: Reservation) -> Iterable[NodeFault]:
@@ -132,9 +130,9 @@ def _cordons_and_taints(view: View, one: Reservation) -> Iterable[NodeFault]:
     of_all = set.intersection(*(set(node.taints) for node in nodes)) if nodes else set()
     for node in nodes:
         if not node.schedulable:
-            yield NodeFault("NodeCordoned", node.name, None)
+            yield NodeFault(Reason.NODE_CORDONED, node.name, None)
         elif {*node.taints} - of_all:
-            yield NodeFault("NodeTainted", node.name, None)
+            yield NodeFault(Reason.NODE_TAINTED, node.name, None)
 
 
 def node_faults(view: View, one: Reservation) -> list[NodeFault]:
@@ -151,18 +149,18 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
         node = view.sight.node(name)
         published = view.sight.published(name, allocation)
         if node is None:
-            found.append(NodeFault("NodeGone", name, view.now))
+            found.append(NodeFault(Reason.NODE_GONE, name, view.now))
         elif not view.sight.is_there(name, allocation):
-            found.append(NodeFault("NodeReplaced", name, view.now))
+            found.append(NodeFault(Reason.NODE_REPLACED, name, view.now))
         elif not node.ready:
             since = max(node.ready_changed, calm)
-            found.append(NodeFault("NodeNotReady", name, since + view.limits.node_failure_grace))
+            found.append(NodeFault(Reason.NODE_NOT_READY, name, since + view.limits.node_failure_grace))
         if not (published and published.kind) and view.sight.is_there(name, allocation):
-            found.append(NodeFault("SliceMissing", name, None))
+            found.append(NodeFault(Reason.SLICE_MISSING, name, None))
     seen = {*current_faults(view, one)} if allocation.faults else set()
     for fault in allocation.faults:
         since = max(decode.time(fault.since), calm)
-        if fault.reason == "TagLost":
+        if fault.reason == Reason.TAG_LOST:
             since += view.limits.tag_timeout  # a plugin that restarts may publish without its tag at first
             view.sight.look_again(since)
             if view.now < since:
@@ -171,7 +169,7 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
         found.append(NodeFault(fault.reason, fault.node, since + view.limits.fault_grace if acts else None))
     noted = {(each.reason, each.name) for each in found}
     found += [each for each in _cordons_and_taints(view, one) if (each.reason, each.name) not in noted]
-    found += [NodeFault("ForeignClaim", use.holder, None) for use in view.sight.foreign(allocation)]
+    found += [NodeFault(Reason.FOREIGN_CLAIM, use.holder, None) for use in view.sight.foreign(allocation)]
     return found
 
 
@@ -219,7 +217,7 @@ def degradation(view: View, *more: str) -> tuple[str, str] | None:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
         texts.append(f"{FAULTS[reason].text}: {shortened(names)}")
     reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
-    return reason or (*reasons, UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
+    return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
 
 
 def _outlook(view: View, found: list[NodeFault], bound: list[Reservation]) -> tuple[str, str]:

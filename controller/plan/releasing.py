@@ -26,7 +26,9 @@ from controller.plan.actions import (
     Verdict,
 )
 from controller.plan.held import Held
+from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
+from controller.plan.states import State
 from controller.plan.view import Step, View, join_texts
 from neuron_dra.core.ultraserver import Allocation, Phase
 
@@ -49,12 +51,12 @@ def release(view: View) -> Step | None:
         return Step(None, made.held, actions)
     if not view.held and not templates:
         if view.unreadable:
-            return Step(Verdict("Deallocating", "UnreadableReservation", view.unreadable), made.held, actions)
+            return Step(Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), made.held, actions)
         names = tuple(name for name in workload.finalizers if name != FINALIZER)
         meta = (workload.namespace, workload.name, workload.version)
         return Step(None, made.held, (*actions, SetFinalizers(*meta, names, owners=frozenset({workload.uid}))))
-    waiting = made.waiting or ("Releasing", "the reservation is being released")
-    return Step(Verdict("Deallocating", *waiting), made.held, actions)
+    waiting = made.waiting or (Reason.RELEASING, "the reservation is being released")
+    return Step(Verdict(State.DEALLOCATING, *waiting), made.held, actions)
 
 
 def templates_of(view: View) -> list[Template]:
@@ -147,13 +149,13 @@ def _waiting(
     whys = sight.known.blocked_evictions
     blocked = [f"{each.namespace}/{each.name}: {whys[each.uid]}" for each in evictions if whys.get(each.uid)]
     if blocked:
-        return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
+        return Reason.EVICTION_BLOCKED, "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
     hint = dead_node_advice(sight, nodes)
     if pods:
-        return "WaitingForPods", join_texts(_holders(pods), hold, hint)
+        return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), hold, hint)
     if unseen:
         number = f"{len(unseen)} node{'s' if len(unseen) != 1 else ''}"
-        return "Draining", join_texts(f"waiting for {number} to close: {shortened(unseen)}", hint)
+        return Reason.DRAINING, join_texts(f"waiting for {number} to close: {shortened(unseen)}", hint)
     return None
 
 
@@ -176,7 +178,7 @@ def pods_on_dead_nodes(sight: Sight, reservations: Sequence[Reservation]) -> tup
     if any(sight.is_ready(name) for name in on) or not any(_may_return(sight, name) for name in on):
         return None
     pods = [text for use in uses for text in claim_pods.waited_for(sight, use)]
-    return "WaitingForPods", join_texts(_holders(pods), dead_node_advice(sight, names))
+    return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), dead_node_advice(sight, names))
 
 
 def _may_return(sight: Sight, name: str) -> bool:

@@ -8,7 +8,9 @@ from controller.plan import (
     restart_limit,
 )
 from controller.plan.actions import Verdict
+from controller.plan.reasons import Reason
 from controller.plan.recovery import degradation
+from controller.plan.states import State
 from controller.plan.view import Step, View
 
 
@@ -29,8 +31,8 @@ def restart(view: View, broken: set[str]) -> Step | None:
     made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all, failed=True)
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
     verdict = Verdict(
-        "Deallocating",
-        *(made.waiting or ("Restarting", f"all nodes are released, then reserved again: {message}")),
+        State.DEALLOCATING,
+        *(made.waiting or (Reason.RESTARTING, f"all nodes are released, then reserved again: {message}")),
         (reason, message),
         {str(name): str(value) for name, value in marker.items()},
     )
@@ -39,16 +41,16 @@ def restart(view: View, broken: set[str]) -> Step | None:
 
 def begin(view: View) -> Step | None:
     """Return the step that decides to restart a workload with faults; None if the restart has to wait."""
-    reason, message = degradation(view) or ("Restarting", "")
+    reason, message = degradation(view) or (Reason.RESTARTING, "")
     if restart_limit.reason_to_wait(view, view.held.bound) != ("", ""):
         return None
     marker = {
         "since": objects.time(view.now),
-        "reason": reason,
+        "reason": str(reason),
         "message": message[: objects.MESSAGE_CHARACTERS],
     }
     text = f"all nodes are released, then reserved again: {message}"
-    return Step(Verdict("Deallocating", "Restarting", text, (reason, message), marker), view.held)
+    return Step(Verdict(State.DEALLOCATING, Reason.RESTARTING, text, (reason, message), marker), view.held)
 
 
 def is_withdrawn(view: View, broken: set[str]) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from controller.observe import decode
 from controller.observe.model import Reservation, Workload, condition
 from controller.plan import objects, releasing
+from controller.plan.reasons import Reason
 from controller.plan.view import View
 
 FIRST_WAIT = datetime.timedelta(seconds=10)
@@ -19,8 +20,6 @@ LONGEST_WAIT = datetime.timedelta(minutes=10)
 FORGOTTEN_AFTER = datetime.timedelta(hours=1)
 MOST_KEPT = 16
 """How many start times the status keeps. By then the waits have reached their maximum, even if the limit is larger."""
-
-LIMIT_EXCEEDED = "RestartLimitExceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def reason_to_wait(view: View, bound: list[Reservation]) -> tuple[str, str]:
     """
     found = next_restart(view.workload, view.now, view.limits.restart_limit)
     if found.begins_at is None:
-        return LIMIT_EXCEEDED, (
+        return Reason.RESTART_LIMIT_EXCEEDED, (
             f"RestartAll has restarted the workload {found.number - 1} times in a row and stops: "
             "nothing is evicted; repair or delete the nodes, or delete the workload and create it again; the count "
             "starts again after an hour in which it is Allocated without a fault"

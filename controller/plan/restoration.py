@@ -21,7 +21,8 @@ from controller.plan.adoption import adopt_entries
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
-from controller.plan.quota import REASON, Quota
+from controller.plan.quota import Quota
+from controller.plan.reasons import Reason
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag, object_name
 from neuron_dra.core.wire import Wire
 
@@ -182,7 +183,7 @@ def _withhold(
     allocation = one.allocation
     foreign = [use for use in index.uses_of(silent) if not use.is_of(allocation)]
     refusal = quota.refusal(workload, [allocation.ultraserver_index], holdings.of(workload.uid))
-    too_many = refusal is not None and refusal.reason == REASON
+    too_many = refusal is not None and refusal.reason == Reason.NAMESPACE_LIMIT
     if foreign or (too_many and not any(_has_claim(index, name, allocation) for name in silent)):
         return
     holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)

@@ -9,11 +9,18 @@ from dataclasses import replace
 from controller.observe.model import FINALIZER, Known, Workload, shortened
 from controller.plan import objects, outage, queue, restart_limit
 from controller.plan.actions import Action, Record, SetFinalizers, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
+from controller.plan.states import State
 from controller.plan.view import Step, View, join_texts
 from neuron_dra.core.ultraserver import Phase
 
-SHORTAGE_REASONS = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
+SHORTAGE_REASONS = (
+    Reason.INSUFFICIENT_CAPACITY,
+    Reason.CAPACITY_SPLIT,
+    Reason.NO_ULTRASERVERS,
+    Reason.NO_SPARE_GROUP,
+)
 """The reasons with which a workload waits for nodes."""
 
 
@@ -32,10 +39,11 @@ def with_status(view: View, step: Step) -> Step:
     if step.verdict is None:
         return step
     verdict = _explained(view, step.verdict)
-    step = replace(step, verdict=verdict)
+    if verdict is not step.verdict:
+        step = replace(step, verdict=verdict)
     if any(isinstance(action, SetFinalizers) for action in step.actions):
         return step  # that write changes the resourceVersion; the next plan writes the status
-    if verdict.reason == objects.NOT_SEEN:
+    if verdict.reason == Reason.RESERVATION_NOT_SEEN:
         return step.doing(*condition(view.workload, verdict.reason, verdict.message, view.now))
     return step.doing(*_whole(view, step, verdict))
 
@@ -50,7 +58,7 @@ def _explained(view: View, verdict: Verdict) -> Verdict:
         texts.append(f"left out, because their status cannot be written: {shortened(names)} ({why})")
     if verdict.reason in queue.WAITING:
         texts.append(queue.class_problem(view.workload, view.sight.known.priorities))
-    return replace(verdict, message=join_texts(*texts))
+    return replace(verdict, message=join_texts(*texts)) if any(texts[1:]) else verdict
 
 
 def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
@@ -69,7 +77,7 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
     )
     if status == dict(workload.status):
         return []
-    warning = verdict.state == "Failed" or verdict.degraded is not None or verdict.reason == "EvictionBlocked"
+    warning = verdict.state == State.FAILED or verdict.degraded is not None or verdict.reason == Reason.EVICTION_BLOCKED
     return [_write(workload, status, warning=warning, owners=frozenset({workload.uid}))]
 
 
@@ -145,5 +153,5 @@ def explained(
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
             f"cannot be written: {known.unwritable[names[0]]}"
         )
-        found += condition(workload, objects.NOT_STORED, text, now)
+        found += condition(workload, Reason.RESERVATION_NOT_STORED, text, now)
     return found

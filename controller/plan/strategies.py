@@ -24,3 +24,6 @@ _TABLE: Final = (
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {each.name: each for each in _TABLE}
 """By the name in spec.allocationPolicy.failureStrategy; one that is not known only reports faults."""
+
+NAMES: Final = (*STRATEGIES, "ReplaceAffected")
+"""The names that users may write: the last one is that of AWS's operator for MigrateAffected."""

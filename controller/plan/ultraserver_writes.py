@@ -16,6 +16,7 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
 )
 from controller.plan.ledger import Ledger
+from controller.plan.reasons import Reason
 from neuron_dra.core.ultraserver import Unread
 
 
@@ -140,7 +141,7 @@ def _problems(
         waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *others])
         found.append(
             Problem(
-                "DeletionWaits",
+                Reason.DELETION_WAITS,
                 f"its deletion waits for {waits or 'its last write'}: delete the workloads to release the nodes; "
                 "until then their pods keep running, and nothing new is reserved here",
             )
@@ -149,7 +150,7 @@ def _problems(
         texts = [f"{each.problem} (nodes {shortened(each.nodes)})" for each in unread]
         found.append(
             Problem(
-                "UnreadableReservation",
+                Reason.UNREADABLE_RESERVATION,
                 f"reservations that this release cannot read keep their nodes: {shortened(texts)}; use the release "
                 "that wrote them, or remove the entries from status.allocations when nothing runs on the nodes",
             )

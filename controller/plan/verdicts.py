@@ -10,7 +10,9 @@ from controller.observe import decode
 from controller.observe.model import shortened
 from controller.plan import migration, objects, placement, releasing
 from controller.plan.actions import Action, CreateTemplate, DeleteTemplate, Verdict
+from controller.plan.reasons import Reason
 from controller.plan.recovery import degradation
+from controller.plan.states import State
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Phase
 
@@ -55,30 +57,30 @@ def _incomplete(view: View, done: Done) -> Verdict:
     """Return the verdict on a workload that does not have all its slots, or not those that it should keep."""
     workload, skipped = view.workload, done.skipped
     shortage, spare = _with_cause(done.shortage, done.leaving), _with_cause(done.spare, done.leaving)
-    partly = "PartiallyAllocated" if view.has_template else "Allocating"
-    if spare is not None and spare.reason in ("WaitingForRelease", "EvictionBlocked"):
+    partly = State.PARTIALLY_ALLOCATED if view.has_template else State.ALLOCATING
+    if spare is not None and spare.reason in (Reason.WAITING_FOR_RELEASE, Reason.EVICTION_BLOCKED):
         return Verdict(partly, spare.reason, join_texts(spare.message, done.moves, skipped), degradation(view))
     if spare is not None:
         degraded = degradation(view, f"no spare group: {spare.message}")
         text = join_texts(f"no spare group yet: {spare.message}", done.moves, skipped)
-        return Verdict(partly, "NoSpareGroup", text, degraded)
+        return Verdict(partly, Reason.NO_SPARE_GROUP, text, degraded)
     if done.moves:
         answered = all(view.sight.has_tags(each.allocation) for each in view.held.pending)
         blocked_by_dead_nodes = done.leaving or migration.blocked_by_dead_nodes(view)
         reason, text = (
             blocked_by_dead_nodes
             if answered and blocked_by_dead_nodes
-            else (objects.MIGRATING, _waiting(view, done.waiting))
+            else (Reason.MIGRATING, _waiting(view, done.waiting))
         )
         return Verdict(partly, reason, join_texts(done.moves, text, skipped), degradation(view))
     if shortage is None:
         text = join_texts(_waiting(view, done.waiting), skipped)
-        return Verdict(partly, "WaitingForNodes", text, degradation(view))
+        return Verdict(partly, Reason.WAITING_FOR_NODES, text, degradation(view))
     bound = [each for each in view.held.live().values() if each.allocation.phase is Phase.BOUND]
     if bound:
         text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
-        return Verdict("PartiallyAllocated", shortage.reason, join_texts(text, skipped), degradation(view))
-    return Verdict("Pending", shortage.reason, join_texts(shortage.message, skipped), degradation(view))
+        return Verdict(State.PARTIALLY_ALLOCATED, shortage.reason, join_texts(text, skipped), degradation(view))
+    return Verdict(State.PENDING, shortage.reason, join_texts(shortage.message, skipped), degradation(view))
 
 
 def _allocated(view: View, skipped: str) -> Verdict:
@@ -86,18 +88,18 @@ def _allocated(view: View, skipped: str) -> Verdict:
     workload, live, has_template = view.workload, view.held.live(), view.has_template
     unseen = _unseen(view)
     degraded = degradation(view)
-    if workload.status.get("state") != "Allocated" and (unseen or not has_template):
-        state = "PartiallyAllocated" if has_template else "Allocating"
-        if workload.status.get("state") == "Allocating":
-            state = "Allocating"
-        return Verdict(state, "WaitingForNodes", join_texts(_waiting(view, unseen), skipped), degraded)
+    if workload.status.get("state") != State.ALLOCATED and (unseen or not has_template):
+        state = State.PARTIALLY_ALLOCATED if has_template else State.ALLOCATING
+        if workload.status.get("state") == State.ALLOCATING:
+            state = State.ALLOCATING
+        return Verdict(state, Reason.WAITING_FOR_NODES, join_texts(_waiting(view, unseen), skipped), degraded)
     total = workload.count * workload.size
     servers = len({each.ultraserver for each in live.values()})
     text = (
         f"{total} node{'s' if total > 1 else ''} in {servers} UltraServer{'s' if servers > 1 else ''} reserved; pods "
         f"get them with resourceClaimTemplateName: {workload.template_name}"
     )
-    return Verdict("Allocated", "Allocated", text, degraded)
+    return Verdict(State.ALLOCATED, Reason.ALLOCATED, text, degraded)
 
 
 def _unseen(view: View) -> list[str]:
@@ -159,13 +161,13 @@ def _with_problem(verdict: Verdict, problem: tuple[str, str]) -> Verdict:
     """Return the verdict with the problem added. Pods of the workload may run, so its allocation goes on."""
     reason, message = verdict.degraded or (problem[0], "")
     degraded = (reason, join_texts(message, problem[1]))
-    if verdict.reason == "WaitingForNodes":
+    if verdict.reason == Reason.WAITING_FOR_NODES:
         return replace(verdict, reason=problem[0], message=problem[1], degraded=degraded)
     return replace(verdict, degraded=degraded)
 
 
 def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | None) -> placement.Shortage | None:
     """Return the shortage; where groups wait for a release that a budget blocks, the one that names the budget."""
-    if shortage and leaving and (shortage.reason, leaving[0]) == ("WaitingForRelease", "EvictionBlocked"):
+    if shortage and leaving and (shortage.reason, leaving[0]) == (Reason.WAITING_FOR_RELEASE, Reason.EVICTION_BLOCKED):
         return placement.Shortage(*leaving)
     return shortage

@@ -31,6 +31,7 @@ from controller.plan.limits import Limits
 from controller.plan.placement import Shortage, Slot
 from controller.plan.places import Overlay
 from controller.plan.quota import Quota
+from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
 from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
@@ -142,7 +143,7 @@ class View:
         """What a user must correct before anything is reserved, as a reason and a message; None if nothing."""
         workload, template = self.workload, self.template
         if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
-            return "InvalidSpec", (
+            return Reason.INVALID_SPEC, (
                 f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for "
                 f"each group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so "
                 "upgrade the CRD, too"
@@ -150,9 +151,9 @@ class View:
         name = f"ResourceClaimTemplate {workload.namespace}/{workload.template_name}"
         advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
         if self.rival is not None:
-            return "TemplateNameTaken", f"{name} belongs to workload {self.rival.ref}: {advice}"
+            return Reason.TEMPLATE_NAME_TAKEN, f"{name} belongs to workload {self.rival.ref}: {advice}"
         if template is not None and not template.is_of(workload):
-            return "TemplateNameTaken", f"{name} exists and has another owner: delete it, or {advice}"
+            return Reason.TEMPLATE_NAME_TAKEN, f"{name} exists and has another owner: delete it, or {advice}"
         return None
 
     @property
@@ -290,7 +291,7 @@ class Step:
 
     def seeing(self, starting: Starting | None, meeting: Meeting | None) -> Step:
         """Return the step with what to read of the workload's pods, and its pod with rank 0."""
-        return replace(self, starting=starting, meeting=meeting)
+        return self if starting is None and meeting is None else replace(self, starting=starting, meeting=meeting)
 
 
 def join_texts(*texts: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from controller.plan.objects import NOT_STORED
+from controller.plan.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
@@ -83,7 +83,7 @@ def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: 
     mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
     stuck = any(not nodes[name].healthy or name in known.closed for name in mine)
     if _not_stored_again(workload, view.of(workload["metadata"]["uid"]), known):
-        stuck = reason == NOT_STORED
+        stuck = reason == Reason.RESERVATION_NOT_STORED
     if not (stuck or (known.budgets and reason == "EvictionBlocked")):
         yield f"workload {workload['metadata']['name']} is not released: {condition(workload, 'Ready').get('message')}"
 
@@ -198,7 +198,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     if workload["metadata"]["namespace"] in known.limits:
         return  # it may wait for that
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
-    if _not_stored_again(workload, mine, known) and reason == NOT_STORED:
+    if _not_stored_again(workload, mine, known) and reason == Reason.RESERVATION_NOT_STORED:
         return
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):
