@@ -113,11 +113,13 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
         yield f"workload {name} is Allocated without its Service"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
     taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
-    if not taken and (template is None or not owned_by(template, uid)):
+    mine = [(held, node) for held in live for node in held.allocation.nodes]
+    # What a template requests is known from what a node publishes; where all are gone, no pod could start either.
+    publish = any(node in view.tags() for _, node in mine)
+    if publish and not taken and (template is None or not owned_by(template, uid)):
         yield f"workload {name} is Allocated without its template"
     if not taken and template is not None and mode_of(template) != size:
         yield f"workload {name} is Allocated with a template for groups of {mode_of(template)}, not {size}"
-    mine = [(held, node) for held in live for node in held.allocation.nodes]
     broken = [name for held, name in mine if not is_well(view, held, nodes[name])]
     if "cordons" in known.actors:
         broken += [name for held in live for name in shut(held, nodes)]
