@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.simulate import simulation
+from neuron_dra.ask.topology import fleet_svg
 from neuron_dra.ask.topology import svg as topology_svg
 from neuron_dra.ask.world import fleet, imagined
 from neuron_dra.ask.world.world import World
@@ -75,4 +76,4 @@ def _ultraserver(kind: str) -> str:
 def _fleet() -> str:
     pods = [(f"job-{number}", (8, 4, 2, 4, 8, 1, 3)[number % 7]) for number in range(220)]
     text = "30 x inf2.48xlarge, 60 x trn2.48xlarge, 10 x trn1.32xlarge"
-    return topology_svg.fleet(fleet.nodes(_placed(text, pods, sick=11, every=9)))
+    return fleet_svg.fleet(fleet.nodes(_placed(text, pods, sick=11, every=9)))

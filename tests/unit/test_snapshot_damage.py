@@ -13,6 +13,7 @@ from neuron_dra.ask.read import manifests, snapshot
 from neuron_dra.ask.render import report_text
 from neuron_dra.ask.simulate import simulation
 from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.topology import fleet_svg
 from neuron_dra.ask.topology import svg as topology_svg
 from neuron_dra.ask.topology import text as topology_text
 from neuron_dra.ask.validate import rules
@@ -68,7 +69,7 @@ def look(items: list[Obj]) -> None:
     status_text.data(world, "")
     views = fleet.nodes(world)
     topology_text.fleet(views)
-    topology_svg.fleet(views)
+    fleet_svg.fleet(views)
     for view in views[:3]:
         topology_text.node(world, view)
         topology_svg.node(view)

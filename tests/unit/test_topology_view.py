@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 import pytest
 
 from neuron_dra.ask.read import snapshot
-from neuron_dra.ask.topology import matrix, picture
+from neuron_dra.ask.topology import fleet_svg, matrix, picture
 from neuron_dra.ask.topology import svg as topology_svg
 from neuron_dra.ask.topology import text as topology_text
 from neuron_dra.ask.topology.picture import Legend
+from neuron_dra.ask.world import faults as found_faults
 from neuron_dra.ask.world import fleet
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
@@ -150,8 +152,68 @@ def test_svg_has_titles_letters_and_a_dark_form() -> None:
 def test_fleet_picture_has_a_block_for_each_node() -> None:
     items = small.base(*(f"n{number}" for number in range(12)))
     _, views = build([*items, small.node("off", "trn2.48xlarge")])
-    root = ET.fromstring(topology_svg.fleet(list(views.values())))
+    root = ET.fromstring(fleet_svg.fleet(list(views.values())))
     assert sum(1 for _ in root.iter(f"{SVG}g")) == 13
     lines = topology_text.fleet(list(views.values()))
     assert lines[0] == "trn2.48xlarge: 13 nodes"
     assert "  off  !!!!!!!!!!!!!!!!" in lines
+
+
+def ultraserver_of_three() -> list[Obj]:
+    """An UltraServer whose node 1, which its object names, publishes nothing; node 2 is reserved."""
+    items = small.base()
+    for position in (0, 2, 3):
+        items += ultraserver("us-1", f"u{position}.ec2.internal", position)
+    tag = {"workloadId": "job", "workloadNamespace": "ml", "workloadUid": "uid", "allocationId": "x"}
+    for device in faults.all_of(items, "ResourceSlice")[1]["spec"]["devices"]:
+        for name, value in {**tag, "workloadPhase": "Bound"}.items():
+            device["attributes"][name] = {"string": value}
+    topology = [{"nodeName": f"u{position}.ec2.internal", "nodeId": position} for position in range(4)]
+    meta = {"name": "us-1", "namespace": "neuron"}
+    return [*items, {"kind": "NeuronUltraServer", "metadata": meta, "spec": {"topology": topology}}]
+
+
+def test_missing_node_of_an_ultraserver_is_drawn_as_missing() -> None:
+    world, views = build(ultraserver_of_three())
+    group = fleet.ultraservers(views.values())["us-1"]
+    missing = found_faults.missing(group, found_faults.by_id(world)["us-1"])
+    assert missing == {1: "u1.ec2.internal"}
+    root = ET.fromstring(topology_svg.ultraserver("us-1", group, missing))
+    written = [each.text for each in root.iter(f"{SVG}text")]
+    assert {"trn2u.48xlarge, 3 of 4 nodes", "missing", "u1 (node 1)", "u0 (node 0)", "free: 2 nodes"} <= set(written)
+    lines = topology_text.ultraserver(world, "us-1", group, missing)
+    assert lines[0] == "UltraServer us-1: trn2u.48xlarge, 3 of 4 nodes"
+    assert any(line.startswith("  missing ") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_fleet_picture_frames_ultraservers_with_what_is_wrong_and_reserved() -> None:
+    _, views = build(
+        [*ultraserver_of_three(), small.node("a.ec2.internal", "trn2.48xlarge"), *small.slices("a.ec2.internal")]
+    )
+    text = fleet_svg.fleet(list(views.values()), {"us-1": {1: "u1.ec2.internal"}})
+    root = ET.fromstring(text)
+    written = [each.text for each in root.iter(f"{SVG}text")]
+    assert {"us-1", "1 missing, horizontal links down, …", "u0", "u2", "u3", "u1", "missing"} <= set(written)
+    titles = [each.text for each in root.iter(f"{SVG}title")]
+    assert "UltraServer us-1: 1 missing, horizontal links down, for ml/job" in titles
+    assert "trn2u.48xlarge: 3 nodes, 2 of them free" in written
+    assert [each.attrib["class"] for each in root.iter(f"{SVG}rect")].count("gone") == 2  # the node and the legend
+
+
+def test_names_of_a_fleet_picture_do_not_overlap() -> None:
+    names_of = [f"ip-10-0-{number}-200.us-east-2.compute.internal" for number in range(40)]
+    _, views = build([item for name in names_of for item in (small.node(name, "trn2.48xlarge"), *small.slices(name))])
+    root = ET.fromstring(fleet_svg.fleet(list(views.values())))
+    written = []
+    for each in root.iter(f"{SVG}text"):
+        if (each.text or "").startswith("ip-"):
+            written.append((float(each.attrib["y"]), float(each.attrib["x"]), len(each.text or "")))
+    assert len(written) == 40
+    for (y, x, length), (next_y, next_x, _) in itertools.pairwise(sorted(written)):
+        assert y != next_y or x + length * fleet_svg.LETTER <= next_x
+
+
+def test_a_node_that_is_published_as_a_whole_has_no_number_of_devices() -> None:
+    _, views = build([*small.base(), *ultraserver("us-1", "u0", 0)])
+    assert picture.summary(views["u0"]) == "trn2u.48xlarge, 4 x 4 torus, published as a whole, free"

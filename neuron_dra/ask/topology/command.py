@@ -43,22 +43,28 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--fleet and a name: give one of them")
     snapshot, _ = source.load(args)
     from neuron_dra.ask.render import terminal, words
+    from neuron_dra.ask.topology import fleet_svg
     from neuron_dra.ask.topology import svg as topology_svg
     from neuron_dra.ask.topology import text as topology_text
-    from neuron_dra.ask.world import fleet, unseen
+    from neuron_dra.ask.world import faults, fleet, unseen
     from neuron_dra.ask.world.world import World
     from neuron_dra.core.ultraserver import object_name
 
     world = World(snapshot, proposes=False)
     views = fleet.nodes(world, args.selector)
     groups = fleet.ultraservers(views)
+    servers = faults.by_id(world)
     if note := unseen.note(snapshot):
         sys.stderr.write(f"neuron-dra: {note}\n")
     wide, svg = args.output == "wide", args.output == "svg"
     if not views:
         raise SettingsError(f"no Neuron nodes: {fleet.NONE}")
     if not args.name:
-        sys.stdout.write(topology_svg.fleet(views)) if svg else terminal.write(topology_text.fleet(views))
+        if svg:
+            gone = {each: faults.missing(faults.members(world, each), servers.get(each)) for each in groups}
+            sys.stdout.write(fleet_svg.fleet(views, gone))
+        else:
+            terminal.write(topology_text.fleet(views))
         return 0
     node = next((view for view in views if view.name == args.name), None)
     if node is not None:
@@ -68,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if not name:
         known = words.listed([*groups, *(view.name for view in views)], 6)
         raise SettingsError(f"{args.name} is no Neuron node and no UltraServer; there are {known}")
+    missing = faults.missing(faults.members(world, name), servers.get(name))
     if svg:
-        sys.stdout.write(topology_svg.ultraserver(name, groups[name]))
+        sys.stdout.write(topology_svg.ultraserver(name, groups[name], missing))
     else:
-        terminal.write(topology_text.ultraserver(world, name, groups[name], wide=wide))
+        terminal.write(topology_text.ultraserver(world, name, groups[name], missing, wide=wide))
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,8 @@ from neuron_dra.ask.world.fleet import DeviceView, NodeView
 from neuron_dra.core.catalogue import Platform
 
 LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
+NOTHING: Final[Mapping[int, str]] = {}
+"""The nodes that an UltraServer lacks, if it lacks none."""
 FREE: Final = "·"
 FAULT: Final = "!"
 MANY: Final = "+"
@@ -116,18 +118,41 @@ def summary(node: NodeView) -> str:
     parts = [node.type or "unknown type"]
     if spec is not None and shape != "none":
         parts.append(shape)
-    parts.append(
-        f"{node.free} of {words.count(len(node.devices), 'device')} free" if node.devices else "publishes nothing"
-    )
-    if node.held:
-        parts.append(f"{node.held} held")
-    if node.faulty:
-        parts.append(f"{node.faulty} unhealthy")
+    if not node.devices:
+        parts.append("publishes nothing")
+    elif is_whole(node):
+        parts.append("published as a whole")  # its state is no number of devices
+        parts += [text for text, number in (("free", node.free), ("held", node.held)) if number]
+        parts += ["unhealthy"] if node.faulty else []
+    else:
+        parts.append(f"{node.free} of {words.count(len(node.devices), 'device')} free")
+        parts += [f"{node.held} held"] if node.held else []
+        parts += [f"{node.faulty} unhealthy"] if node.faulty else []
+    if node.tag is not None:
+        parts.append(f"reserved for {node.tag.workload}")
     if not node.ready:
         parts.append("not Ready")
     elif not node.schedulable:
         parts.append("cordoned")
     return ", ".join(parts)
+
+
+def is_whole(node: NodeView) -> bool:
+    """Return True for a node of an UltraServer that is published as one device."""
+    return bool(node.devices) and all(device.number is None for device in node.devices)
+
+
+def amount(pictures: Sequence[Picture], mark: str) -> str:
+    """Return how many devices have a mark, or how many nodes if all are published as a whole; empty if none has it."""
+    if pictures and all(is_whole(made.node) for made in pictures):
+        marked = sum(any(cell.mark == mark for cell in made.cells) for made in pictures)
+        return words.count(marked, "node") if marked else ""
+    return str(sum(cell.mark == mark for made in pictures for cell in made.cells) or "")
+
+
+def short(name: str) -> str:
+    """Return a node's name without its domain."""
+    return name.partition(".")[0]
 
 
 def free_groups(node: NodeView) -> list[str]:

@@ -1,15 +1,14 @@
-"""Pictures of nodes, UltraServers and fleets as SVG: real text, light and dark, letters beside colors. Pure."""
+"""Pictures of nodes and UltraServers as SVG: real text, light and dark, letters beside colors. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from neuron_dra.ask.render import words
 from neuron_dra.ask.topology import picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, PAIRS, PLACES, Cell, Legend, Picture
+from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture
 from neuron_dra.ask.world.fleet import NodeView
 
 MARGIN: Final = 24
@@ -41,15 +40,23 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 .stripe { stroke: #b3261e; stroke-width: 2.5; }
 .plate { fill: #ffffff; stroke: none; }
 .node { fill: none; stroke: #6e7781; stroke-width: 1; }
+.gone { fill: none; stroke: #b3261e; stroke-width: 2; stroke-dasharray: 6 5; }
+.tiny { font-size: 10px; }
+.alert { fill: #b3261e; font-weight: 600; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; }
   .paper, .closed, .plate { fill: #0d1117; }
   .link, .unknown, .cell, .node { stroke: #9198a1; }
   .up { stroke: #e6edf3; }
   .free { fill: #21262d; }
-  .down, .fault, .stripe { stroke: #ff8a80; }
+  .alert { fill: #ff8a80; }
+  .down, .fault, .stripe, .gone { stroke: #ff8a80; }
 }
 """
+
+
+SCALE: Final = {"title": 1.3, "tiny": 0.75, "tiny alert": 0.75, "number": 0.5}
+"""The width of a character by style, in eighths of a rem; centered text reaches half as far."""
 
 
 @dataclass(slots=True)
@@ -65,7 +72,7 @@ class Canvas:
         if not text:
             return
         self.parts.append(f'<text class="{style}" x="{x:g}" y="{y:g}"{extra}>{escape(text)}</text>')
-        self._reach(x + 8 * len(text) * (1.3 if style == "title" else 0.95), y)
+        self._reach(x + 8 * len(text) * SCALE.get(style, 0.95), y)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, style: str = "link") -> None:
         """Add a link."""
@@ -117,33 +124,41 @@ def node(view: NodeView) -> str:
     return canvas.done(title)
 
 
-def ultraserver(name: str, views: Sequence[NodeView]) -> str:
-    """Return the picture of an UltraServer: its nodes, and the links between them."""
+def ultraserver(name: str, views: Sequence[NodeView], missing: Mapping[int, str] = NOTHING) -> str:
+    """Return the picture of an UltraServer: its nodes, those that are missing, and the links between them."""
     legend, canvas = Legend(), Canvas()
     pictures = [picture.draw(view, legend) for view in views]
     title = f"UltraServer {name}"
     canvas.text(MARGIN, MARGIN + 14, title, "title")
-    canvas.text(MARGIN, MARGIN + 38, f"{views[0].type}, {len(views)} nodes")
+    of = f" of {len(views) + len(missing)}" if missing else ""
+    canvas.text(MARGIN, MARGIN + 38, f"{views[0].type}, {len(views)}{of} nodes")
     square, step, top = picture.square(views), 46, MARGIN + 64
     spacing = 4 * step + 110
     places: dict[int, tuple[float, float]] = {}
-    for number, made in enumerate(pictures):
-        column, row = PLACES[made.node.position] if square else (number % 4, number // 4)
-        places[made.node.position] = (MARGIN + column * spacing, top + row * spacing)
+    for number, position in enumerate(sorted([*(view.position for view in views), *missing])):
+        column, row = PLACES[position] if square else (number % 4, number // 4)
+        places[position] = (MARGIN + column * spacing, top + row * spacing)
     size = 4 * step + 16
     if square:
         for way, pairs in PAIRS.items():
-            for pair in (each for each in pairs if set(each) <= set(places)):
+            for pair in (each for each in pairs if set(each) <= set(places) - set(missing)):
                 _between(canvas, views, way, pair, places, size)
     for made in pictures:
         x, y = places[made.node.position]
         below = square and y > top  # the vertical links come from above
-        canvas.text(x, y + size + 34 if below else y + 6, f"{made.node.name} (node {made.node.position})")
+        name = picture.short(made.node.name)
+        canvas.text(x, y + size + 34 if below else y + 6, f"{name} (node {made.node.position})")
         canvas.box(x - 8, y + 14, size, size, "node")
         _devices(canvas, made, x + 6, y + 26, step, 32, links=False)
+    for position, gone in missing.items():
+        x, y = places[position]
+        below = square and y > top
+        canvas.text(x, y + size + 34 if below else y + 6, f"{picture.short(gone)} (node {position})".lstrip())
+        canvas.box(x - 8, y + 14, size, size, "gone", f"node {position} is missing")
+        canvas.text(x - 8 + size / 2, y + 14 + size / 2, "missing", "number")
     if not square:
         y = max(place[1] for place in places.values()) + size + 34
-        canvas.line(MARGIN, y, MARGIN + min(len(views), 4) * spacing - 110, y, "up")
+        canvas.line(MARGIN, y, MARGIN + min(len(places), 4) * spacing - 110, y, "up")
         canvas.text(MARGIN, y + 22, "switches connect all devices of all nodes")
     _legend(canvas, pictures, legend)
     return canvas.done(title)
@@ -232,9 +247,7 @@ def _color(mark: str) -> tuple[str, str] | None:
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
     """Draw what letters and fills mean, below the picture."""
     cells = [cell for made in pictures for cell in made.cells]
-    rows = [
-        (letter, f"{holder}: {sum(cell.mark == letter for cell in cells)}") for holder, letter in legend.letters.items()
-    ]
+    rows = [(letter, f"{holder}: {picture.amount(pictures, letter)}") for holder, letter in legend.letters.items()]
     reasons = sorted({cell.title for cell in cells if cell.mark == FAULT})
     for mark, text in (
         (FREE, "free"),
@@ -242,7 +255,7 @@ def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None
         (FAULT, "; ".join(reasons[:3])),
         (MANY, "several"),
     ):
-        number = sum(cell.mark == mark for cell in cells)
+        number = picture.amount(pictures, mark)
         rows += [(mark, f"{text}: {number}")] if number else []
     y = canvas.height + 30
     for mark, text in rows:
@@ -250,68 +263,3 @@ def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None
         canvas.text(MARGIN + 9, y, mark, "number", f' style="fill: {color[1]}"' if (color := _color(mark)) else "")
         canvas.text(MARGIN + 30, y, text)
         y += LINE + 4
-
-
-def fleet(views: Sequence[NodeView]) -> str:
-    """Return the picture of a fleet: a small square for each device, a block for each node."""
-    canvas = Canvas()
-    title = f"{len(views)} Neuron nodes"
-    canvas.text(MARGIN, MARGIN + 14, title, "title")
-    y = MARGIN + 44.0
-    every: list[Picture] = []
-    for kind in sorted({view.type for view in views}):
-        legend = Legend()
-        made = [picture.draw(view, legend) for view in views if view.type == kind]
-        every += made
-        free, total = sum(each.node.free for each in made), sum(len(each.node.devices) for each in made)
-        canvas.text(
-            MARGIN,
-            y,
-            f"{kind}: {words.count(len(made), 'node')}, {free} of {total} devices free",
-        )
-        step = 13
-        wide, high = max(m.columns for m in made) * step + 14, max(m.rows for m in made) * step + 14
-        per_row = max(1, int(960 // wide))
-        for number, each in enumerate(made):
-            x, top = MARGIN + number % per_row * wide, y + 12 + number // per_row * high
-            _block(canvas, each, x, top, step)
-        y += 44 + -(-len(made) // per_row) * high
-    _states(canvas, every, y)
-    return canvas.done(title)
-
-
-STATES: Final = {FREE: "free", CLOSED: "free, on a node that takes no pods", FAULT: "unhealthy or not published"}
-HELD: Final = "#0072B2"
-RESERVED: Final = "#E69F00"
-
-
-def _fill(made: Picture, cell: Cell) -> str:
-    if cell.mark in STATES:
-        return cell.mark
-    return "R" if cell.title.startswith("reserved") else "#"
-
-
-def _block(canvas: Canvas, made: Picture, left: float, top: float, step: float) -> None:
-    title = f"{made.node.name}: {picture.summary(made.node)}"
-    canvas.parts.append(f"<g><title>{escape(title)}</title>")
-    for cell in made.cells:
-        _state(canvas, _fill(made, cell), left + cell.x * step, top + cell.y * step, step - 2)
-    canvas.parts.append("</g>")
-
-
-def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
-    """Draw a small device; a held one is filled, a reserved one has a dot, so that color is not needed."""
-    style = {FREE: "free", CLOSED: "closed", FAULT: "fault"}.get(state, "free")
-    color = {"#": HELD, "R": RESERVED}.get(state)
-    canvas.box(x, y, size, size, f"cell {style}", extra=f' style="fill: {color}"' if color else "")
-    if state == "R":
-        canvas.parts.append(f'<circle cx="{x + size / 2:g}" cy="{y + size / 2:g}" r="{size / 5:g}" fill="#111"/>')
-
-
-def _states(canvas: Canvas, made: Sequence[Picture], y: float) -> None:
-    used = {_fill(each, cell) for each in made for cell in each.cells}
-    for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
-        if state in used:
-            _state(canvas, state, MARGIN, y - 11, 14)
-            canvas.text(MARGIN + 24, y, text)
-            y += LINE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.topology import matrix, picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, PAIRS, Legend, Picture
+from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, Legend, Picture
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 
@@ -29,18 +29,23 @@ def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
     return out + _matrix(world, [view], wide=wide)
 
 
-def ultraserver(world: World, name: str, views: Sequence[NodeView], *, wide: bool = False) -> list[str]:
-    """Return the picture of an UltraServer."""
+def ultraserver(
+    world: World, name: str, views: Sequence[NodeView], missing: Mapping[int, str] = NOTHING, *, wide: bool = False
+) -> list[str]:
+    """Return the picture of an UltraServer; `missing` has the nodes that it lacks, by position."""
     legend = Legend()
     pictures = {view.position: picture.draw(view, legend) for view in views}
-    out = terminal.wrapped(f"UltraServer {name}: {views[0].type}, {len(views)} nodes", rest="  ")
+    of = f" of {len(views) + len(missing)}" if missing else ""
+    out = terminal.wrapped(f"UltraServer {name}: {views[0].type}, {len(views)}{of} nodes", rest="  ")
     out.append("")
     if picture.square(views):
-        out += _square(views, pictures)
+        out += _square(views, pictures, missing)
     else:
         out += ["  ══ connected by switches ══", ""]
         for made in pictures.values():
             out += [f"  {made.node.name} (node {made.node.position})", *(f"    {line}" for line in _grid(made)), ""]
+    if missing and not picture.square(views):
+        out += [f"  {gone} (node {position}): missing".replace("   (", "  (") for position, gone in missing.items()]
     out += _links(views)
     out += _legend(list(pictures.values()), legend)
     return out + _matrix(world, views, wide=wide)
@@ -57,14 +62,16 @@ def _links(views: Sequence[NodeView]) -> list[str]:
     return out
 
 
-def _square(views: Sequence[NodeView], pictures: dict[int, Picture]) -> list[str]:
-    blocks = {position: _block(made) for position, made in pictures.items()}
+def _square(views: Sequence[NodeView], pictures: dict[int, Picture], missing: Mapping[int, str]) -> list[str]:
+    longest = max(len(view.name) for view in views)
+    full = 2 * longest + len("    (node 0)") * 2 <= terminal.width()
+    blocks = {position: _block(made, full=full) for position, made in pictures.items()}
     width = max(len(line) for block in blocks.values() for line in block)
     upper, lower = PAIRS["horizontal"]
     out: list[str] = []
     for pair in (upper, lower):
         link = _ACROSS[picture.link(views, "horizontal", pair)]
-        left, right = (blocks.get(position, ["(not published)"]) for position in pair)
+        left, right = (blocks.get(position) or _gone(position, missing.get(position, "")) for position in pair)
         height = max(len(left), len(right))
         for row in range(height):
             between = link if row == height // 2 else " " * len(link)
@@ -76,15 +83,21 @@ def _square(views: Sequence[NodeView], pictures: dict[int, Picture]) -> list[str
     return [*out, ""]
 
 
+def _gone(position: int, name: str) -> list[str]:
+    """Return what stands for a node that is missing."""
+    return [f"{name} (node {position})".lstrip(), "missing"]
+
+
 def _cell(block: Sequence[str], row: int, width: int) -> str:
     """Return a line of a block, as wide as all blocks; blank below its end."""
     return block[row].ljust(width) if row < len(block) else " " * width
 
 
-def _block(made: Picture) -> list[str]:
-    """Return a small picture: a line for each row of devices, with their marks only."""
+def _block(made: Picture, *, full: bool) -> list[str]:
+    """Return a small picture: a line for each row of devices, with their marks only; the name may lack its domain."""
     marks = [[cell.mark for cell in made.cells if cell.y == row] for row in range(made.rows)]
-    head = f"{made.node.name} (node {made.node.position})"
+    name = made.node.name if full else picture.short(made.node.name)
+    head = f"{name} (node {made.node.position})"
     return [head, *(" ".join(row).center(len(head)).rstrip() for row in marks)]
 
 
@@ -118,13 +131,13 @@ def _styled(mark: str, text: str) -> str:
 
 def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
     """Return what the marks mean: holders with the number of their devices, faults with their reasons."""
-    cells = [(made.node.name, cell) for made in pictures for cell in made.cells]
+    drawn = list(pictures)
+    cells = [(made.node.name, cell) for made in drawn for cell in made.cells]
     out = []
     for holder, letter in legend.letters.items():
-        held = [name for name, cell in cells if cell.mark == letter]
-        out += terminal.wrapped(f"{letter}  {holder}, {len(held)}", first="  ", rest="     ")
+        out += terminal.wrapped(f"{letter}  {holder}, {picture.amount(drawn, letter)}", first="  ", rest="     ")
     for mark, text in ((FREE, "free"), (CLOSED, "free, on a node that takes no pods")):
-        number = sum(cell.mark == mark for _, cell in cells)
+        number = picture.amount(drawn, mark)
         if number:
             out.append(f"  {mark}  {text}, {number}")
     for mark in (FAULT, MANY):

@@ -70,6 +70,17 @@ def of_ultraserver(name: str, group: Sequence[NodeView], server: Wire | None) ->
             yield Fault(ULTRASERVER, name, reason, str(condition.get("message") or ""))
 
 
+def missing(group: Sequence[NodeView], server: Wire | None) -> dict[int, str]:
+    """Return the positions of an UltraServer that no node has, with the name of the node if its object has one."""
+    there = {member.position for member in group}
+    named: dict[int, str] = {}
+    for each in ((server or {}).get("spec") or {}).get("topology") or ():
+        named[int(each.get("nodeId") or 0)] = str(each.get("nodeName") or "")
+    gone = [place for place in range(_size(group, server)) if place not in there]
+    short = _size(group, server) - len(group)
+    return {place: named.get(place, "") for place in gone[:short]}
+
+
 def degraded(server: Wire | None) -> list[Wire]:
     """Return the conditions of a NeuronUltraServer that say what is wrong with it."""
     conditions = ((server or {}).get("status") or {}).get("conditions") or ()

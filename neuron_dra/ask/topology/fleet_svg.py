@@ -1,0 +1,208 @@
+"""The picture of a fleet as SVG: a block of squares for each node, its name above it, UltraServers as frames. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.topology import picture
+from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, PLACES, Cell, Legend, Picture
+from neuron_dra.ask.topology.svg import LINE, MARGIN, Canvas
+from neuron_dra.ask.world import fleet as fleets
+from neuron_dra.ask.world.fleet import NodeView
+
+STATES: Final = {FREE: "free", CLOSED: "free, on a node that takes no pods", FAULT: "unhealthy or not published"}
+HELD: Final = "#0072B2"
+RESERVED: Final = "#E69F00"
+STEP: Final = 13
+"""From one device to the next."""
+NAME: Final = 14
+"""The height of the line with a node's name."""
+GAP: Final = 14
+WIDTH: Final = 1000
+WIDE: Final = 1500
+MANY_NODES: Final = 100
+"""From this number of nodes on, the picture is WIDE."""
+LETTER: Final = 5.8
+"""The width of a character of a node's name."""
+FRAMED: Final = 90
+"""The least width of a node in a frame, so that the frame has room for what is wrong."""
+LONGEST: Final = 20
+"""Characters of a name that are written; the tooltip has the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What is placed in rows: one node, or an UltraServer in its frame."""
+
+    name: str
+    nodes: tuple[Picture, ...]
+    missing: Mapping[int, str]
+    framed: bool
+
+    @property
+    def size(self) -> int:
+        """The number of places for nodes."""
+        return len(self.nodes) + len(self.missing)
+
+
+def fleet(views: Sequence[NodeView], missing: Mapping[str, Mapping[int, str]] | None = None) -> str:
+    """Return the picture; `missing` has the nodes that UltraServers lack, by id and position."""
+    canvas = Canvas()
+    title = f"{words.count(len(views), 'Neuron node')}"
+    canvas.text(MARGIN, MARGIN + 14, title, "title")
+    limit = WIDE if len(views) > MANY_NODES else WIDTH
+    y = MARGIN + 44.0
+    every: list[Picture] = []
+    for kind in sorted({view.type for view in views}):
+        legend = Legend()
+        made = [picture.draw(view, legend) for view in views if view.type == kind]
+        every += made
+        canvas.text(MARGIN, y, _heading(kind, made))
+        tiles = list(_tiles(made, missing or {}))
+        y = _rows(canvas, tiles, y + 14, limit) + 30
+    _states(canvas, every, y, any_gone=any(missing.values()) if missing else False)
+    return canvas.done(title)
+
+
+def _heading(kind: str, made: Sequence[Picture]) -> str:
+    """Return the type with its nodes, and what of it is free, in one unit."""
+    nodes = words.count(len(made), "node")
+    free, total = sum(each.node.free for each in made), sum(len(each.node.devices) for each in made)
+    published = [each.node for each in made if each.node.devices]
+    if not published:
+        return f"{kind}: {nodes}, which publish nothing"
+    if all(picture.is_whole(node) for node in published):
+        return f"{kind}: {nodes}, {free} of them free"
+    return f"{kind}: {nodes}, {free} of {words.count(total, 'device')} free"
+
+
+def _tiles(made: Sequence[Picture], missing: Mapping[str, Mapping[int, str]]) -> Iterator[Tile]:
+    """Yield the UltraServers, then the other nodes."""
+    by_name = {each.node.name: each for each in made}
+    for name, nodes in fleets.ultraservers([each.node for each in made]).items():
+        yield Tile(name, tuple([by_name[node.name] for node in nodes]), missing.get(name, {}), framed=True)
+    for each in (each for each in made if not each.node.ultraserver):
+        yield Tile(each.node.name, (each,), {}, framed=False)
+
+
+def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> float:
+    """Draw the tiles in rows that are filled from left to right, and return where they end."""
+    every = [each for tile in tiles for each in tile.nodes]
+    names = [_short(each.node.name) for each in every]
+    least = FRAMED if any(tile.framed for tile in tiles) else 0
+    width = max([least, *(each.columns * STEP for each in every), *(LETTER * len(name) for name in names)])
+    height = NAME + max(each.rows for each in every) * STEP
+    x, y, tallest = float(MARGIN), top, 0.0
+    for tile in tiles:
+        columns = _columns(tile)
+        wide = columns * (width + GAP) + (GAP if tile.framed else 0)
+        high = -(-tile.size // columns) * (height + GAP) + (2 * NAME + GAP if tile.framed else 0)
+        if x > MARGIN and x + wide > limit:
+            x, y, tallest = float(MARGIN), y + tallest, 0.0
+        _tile(canvas, tile, x, y, width, height)
+        x, tallest = x + wide, max(tallest, high)
+    return y + tallest
+
+
+def _columns(tile: Tile) -> int:
+    return min(tile.size, 2 if tile.framed and tile.size <= 4 else 4)
+
+
+def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: float) -> None:
+    left, top = x, y
+    columns = _columns(tile)
+    if tile.framed:
+        left, top = x + GAP / 2, y + 2 * NAME + GAP / 2
+        rows, wide = -(-tile.size // columns), columns * (width + GAP)
+        title = ": ".join(each for each in (f"UltraServer {tile.name}", _note(tile)) if each)
+        canvas.box(x, y, wide + 2, rows * (height + GAP) + 2 * NAME + 2, "node", title)
+        canvas.text(left, y + NAME, _within(_short(tile.name), wide), "tiny")
+        canvas.text(left, y + 2 * NAME, _within(_note(tile), wide), "tiny alert" if _wrong(tile) else "tiny")
+    views = [each.node for each in tile.nodes]
+    square = tile.framed and picture.square(views)
+    order = sorted([*(view.position for view in views), *tile.missing]) if tile.framed else [views[0].position]
+    for number, position in enumerate(order):
+        column, row = PLACES[position] if square else (number % columns, number // columns)
+        at = left + column * (width + GAP), top + row * (height + GAP)
+        made = next((each for each in tile.nodes if not tile.framed or each.node.position == position), None)
+        if made is not None:
+            _block(canvas, made, *at)
+        else:
+            _gone(canvas, position, tile.missing[position], *at, width, height)
+
+
+def _wrong(tile: Tile) -> list[str]:
+    """Return what is wrong with an UltraServer."""
+    found = [f"{len(tile.missing)} missing"] if tile.missing else []
+    for way in ("vertical", "horizontal"):
+        found += [f"{way} links down"] if any(getattr(each.node, way) is False for each in tile.nodes) else []
+    return found
+
+
+def _note(tile: Tile) -> str:
+    """Return what is wrong with an UltraServer, and which workloads its nodes are reserved for."""
+    workloads = {each.node.tag.workload for each in tile.nodes if each.node.tag is not None}
+    return ", ".join([*_wrong(tile), *(f"for {each}" for each in sorted(workloads))])
+
+
+def _within(text: str, width: float) -> str:
+    most = int(width / LETTER)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _short(name: str) -> str:
+    """Return a name without its domain, cut in its middle if it is still long: both ends tell nodes apart."""
+    first = picture.short(name)
+    half = LONGEST // 2
+    return first if len(first) <= LONGEST else f"{first[: half - 1]}…{first[-half:]}"
+
+
+def _gone(canvas: Canvas, position: int, name: str, x: float, y: float, width: float, height: float) -> None:
+    canvas.text(x, y + 10, _short(name) or f"node {position}", "tiny")
+    canvas.box(x, y + NAME, width - GAP / 2, height - NAME, "gone", f"{name or f'node {position}'} is missing")
+    canvas.text(
+        x + (width - GAP / 2) / 2, y + NAME + (height - NAME) / 2 + 4, "missing", "tiny", ' text-anchor="middle"'
+    )
+
+
+def _block(canvas: Canvas, made: Picture, left: float, top: float) -> None:
+    title = f"{made.node.name}: {picture.summary(made.node)}"
+    canvas.parts.append(f"<g><title>{escape(title)}</title>")
+    canvas.text(left, top + 10, _short(made.node.name), "tiny")
+    for cell in made.cells:
+        _state(canvas, _fill(made, cell), left + cell.x * STEP, top + NAME + cell.y * STEP, STEP - 2)
+    canvas.parts.append("</g>")
+
+
+def _fill(made: Picture, cell: Cell) -> str:
+    """Return the state of a device: a mark of STATES, # for held, R for reserved."""
+    if cell.mark in STATES:
+        return cell.mark
+    return "R" if cell.title.startswith("reserved") else "#"
+
+
+def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
+    """Draw a small device; a held one is filled, a reserved one has a dot, so that color is not needed."""
+    style = {FREE: "free", CLOSED: "closed", FAULT: "fault"}.get(state, "free")
+    color = {"#": HELD, "R": RESERVED}.get(state)
+    canvas.box(x, y, size, size, f"cell {style}", extra=f' style="fill: {color}"' if color else "")
+    if state == "R":
+        canvas.parts.append(f'<circle cx="{x + size / 2:g}" cy="{y + size / 2:g}" r="{size / 5:g}" fill="#111"/>')
+
+
+def _states(canvas: Canvas, made: Sequence[Picture], y: float, *, any_gone: bool) -> None:
+    """Draw what the squares mean, those that occur."""
+    if any_gone:
+        canvas.box(MARGIN, y - 11, 14, 14, "gone")
+        canvas.text(MARGIN + 24, y, "missing in its UltraServer")
+        y += LINE
+    used = {_fill(each, cell) for each in made for cell in each.cells}
+    for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
+        if state in used:
+            _state(canvas, state, MARGIN, y - 11, 14)
+            canvas.text(MARGIN + 24, y, text)
+            y += LINE
