@@ -75,7 +75,6 @@ def test_pod_that_does_not_fit_alone_has_its_own_cause(tmp_path: Path, capsys: p
     assert "17 devices" in found.first, found.out
 
 
-@pytest.mark.xfail(strict=True, reason="a change is tried for the pod alone, not for its gang")
 @pytest.mark.parametrize("pods", [("p", "q"), ("p",)], ids=["gang that does not fit", "pods that do not exist"])
 def test_no_change_is_proposed_after_which_the_gang_still_waits(
     pods: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
