@@ -22,6 +22,8 @@ class Plane(controlplane.ControlPlane):
     """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
 
     with_scheduler = False
+    caches_slices = True
+    """False if nodes publish so much that the copies in memory of all slices would not fit this machine."""
     gates: Sequence[str] = ()
     """Feature gates to turn on."""
     apis: Sequence[str] = ()
@@ -37,11 +39,16 @@ class Plane(controlplane.ControlPlane):
         if name == "kube-scheduler" and not self.with_scheduler:
             return
         if name == "kube-controller-manager":
-            more.append("--controllers=*,-node-lifecycle-controller")
+            left_out = ["node-lifecycle-controller"]
+            if not self.caches_slices:
+                left_out.append("device-taint-eviction-controller")  # it keeps all slices
+            more.append("--controllers=*," + ",".join(f"-{each}" for each in left_out))
         if self.gates and name.startswith("kube-"):
             more.append(f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}")
         if name == "kube-apiserver":
             more += [f"--runtime-config={api}=true" for api in self.apis]
+            if not self.caches_slices:
+                more.append("--watch-cache-sizes=resourceslices.resource.k8s.io#0")
         super()._start(name, [*arguments, *more])
 
 
@@ -109,6 +116,7 @@ def running(
     kubernetes: str | None = None,
     *,
     with_scheduler: bool = False,
+    caches_slices: bool = True,
     gates: Sequence[str] = (),
     apis: Sequence[str] = (),
 ) -> Iterator[Plane]:
@@ -123,6 +131,7 @@ def running(
         known.kubernetes = version
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
+        plane.caches_slices = caches_slices
         plane.gates, plane.apis = gates, apis
         plane.up()
         yield plane

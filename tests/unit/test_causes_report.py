@@ -80,8 +80,8 @@ def two_pods() -> list[Obj]:
 @pytest.mark.long
 def test_scheduler_decides_on_each_pod(scheduler: Scheduler) -> None:
     [found] = scheduler.ask([two_pods()])
-    assert found["default/p"] == {"node": "a"}
-    assert found["default/q"]["message"].startswith("0/1 nodes are available: 1 cannot allocate all claims.")
+    assert found.pods["default/p"] == {"node": "a"}
+    assert found.pods["default/q"]["message"].startswith("0/1 nodes are available: 1 cannot allocate all claims.")
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_pod_that_is_gated_is_not_tried(scheduler: Scheduler) -> None:
     items = two_pods()
     reported.pod(items)["spec"]["schedulingGates"] = [{"name": "example.com/later"}]
     [found] = scheduler.ask([items])
-    assert found["default/p"] == {"gate": "SchedulingGates"}
+    assert found.pods["default/p"] == {"gate": "SchedulingGates"}
 
 
 @pytest.mark.long
