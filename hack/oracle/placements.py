@@ -3,7 +3,7 @@
 The scheduler is Kubernetes' own, the whole of it as a Go program (hack/oracle/scheduler), with the feature gate
 GenericWorkload for PodGroups. The pods of a cluster are created one after the other, or together if they are a gang.
 After each step, the simulator must agree which fit, and on the nodes that the scheduler chose it must find the same
-devices. Where the simulator predicts that the scheduler may give up, nothing is compared.
+devices. Where the simulator says that the scheduler may give up, or that it gives up itself, nothing is compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from neuron_dra.simulate.scheduler import Placement, Unschedulable
 GATES: Final = ("GenericWorkload=true",)
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 TIME_OUT: Final = "timed out trying to allocate devices"
-PREDICTED: Final = "may give up after 10 s"
+UNDECIDED: Final = ("may give up after 10 s", "gave up after trying")
+"""In the simulator's message: what it does not know."""
 SHOWN_EVERY: Final = 25
 
 Devices = tuple[tuple[str, str], ...]
@@ -95,7 +96,7 @@ def _bound(pod: Obj, node: str, claim: Obj) -> Obj:
 
 
 Outcome = tuple[str, bool]
-"""How the simulator differs, empty if it does not, and whether it predicted a time-out."""
+"""How the simulator differs, empty if it does not, and whether it has not decided."""
 
 
 def play(scheduler: Scheduler, made: Case) -> None:
@@ -105,13 +106,17 @@ def play(scheduler: Scheduler, made: Case) -> None:
         before = cluster.world()
         where, devices = cluster.take(scheduler, step)
         compare = compare_gang if step.group is not None else compare_one
-        made.wrong, predicted = compare(before, step, where, devices)
-        made.predicted += predicted
+        made.wrong, undecided = compare(before, step, where, devices)
+        made.undecided += undecided
         made.late += sum(node is None for node in where.values())
         made.placed += sum(bool(node) for node in where.values())
         made.refused += sum(node == "" for node in where.values())
         if made.wrong:
             return
+
+
+def _undecided(text: str) -> bool:
+    return any(each in text for each in UNDECIDED)
 
 
 def compare_one(world: World, step: Step, where: Mapping[str, str | None], devices: Mapping[str, Devices]) -> Outcome:
@@ -120,7 +125,7 @@ def compare_one(world: World, step: Step, where: Mapping[str, str | None], devic
     name = pod["metadata"]["name"]
     node = where[name]
     outcome = world.after([*([claim] if claim is not None else ()), {**pod, "status": {}}]).place(pod)
-    if isinstance(outcome, Unschedulable) and PREDICTED in outcome.message:
+    if isinstance(outcome, Unschedulable) and _undecided(outcome.message):
         return "", True
     if node is None:
         return f"{name}: the scheduler has timed out, simulated: {outcome}", False
@@ -139,7 +144,7 @@ def compare_gang(world: World, step: Step, where: Mapping[str, str | None], devi
     claims = [claim for _, claim in step.pods if claim is not None]
     outcomes = Simulation(world.after([step.group, *claims, *pods])).run(pods)
     texts = [each.finding.text for each in outcomes if each.finding is not None]
-    if any(PREDICTED in text for text in texts):
+    if any(_undecided(text) for text in texts):
         return "", True
     if None in where.values():
         return f"group {group}: the scheduler has timed out, simulated: {texts}", False
@@ -195,7 +200,8 @@ def study(options: Options) -> int:
     print(
         f"{'FAILED' if wrong else 'passed'}, {len(cases)} cases with {sum(step.group is not None for step in steps)} "
         f"gangs and {sum(len(made.rules) for made in cases)} taint rules: {sum(made.placed for made in cases)} pods "
-        f"placed, {sum(made.refused for made in cases)} not, {sum(made.late for made in cases)} after a time-out "
-        f"({sum(made.predicted for made in cases)} steps may have one); {wrong or 'none'} differ{'s' if wrong < 2 else ''}"
+        f"placed, {sum(made.refused for made in cases)} not, {sum(made.late for made in cases)} after a time-out; the "
+        f"simulator did not decide {sum(made.undecided for made in cases)} steps; {wrong or 'none'} "
+        f"differ{'s' if wrong < 2 else ''}"
     )
     return 1 if wrong else 0

@@ -55,7 +55,7 @@ class Case:
     placed: int = 0
     refused: int = 0
     late: int = 0
-    predicted: int = 0
+    undecided: int = 0
 
 
 def case(number: int) -> Case:

@@ -64,7 +64,7 @@ def _share_of(first: int, seeds: int, step: int) -> list[dict[str, Any]]:
     """Run every so many seeds in a process, and return what it prints."""
     options = {"first": first, "seeds": seeds, "step": step}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = [PYTHON, "-m", "tests.support.causes", *words]
+    command = [str(PYTHON), "-m", "tests.support.causes", *words]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise SystemExit(f"python -m tests.support.causes {' '.join(words)}: {ran.stderr[-2000:]}")
@@ -145,7 +145,7 @@ def _line(case: Mapping[str, Any]) -> str:
 def judges() -> dict[str, str]:
     """Return the situations, with who judges each."""
     listed = subprocess.run(
-        [PYTHON, "-m", "tests.support.causes", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
+        [str(PYTHON), "-m", "tests.support.causes", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     found: dict[str, str] = json.loads(listed.stdout)
     return found

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hack.oracle import placements, random_clusters
 from neuron_dra.simulate.scheduler import Placement
 
 
-@pytest.mark.xfail(strict=True, reason="the search ends where the scheduler's own goes on")
 def test_search_goes_on_where_the_scheduler_would() -> None:
     """Case 300: four devices beside a set of six, found after more than 100,000 tries."""
     made = random_clusters.case(300)
