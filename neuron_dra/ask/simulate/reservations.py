@@ -66,7 +66,9 @@ def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iter
     """Yield free groups of nodes of one UltraServer, those of UltraServers with the fewest free nodes first."""
     servers: dict[str, list[NodeView]] = defaultdict(list)
     for node in fleet.nodes(world):
-        free = bool(node.devices) and node.free == len(node.devices) and node.name not in taken
+        if not node.devices:
+            continue
+        free = node.free == len(node.devices) and node.name not in taken
         name = _value(node, GROUPS)
         if free and (name is not None or size == 1) and wanted in (None, "", node.type):
             servers[str(name or node.name)].append(node)
