@@ -8,9 +8,9 @@ from html import escape
 from typing import Final
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.topology import picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, PAIRS, PLACES, Cell, Legend, Picture
+from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, PAIRS, PLACES, Cell, Legend, Picture
 
 MARGIN: Final = 24
 LINE: Final = 20
@@ -285,17 +285,11 @@ HELD: Final = "#0072B2"
 RESERVED: Final = "#E69F00"
 
 
-def _fill(made: Picture, cell: Cell) -> str:
-    if cell.mark in STATES:
-        return cell.mark
-    return "R" if cell.title.startswith("reserved") else "#"
-
-
 def _block(canvas: Canvas, made: Picture, left: float, top: float, step: float) -> None:
     title = f"{made.node.name}: {picture.summary(made.node)}"
     canvas.parts.append(f"<g><title>{escape(title)}</title>")
     for cell in made.cells:
-        _state(canvas, _fill(made, cell), left + cell.x * step, top + cell.y * step, step - 2)
+        _state(canvas, picture.fill(cell), left + cell.x * step, top + cell.y * step, step - 2)
     canvas.parts.append("</g>")
 
 
@@ -309,7 +303,7 @@ def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
 
 
 def _states(canvas: Canvas, made: Sequence[Picture], y: float) -> None:
-    used = {_fill(each, cell) for each in made for cell in each.cells}
+    used = {picture.fill(cell) for each in made for cell in each.cells}
     for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
         if state in used:
             _state(canvas, state, MARGIN, y - 11, 14)

@@ -18,6 +18,9 @@ MANY: Final = "+"
 """The mark of holders for which no letter is left, and of devices with several holders."""
 CLOSED: Final = "-"
 """The mark of devices that no pod can get: their node is cordoned, not Ready, or publishes nothing."""
+HELD: Final = "#"
+RESERVED: Final = "R"
+"""The marks of a small picture, which does not show by whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +171,10 @@ def link(nodes: Iterable[NodeView], way: str, pair: tuple[int, int]) -> bool | N
     if False in ends:
         return False
     return True if ends == [True, True] else None
+
+
+def fill(cell: Cell) -> str:
+    """Return what a small picture shows of a device: free, closed, faulty, held or reserved, and not by whom."""
+    if cell.mark in (FREE, CLOSED, FAULT):
+        return cell.mark
+    return RESERVED if cell.title.startswith("reserved") else HELD
