@@ -103,7 +103,8 @@ class WatchedCluster:
     @property
     def readable(self) -> bool:
         """False if it is known that nothing may be read."""
-        return not all(each.left_out == "forbidden" for each in self._kinds if each.kind not in OPTIONAL)
+        nothing = ("forbidden", snapshot.NOT_SERVED)
+        return any(each.left_out not in nothing for each in self._kinds if each.kind not in OPTIONAL)
 
     async def _follow(self, watched: WatchedKind) -> None:
         """Keep one kind; ask again later for one that is not served, or may not be read."""

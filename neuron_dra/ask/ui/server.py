@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.resources
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from neuron_dra.ask.ui import guard
+from neuron_dra.ask.ui import files, guard
 from neuron_dra.ask.ui.table import Table
 from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
 
 HOST: Final = "127.0.0.1"
-KINDS_OF_FILES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-INDEX: Final = "index.html"
 MOST_REQUEST_BYTES: Final = 16 * 1024
 
 About = Callable[[str, str, str], Awaitable[Mapping[str, Any] | None]]
 """Answers what is to be said about an object of a kind, namespace and name."""
-
-
-def files() -> dict[str, bytes]:
-    """Return the files of the page by name."""
-    folder = importlib.resources.files("neuron_dra.ask.ui") / "page"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.rpartition(".")[2] in KINDS_OF_FILES}
 
 
 class Changed:
@@ -57,7 +48,7 @@ class Server:
         self._about = about
         self._token = token
         self._timing = timing
-        self._files = files()
+        self._files = files.read()
         self.host = ""
         self.used = asyncio.Event()
         """Set once a page has shown the token."""
@@ -93,22 +84,19 @@ class Server:
             return _text(err.status, err.reason)
 
     async def _page(self, _: web.Request) -> web.StreamResponse:
-        return self._sent(INDEX)
+        return self._sent(files.INDEX)
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         return self._sent(name) if name in self._files else _text(404, "there is no such file")
 
     def _sent(self, name: str) -> web.Response:
-        kind = KINDS_OF_FILES[name.rpartition(".")[2]]
-        return web.Response(body=self._files[name], content_type=kind, charset="utf-8", headers=guard.HEADERS)
+        body, kind = self._files[name], files.kind(name)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=guard.HEADERS)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         found = await self._about(*(request.query.get(each, "") for each in ("kind", "namespace", "name")))
-        status = 200 if found is not None else 404
-        return web.Response(
-            status=status, body=msgspec.json.encode(found), content_type="application/json", headers=guard.HEADERS
-        )
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers=guard.HEADERS)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send the rows, then what changes, one line each; a line without change shows that the server is there."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from neuron_dra.ask.read.mirror import Changes, Mirror
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
 from neuron_dra.ask.read.watched import WatchedCluster
 from neuron_dra.ask.ui.board import Board
 from neuron_dra.ask.ui.rows import Rows
@@ -83,8 +84,9 @@ class FileSession(Session):
 class ClusterSession(Session):
     """Shows a cluster, as long as it is watched."""
 
-    def __init__(self, kube: KubeConfig, namespace: str, timing: UiTiming = DEFAULT_TIMING) -> None:
+    def __init__(self, kube: KubeConfig, namespace: str, timing: UiTiming, watched: WatchedTiming) -> None:
         super().__init__(kube.url, timing)
+        self._watched = watched
         self._kube = kube
         self._namespace = namespace
         self._mirror = Mirror()
@@ -93,7 +95,7 @@ class ClusterSession(Session):
     async def run(self) -> None:
         """Watch the cluster, and show it after each change, at most once in `between_s`."""
         async with KubeClient(self._kube) as client, asyncio.TaskGroup() as tasks:
-            watched = WatchedCluster(client, self._namespace, self._dirty.set)
+            watched = WatchedCluster(client, self._namespace, self._dirty.set, self._watched)
             tasks.create_task(watched.run(), name="watch the cluster")
             await self._first(watched)
             while True:
@@ -135,6 +137,11 @@ def of_file(snapshot: Snapshot, name: str) -> Session:
     return FileSession(snapshot, name)
 
 
-def of_cluster(kube: KubeConfig, namespace: str) -> Session:
-    """Return the session of a cluster."""
-    return ClusterSession(kube, namespace)
+def of_cluster(
+    kube: KubeConfig,
+    namespace: str,
+    timing: UiTiming = DEFAULT_TIMING,
+    watched: WatchedTiming = DEFAULT_WATCHED_TIMING,
+) -> Session:
+    """Return the session of a cluster; `namespace` is read where all namespaces are forbidden."""
+    return ClusterSession(kube, namespace, timing, watched)

@@ -96,10 +96,11 @@ async function start() {
     event.preventDefault();
     document.getElementById("words").focus();
   });
-  const data = embedded();
-  if (!data) await takeToken();
+  const whole = embedded();
+  if (!whole) await takeToken();
+  if (whole?.start && !location.hash) history.replaceState(null, "", whole.start);
   openView();
-  if (data) received(data.rows);
+  if (whole) received(whole.rows);
   else follow(received, (...told) => {
     trouble = told;
     update();

@@ -8,10 +8,12 @@ const ANSWER = 500;
 
 let token = "";
 
+const element = document.getElementById("embedded");
+const data = element ? JSON.parse(element.textContent) : null;
+
 /** Return what is embedded in the page, or null. */
 export function embedded() {
-  const element = document.getElementById("embedded");
-  return element ? JSON.parse(element.textContent) : null;
+  return data;
 }
 
 /** Take the token out of the address, or from another tab of this page. */
@@ -42,11 +44,9 @@ function ask(path, signal) {
 
 /** Return what is to be said about an object, or null if there is none. Throws when the server does not answer. */
 export async function about(kind, namespace, name) {
-  const data = embedded();
-  if (data) return data.about[`${kind}/${namespace}/${name}`] ?? null;
+  if (data) return data.about[`${kind}/${namespace}/${name}`] ?? { subject: name, state: "", causes: [], notes: ["this file has no answer about it"] };
   const words = new URLSearchParams({ kind, namespace, name });
   const response = await ask(`api/about?${words}`);
-  if (response.status === 404) return null;
   if (!response.ok) throw new Error(await response.text());
   return response.json();
 }

@@ -120,7 +120,7 @@ export class WorkloadView extends ThingView {
     const [, namespace, thing] = this.parts;
     const key = `${namespace}/${thing}`;
     const row = this.store.get("workloads", key);
-    const past = history(this.store.history.get(key));
+    const past = happened(this.store.history.get(key));
     if (!row) return show(this.main, gone("Workload", key), past);
     return show(
       this.main,
@@ -145,7 +145,7 @@ function conditions(list) {
   return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], list.map((each) => [each.type, each.status, each.reason, each.message].map(name)))];
 }
 
-function history(list) {
+function happened(list) {
   const lines = (list ?? []).map(({ at, text }) => make("li", {}, make("time", { datetime: at.toISOString() }, at.toLocaleTimeString()), " ", name(text)));
   const none = make("p", { class: "quiet" }, "Nothing has changed.");
   return [make("h2", {}, "Since this page is open"), lines.length ? make("ol", { class: "faults" }, lines) : none];
