@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser
 
-from neuron_dra.ask.ui import opening, session
+from neuron_dra.ask.ui import files, one_file, opening, session
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.config import KubeConfig
@@ -22,6 +23,7 @@ PHONE = {"width": 390, "height": 844}
 RTL = "\u202e\u2067\u05d0"
 HTML = "<img src=x onerror=alert(1)>"
 LONG = "n" * 253
+MARKS_OF_DIRECTION = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
 
 
@@ -154,6 +156,8 @@ async def test_hostile_names_are_text_and_nothing_of_them_runs(browser: Browser)
                 await page.page.locator("main", has_text="asking why").wait_for(state="hidden")
                 await page.picture("hostile-thing")
                 seen += 1
+            text = await page.page.evaluate("document.title + document.body.innerText")
+            assert not set(text) & MARKS_OF_DIRECTION, "a mark of direction that is not closed reorders what follows"
         assert seen > 8
         made_of_names = "img, b, iframe, main script, object, embed, [onerror]"
         assert await page.page.locator(made_of_names).count() == 0
@@ -162,6 +166,21 @@ async def test_hostile_names_are_text_and_nothing_of_them_runs(browser: Browser)
         assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
         assert page.said == []
         assert page.elsewhere == []
+
+
+@browser_test
+async def test_the_page_as_one_file_is_the_same_page(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.html"
+    items = [*shown_fleet.mixed(2, 20), *hostile()[-2:]]
+    file.write_text(one_file.page(small.cluster(items), "cluster.json", files.read(), "#node/trn2-1"))
+    page = await opened(browser, "127.0.0.1:1", file.as_uri())
+    await page.text("Node trn2-1")
+    await page.view("#fleet")
+    await page.text("held by pods")
+    await page.view("#waiting")
+    await page.text("request neurons wants 17 devices")
+    await page.picture("one-file-waiting")
+    assert (page.said, page.elsewhere) == ([], [])
 
 
 @browser_test

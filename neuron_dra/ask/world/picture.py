@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from neuron_dra.ask.render import words
@@ -86,7 +87,8 @@ def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
     return [(each, 0) for each in range(number)], number
 
 
-def _links(neighbors: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+@cache  # there are few types, and thousands of nodes
+def _links(neighbors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
     found = {(min(one, other), max(one, other)) for one, others in enumerate(neighbors) for other in others}
     return tuple(sorted(found))
 

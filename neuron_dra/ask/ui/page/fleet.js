@@ -14,7 +14,7 @@ export class FleetView {
   constructor(store) {
     this.store = store;
     this.map = new FleetMap(store);
-    this.types = make("div", { class: "scrolls" });
+    this.types = make("div", { class: "scrolls types" });
     this.faults = make("ul", { class: "faults" });
     this.legend = make("ul", { class: "legend", "aria-label": "Letters of the map" });
     this.sizes = make("fieldset", {}, make("legend", { class: "hidden" }, "Size of a node"), Object.keys(SIZES).map((size) => this.button(size)));
@@ -68,7 +68,7 @@ function typesTable(store) {
   const heads = ["Type", "Nodes", "Devices free", "Free groups of 4", "of 8", "of 16", "Held", "Unhealthy", "Reserved nodes", "Problems"];
   const rows = [...store.all("types").values()].map((row) => {
     const problems = [[row.notReady, "not Ready"], [row.cordoned, "cordoned"], [row.silent, "silent"]];
-    const numbers = [row.nodes, `${shown(row.free)} of ${shown(row.devices)}`, ...[4, 8, 16].map((size) => shown(row[`freeGroupsOf${size}`], row.free)), shown(row.held), shown(row.unhealthy), shown(row.reserved)];
+    const numbers = [shown(row.nodes), `${shown(row.free)} of ${shown(row.devices)}`, ...[4, 8, 16].map((size) => shown(row[`freeGroupsOf${size}`], row.free)), shown(row.held), shown(row.unhealthy), shown(row.reserved)];
     const text = problems.filter(([number]) => number).map(([number, what]) => `${number} ${what}`).join(", ");
     return make("tr", {}, make("th", { scope: "row" }, name(row.type || "unknown type")), numbers.map((each) => make("td", { class: "number" }, String(each))), make("td", {}, text));
   });

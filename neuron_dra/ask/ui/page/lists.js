@@ -91,7 +91,7 @@ export class WaitingView {
   }
 
   entry({ kind, view, namespace, first, others, since }) {
-    const key = `${kind}/${namespace}/${first}`;
+    const key = link(view, namespace, first);
     const found = this.seen.has(key) ? answer(kind, namespace, first, this.store.version, () => this.update()) : undefined;
     const noun = view === "pod" ? "pod" : "workload";
     const more = others.length ? [` and ${count(others.length, "other pod")} like it`] : "";

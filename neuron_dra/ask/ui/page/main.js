@@ -1,6 +1,6 @@
 // Starts the page: takes the token, follows the server, and shows the view that the address names.
 
-import { make, name, show } from "./dom.js";
+import { make, name, plain, show } from "./dom.js";
 import { FleetView } from "./fleet.js";
 import { FaultsView, HoldersView, SearchView, WaitingView, WorkloadsView } from "./lists.js";
 import { link, route } from "./routes.js";
@@ -41,7 +41,7 @@ function openView() {
 }
 
 function update() {
-  document.title = `${view.title} · neuron-dra`;
+  document.title = plain(`${view.title} · neuron-dra`);
   show(document.getElementById("source"), store.get("source", "name") ?? "");
   navigation();
   connection();

@@ -1,7 +1,7 @@
 // The map of the fleet: a canvas that shows the part to which one has scrolled. A reader of the screen hears the node at
 // the cursor, which the arrow keys move.
 
-import { count, make, name, show } from "./dom.js";
+import { count, make, name, plain, show } from "./dom.js";
 import { SIZES, arranged, between, neighbor, nodeAt } from "./layout.js";
 import { link } from "./routes.js";
 import { MARKS, STATES, palette } from "./states.js";
@@ -89,9 +89,9 @@ export class FleetMap {
 
   paintHeading(pen, { y, type }) {
     const row = this.store.get("types", type);
-    const free = row?.free ?? "?";
-    const text = row ? `${type || "unknown type"}: ${count(row.nodes, "node")}, ${free} of ${row.devices ?? "?"} devices free` : type;
-    write(pen, text, 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
+    const [free, devices] = [row?.free, row?.devices].map((number) => number?.toLocaleString("en") ?? "?");
+    const text = row ? `${type || "unknown type"}: ${count(row.nodes, "node")}, ${free} of ${devices} devices free` : type;
+    write(pen, plain(text), 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
   }
 
   paintBlock(pen, block) {
@@ -144,8 +144,9 @@ export class FleetMap {
     const ink = this.colors[`${style}Ink`];
     const font = `600 ${size.head - 3}px system-ui, sans-serif`;
     write(pen, row.letter, tile.x + size.head / 2 + 1, tile.y + size.head - 3, ink, font);
-    if (size.head > 15) this.paintName(pen, row, tile, size, ink);
-    else if (row.devices) write(pen, String(row.free), tile.x + tile.w - 3, tile.y + size.head - 3, ink, "9px system-ui, sans-serif", "right");
+    const number = size.head > 15 ? `${row.free}/${row.devices}` : String(row.free);
+    const small = `${size.head > 15 ? 11 : 9}px system-ui, sans-serif`;
+    if (row.devices) write(pen, number, tile.x + tile.w - 3, tile.y + size.head - 4, ink, small, "right");
     const shape = this.store.get("shapes", row.shape);
     const [left, top] = [tile.x + 2.5, tile.y + size.head + 2.5];
     pen.fillStyle = this.colors.ground;
@@ -154,15 +155,6 @@ export class FleetMap {
       const place = shape?.places[at] ?? [at, 0];
       this.paintDevice(pen, row.marks[at], left + place[0] * size.device, top + place[1] * size.device, size.device - 1);
     }
-  }
-
-  paintName(pen, row, tile, size, ink) {
-    pen.save();
-    pen.beginPath();
-    pen.rect(tile.x + size.head, tile.y, tile.w - size.head - 2, size.head);
-    pen.clip();
-    write(pen, `${row.free}/${row.devices}`, tile.x + tile.w - 4, tile.y + size.head - 6, ink, "11px system-ui, sans-serif", "right");
-    pen.restore();
   }
 
   paintDevice(pen, mark, x, y, side) {
