@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import signal
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from neuron_dra.ask.ui.session import Session
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.kube.config import KubeConfig
 from tests.support import small_clusters as small
+from tests.support.waiting import eventually
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 Page = tuple[Session, Server]
@@ -219,3 +223,37 @@ async def test_a_page_is_told_that_nothing_may_be_read() -> None:
             assert (await connection((made, server), "denied"))["text"] == (
                 "your account may read nothing that this page shows"
             )
+
+
+async def test_the_token_is_in_no_argument_and_the_file_is_gone_once_the_page_is_open(tmp_path: Path) -> None:
+    opened, snapshot = tmp_path / "opened", tmp_path / "cluster.json"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {opened}.part\nmv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small.base("a")}))
+    words = [sys.executable, "-m", "neuron_dra.cli", "ui", "--snapshot", str(snapshot)]
+    environment = {**os.environ, "BROWSER": str(browser)}
+    process = await asyncio.create_subprocess_exec(*words, env=environment, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        await eventually(opened.exists)
+        file = Path(opened.read_text().strip().removeprefix("file://"))
+        address = re.search(r'url=(http://(127.0.0.1:\d+)/#token=([\w-]{43}))"', file.read_text())
+        assert address is not None
+        token = address[3]
+        assert token not in opened.read_text()
+        assert token not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        headers = {**OWN, "Authorization": f"Bearer {token}"}
+        async with (
+            aiohttp.ClientSession() as client,
+            client.get(f"http://{address[2]}/api/stream", headers=headers) as answer,
+        ):
+            assert json.loads(await answer.content.readline())["whole"] is True
+            await eventually(lambda: not file.parent.exists())
+        process.send_signal(signal.SIGINT)
+        said = (await process.stderr.read()).decode()
+        assert (await process.wait(), token in said) == (0, False)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,60 @@ from playwright.async_api import Browser
 
 from neuron_dra.ask.ui import files, one_file, opening, session
 from neuron_dra.core.wire import Obj
+from neuron_dra.demo.cluster import Cluster, NodeSpec, temporary_folder
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.config import KubeConfig
 from tests.support import browser as browsers
 from tests.support import shown_fleet
 from tests.support import small_clusters as small
-from tests.support.browser import Watched, browser_test, opened
+from tests.support.browser import PICTURES, Watched, browser_test, opened
 
 PHONE = {"width": 390, "height": 844}
 RTL = "\u202e\u2067\u05d0"
 HTML = "<img src=x onerror=alert(1)>"
 LONG = "n" * 253
 MARKS_OF_DIRECTION = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+PAN = """() => new Promise((done) => {
+    const map = document.querySelector(".map");
+    const took = [];
+    const mean = (all) => all.reduce((one, other) => one + other) / all.length;
+    const finish = (all) => done({ mean: mean(all), longest: Math.max(...all) });
+    let last = performance.now();
+    const step = (now) => {
+        took.push(now - last);
+        last = now;
+        map.scrollTop += 40;
+        if (took.length < 120) requestAnimationFrame(step);
+        else finish(took.slice(1));
+    };
+    requestAnimationFrame(step);
+})"""
+"""Scrolls the map for 120 frames, and returns the milliseconds that they took."""
 LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
+
+VIEWS = {
+    "#fleet": "held by pods",
+    "#holders": "ml/train-65",
+    "#waiting": "request neurons wants 17 devices of one node, and the largest node has 16 that match",
+    "#workloads": "ml/llm-1",
+    "#faults": "vertical links down",
+    "#node/trn2-10": "groups of 4 free: 8-11, 12-15",
+    "#node/trn2-11": "neuron.aws.com/unhealthy",
+    "#server/trn2u-ultraserver-3": "vertical: trn2u-12 – trn2u-13, down",
+    "#workload/ml/llm-1": "Nothing has changed.",
+    "#pod/ml/waits-0": "to change: in ResourceClaimTemplate seventeen, request neurons: count: 16",
+    "#search/llm": "5 things found",
+}
+
+DEMO = {
+    "#fleet": "16 of 16",
+    "#node/trn2-a": "4 x 4 torus",
+    "#node/inf2-a": "ring",
+    "#waiting": "request neurons wants 17 devices of one node",
+    "#holders": "No claim holds Neuron devices.",
+    "#workloads": "There is no NeuronUltraServerWorkload.",
+    "#faults": "Nothing is wrong with nodes and UltraServers.",
+}
 
 
 @pytest.fixture
@@ -53,28 +96,37 @@ async def shown(items: list[Obj], browser: Browser, views: dict[str, str], name:
 async def test_the_fleet_is_shown_at_every_size(browser: Browser, servers: int, nodes: int, scheme: str) -> None:
     items = shown_fleet.mixed(servers, nodes)
     number = 4 * servers + nodes
-    await shown(items, browser, {"#fleet": "free: "}, f"{number}-{scheme}", color_scheme=scheme)
+    page = await shown(items, browser, {"#fleet": "free: "}, f"{number}-{scheme}", color_scheme=scheme)
+    for size in ("small", "medium", "large"):
+        await page.page.get_by_role("button", name=size).click()
+        frames = await page.page.evaluate(PAN)
+        (PICTURES / f"frames-{number}-{scheme}-{size}.json").write_text(json.dumps(frames))
 
 
 @browser_test
 @pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": PHONE}])
 async def test_each_view_has_a_link(browser: Browser, context: dict[str, Any]) -> None:
-    views = {
-        "#fleet": "held by pods",
-        "#holders": "ml/train-65",
-        "#waiting": "request neurons wants 17 devices of one node, and the largest node has 16 that match",
-        "#workloads": "ml/llm-1",
-        "#faults": "vertical links down",
-        "#node/trn2-10": "groups of 4 free: 8-11, 12-15",
-        "#node/trn2-11": "neuron.aws.com/unhealthy",
-        "#server/trn2u-ultraserver-3": "vertical: trn2u-12 – trn2u-13, down",
-        "#workload/ml/llm-1": "Nothing has changed.",
-        "#pod/ml/waits-0": "to change: in ResourceClaimTemplate seventeen, request neurons: count: 16",
-        "#search/llm": "5 things found",
-    }
     tag = "-phone" if "viewport" in context else f"-{context.get('color_scheme', 'light')}"
-    page = await shown(shown_fleet.mixed(16, 36), browser, views, f"view{tag}", **context)
+    page = await shown(shown_fleet.mixed(16, 36), browser, VIEWS, f"view{tag}", **context)
     assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+
+
+@browser_test
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_each_view_can_be_used_by_all(browser: Browser, scheme: str) -> None:
+    code = browsers.axe()
+    made = session.of_file(small.cluster(shown_fleet.mixed(16, 36)), "cluster.json")
+    async with made.served() as server:
+        address = opening.address(server.host, made.token)
+        page = await opened(browser, server.host, address, color_scheme=scheme, bypass_csp=True)
+        await page.page.evaluate(code)
+        found = {}
+        for view, words in VIEWS.items():
+            await page.view(view)
+            await page.text(words)
+            judged = await page.page.evaluate("axe.run()")
+            found[view] = [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]]
+        assert {view: wrong for view, wrong in found.items() if wrong} == {}
 
 
 @browser_test
@@ -96,6 +148,27 @@ async def test_the_token_is_nowhere_to_be_seen_and_a_new_tab_gets_it_from_the_pa
         await stranger.locator("#connection", has_text="this page has no key").wait_for()
         assert await stranger.locator("h1", has_text="Node a").count() in (0, 1)
         assert "16 of 16" not in await stranger.content()
+
+
+@browser_test
+async def test_the_demos_cluster_is_shown(browser: Browser) -> None:
+    folder = temporary_folder()
+    try:
+        nodes = (NodeSpec("trn2-a", "trn2.48xlarge"), NodeSpec("inf2-a", "inf2.48xlarge"))
+        async with Cluster(nodes, folder) as demo, asyncio.timeout(120):
+            await demo.ready(60)
+            demo.api.apply(small.template("seventeen", 17))
+            demo.api.apply(small.pod("too-many", "seventeen"))
+            made = session.of_cluster(KubeConfig(demo.api.url), "default")
+            async with made.served() as server:
+                page = await opened(browser, server.host, opening.address(server.host, made.token))
+                for view, words in DEMO.items():
+                    await page.view(view)
+                    await page.text(words)
+                    await page.picture(f"demo{view.replace('#', '-').replace('/', '_')}")
+                assert (page.said, page.elsewhere) == ([], [])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @browser_test

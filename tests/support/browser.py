@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,25 @@ async def chromium() -> AsyncIterator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+AXE = "4.14.1"
+"""The version of axe-core, which judges whether a page can be used by all."""
+
+
+def axe() -> str:
+    """Return the program of axe-core; skip the test where it cannot be had."""
+    folder = PICTURES.parent / f"axe-{AXE}"
+    file = folder / "node_modules/axe-core/axe.min.js"
+    if not file.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            impossible("no npm on the PATH, which installs axe-core")
+        words = [npm, "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", f"axe-core@{AXE}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            impossible(f"npm cannot install axe-core: {done.stderr[-500:]}")
+    return file.read_text()
 
 
 class Watched:

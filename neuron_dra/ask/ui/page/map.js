@@ -21,13 +21,12 @@ export class FleetMap {
       "div",
       {
         class: "map", role: "listbox", tabindex: "0", "aria-label": "Map of the nodes: arrow keys move, Enter opens",
-        scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.onFocus(),
+        scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.soon(), blur: () => this.soon(),
         mousemove: (event) => this.onMove(event), mouseleave: () => this.tip(""), click: (event) => this.onClick(event),
       },
       this.canvas, this.spacer, this.option,
     );
     this.pending = false;
-    this.frames = 0;
     new ResizeObserver(() => this.update()).observe(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
   }
@@ -42,6 +41,7 @@ export class FleetMap {
       this.made = arranged(this.store, SIZES[this.size], width);
       const height = Math.max(0, this.made.height - this.element.clientHeight);
       this.spacer.style.height = `${height}px`;
+      if (!this.made.tiles.has(this.cursor)) this.cursor = this.made.order[0] ?? "";
     }
     this.tell();
     this.soon();
@@ -84,7 +84,6 @@ export class FleetMap {
       if (heading.y > top - 30 && heading.y < top + height) this.paintHeading(pen, heading);
     }
     for (const block of between(this.made, top, top + height)) this.paintBlock(pen, block);
-    this.frames += 1;
   }
 
   paintHeading(pen, { y, type }) {
@@ -179,12 +178,6 @@ export class FleetMap {
     event.preventDefault();
     this.cursor = neighbor(this.made, this.cursor, event.key);
     this.reveal();
-    this.tell();
-    this.soon();
-  }
-
-  onFocus() {
-    if (!this.cursor && this.made) this.cursor = this.made.order[0] ?? "";
     this.tell();
     this.soon();
   }
