@@ -19,6 +19,8 @@ from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.plan.fleet_index import FleetIndex
+from controller.queue.queues import Queues
+from controller.queue.watches import QueueWatch
 from controller.settings import ControllerSettings
 from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.http import HttpServer
@@ -85,8 +87,20 @@ class Controller:
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
             watches = JobWatches(client, self._wake, self._timing.jobs) if self._settings.jobs_may_reserve else None
             jobs = self._jobs(caches, applier, watches, events) if watches is not None else None
+            queue = QueueWatch(client, self._wake, self._timing.queues) if self._settings.queues else None
+            queues = None
+            if queue is not None:
+                queues = Queues(client, caches, applier, queue, events, self._timing.queues)
             self._reconciler = reconciler = Reconciler(
-                caches, applier, self.leadership, self.metrics, self._settings.limits, self._timing, self._clock, jobs
+                caches,
+                applier,
+                self.leadership,
+                self.metrics,
+                self._settings.limits,
+                self._timing,
+                self._clock,
+                jobs,
+                queues,
             )
             if jobs is not None:
                 self._beside = Beside(jobs, caches.index, reconciler.is_current, self._timing.passes, self._clock)
@@ -94,6 +108,8 @@ class Controller:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
                 for name, run in watches.tasks().items() if watches is not None else ():
                     tasks.append(group.create_task(run(), name=f"watch {name}"))
+                if queue is not None:
+                    tasks.append(group.create_task(queue.run(), name="watch Kueue's workloads"))
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._beside is not None:
                     tasks.append(group.create_task(self._beside.run(), name="jobs"))
@@ -115,7 +131,8 @@ class Controller:
         self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches, events: EventRecorder
     ) -> JobReservations:
         default = self._settings.limits.max_reserved_nodes
-        return JobReservations(self._client, caches, applier, watches, events, self._timing.jobs, default)
+        timing, queues = self._timing.jobs, self._settings.queues
+        return JobReservations(self._client, caches, applier, watches, events, timing, default, queues=queues)
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.

@@ -145,6 +145,13 @@ class ControllerSettings(WatcherSettings):
         truth,
         shown=False,
     )
+    queues: bool = _setting(
+        "false",
+        "Kueue admits workloads with the label kueue.x-k8s.io/queue-name before nodes are reserved for them",
+        "BOOL",
+        truth,
+        shown=False,
+    )
     starvation_limit: datetime.timedelta = _duration(
         "30m",
         "how long a workload that has waited for --starvation-threshold may hold back others of its instance type",

@@ -122,6 +122,18 @@ class JobTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueTiming:
+    """Of workloads that Kueue admits."""
+
+    absent_s: float = seconds(60.0, "before Kueue is looked for again while the API server does not have it")
+    patience_s: float = seconds(300.0, "how long an admitted workload waits for nodes before it gives its quota back")
+    first_return_s: float = seconds(60.0, "before it queues again; each time in a row twice as long")
+    longest_return_s: float = seconds(3600.0, "the longest of these waits")
+    first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")
+    longest_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceTiming:
     """Of the gRPC service."""
 
@@ -141,6 +153,7 @@ class Timing:
     pods: PodTiming = PodTiming()
     rendezvous: RendezvousTiming = RendezvousTiming()
     jobs: JobTiming = JobTiming()
+    queues: QueueTiming = QueueTiming()
     service: ServiceTiming = ServiceTiming()
     client: ClientTiming = DEFAULT_CLIENT_TIMING
 

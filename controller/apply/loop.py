@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from controller.apply import batches, budget
 from controller.apply.beside import Look, next_change
@@ -20,7 +20,7 @@ from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.observe.model import Known, Turn, shortened
+from controller.observe.model import Admission, Known, Turn, shortened
 from controller.plan import planning
 from controller.plan.actions import Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -40,6 +40,22 @@ def wall_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+class Admissions(Look, Protocol):
+    """What queues allow workloads; see `controller.queue`.
+
+    Its `look` is a part of each pass: it returns quota for nodes, so no write of reservations may be in progress.
+    """
+
+    async def relist(self) -> None:
+        """Read again what it depends on: a new leader begins. Raises ApiError."""
+
+    def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
+        """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
+
+    def doubt(self) -> None:
+        """Note that a write of reservations had no answer."""
+
+
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
@@ -53,8 +69,10 @@ class Reconciler:
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
         beside: Look | None = None,
+        queues: Admissions | None = None,
     ) -> None:
         self._beside = beside
+        self._queues = queues
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
@@ -126,6 +144,8 @@ class Reconciler:
                 await self._caches.relist()
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
+            if self._queues is not None:
+                await self._queues.relist()
             self._term = term
             self._report_foreign_templates()
             self._progressed()
@@ -134,8 +154,9 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
-            if self._beside is not None:
-                self._beside.end_waits()
+            for each in (self._beside, self._queues):
+                if each is not None:
+                    each.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
@@ -159,6 +180,11 @@ class Reconciler:
             await self._applier.rendezvous.look(plan.meetings, now),
             await self._applier.claim_pods.look(plan.shared, now),
         ]
+        if self._queues is not None:
+            if self._writes.unanswered:
+                self._queues.doubt()
+            moments.append(await self._queues.look(self._caches.index(), now))
+            self._progressed()
         return due, min((each for each in moments if each is not None), default=None)
 
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
@@ -232,6 +258,7 @@ class Reconciler:
             turns=self._turns,
             priorities=applier.priorities.found,
             shared_by=applier.claim_pods.found,
+            admissions={} if self._queues is None else self._queues.admissions(self._caches.index(), now),
         )
 
     def _report_errors(self, plan: Plan) -> None:

@@ -15,7 +15,7 @@ from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, FINALIZER, condition
+from controller.observe.model import API_VERSION, EXPIRED, FINALIZER, IN_USE, condition
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -30,6 +30,7 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.plan.expiry import SOON
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import Timing
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -196,7 +197,11 @@ class Applier:
         if fault is None and _degraded(action.before) is not None:
             text = "the reserved nodes have no fault any more, or were replaced"
             await self._events.post(about, "Normal", "Recovered", text, now)
-        if before.get("reason") != after.get("reason"):
+        use, used = condition(action.status, IN_USE), condition(action.before, IN_USE)
+        if use.get("reason") != used.get("reason") and use.get("reason") in (SOON, EXPIRED):
+            await self._events.post(about, "Warning", str(use["reason"]), str(use["message"]), now)
+        # What has expired was told before its nodes were released.
+        if before.get("reason") != after.get("reason") != EXPIRED:
             kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
             await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 

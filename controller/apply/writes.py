@@ -50,13 +50,15 @@ class Writes:
         self._waiting: set[int] = set()
         self.server_unavailable = False
         """The API server was unavailable or overloaded in this pass."""
+        self.unanswered = False
+        """A write of reservations had no answer in this pass: they may be stored."""
         self.attempted: list[Action] = []
         """The writes of this pass that were sent."""
 
     def begin(self, actions: Sequence[Action], now: datetime.datetime) -> None:
         """Start a pass with the writes of a plan."""
         self._now = now
-        self.server_unavailable, self.attempted = False, []
+        self.server_unavailable, self.unanswered, self.attempted = False, False, []
         next_tries = {id(action): self._backoff.next_try(action) for action in actions}
         tries = {key: moment for key, moment in next_tries.items() if moment is not None}
         self._waiting = {key for key, moment in tries.items() if moment > now}
@@ -110,6 +112,8 @@ class Writes:
         if isinstance(err, schema_check.Outdated):
             self._metrics.wrote(name, "failed")
             return  # it was not sent; the next plan takes the CRD into account
+        if isinstance(action, WriteUltraServerStatus) and isinstance(err, Unavailable):
+            self.unanswered = True
         outdated = isinstance(err, Conflict | NotFound | AlreadyExists)
         self._metrics.wrote(name, "outdated" if outdated else "failed")
         unavailable = _is_unavailable(err)

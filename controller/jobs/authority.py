@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from controller.observe.model import JOBS_ALLOWED, JOBS_LABEL, LIMIT_ANNOTATION, Namespace
+from controller.observe.model import JOBS_ALLOWED, JOBS_LABEL, JOBS_QUEUED, LIMIT_ANNOTATION, Namespace
 
 _NUMBER: Final = re.compile(r"\d{1,6}", re.ASCII)
 
@@ -40,8 +40,9 @@ def refusal(facts: Facts, name: str) -> tuple[str, str] | None:
     if namespace is None:
         text = f"the controller cannot read the Namespace {name}, and so not whether its jobs may reserve UltraServers"
         return "JobsMayNotReserve", text
-    if namespace.jobs != JOBS_ALLOWED:
-        text = f'the label {JOBS_LABEL} of namespace {name} is not "{JOBS_ALLOWED}": its jobs may not reserve'
+    if namespace.jobs not in (JOBS_ALLOWED, JOBS_QUEUED):
+        text = f'the label {JOBS_LABEL} of namespace {name} is neither "{JOBS_ALLOWED}" nor "{JOBS_QUEUED}": its jobs'
+        text = f"{text} may not reserve"
         return "JobsMayNotReserve", f"{text} UltraServers; ask the cluster's administrator for the label"
     limited = bool(_NUMBER.fullmatch(namespace.limit)) or (not namespace.limit and facts.default_limit is not None)
     if not limited:

@@ -15,8 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from controller.jobs import authority
-from controller.jobs.model import ANNOTATION, InvalidWish, Job, Wish, wish
-from controller.observe.model import API_VERSION, GROUPS_AT_MOST, MADE_FOR, Namespace, Template, Workload, condition
+from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Job, Wish, wish
+from controller.observe.model import (
+    API_VERSION,
+    GROUPS_AT_MOST,
+    JOBS_QUEUED,
+    MADE_FOR,
+    QUEUE_LABEL,
+    Namespace,
+    Template,
+    Workload,
+    condition,
+)
 from controller.plan.objects import MANAGED
 
 T = TypeVar("T")
@@ -45,11 +55,12 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change the spec of the job's workload by a merge patch, guarded by its resourceVersion."""
+    """Change the spec of the job's workload, and its labels, by a merge patch, guarded by its resourceVersion."""
 
     job: Job
     workload: Workload
     spec: Mapping[str, Any]
+    labels: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,7 @@ class View:
     - `default_limit`: the nodes that a namespace without a limit may reserve; None is no limit.
     - `unguarded`: why the policy that guards the label does not hold; empty if it holds.
     - `in_use`: returns True if a claim of the workload is allocated.
+    - `queues`: Kueue admits workloads that have a queue.
     """
 
     jobs: Collection[Job]
@@ -84,6 +96,7 @@ class View:
     default_limit: int | None
     unguarded: str
     in_use: Callable[[Workload], bool]
+    queues: bool = True
 
 
 @dataclass(slots=True)
@@ -197,7 +210,14 @@ class _Step:
             self._warn(
                 "ManagedByKueue",
                 f"Kueue manages this {job.kind} (queue {job.queue}): it starts no job whose devices can only be on "
-                "nodes that are reserved later; remove the label, or reserve by a NeuronUltraServerWorkload",
+                f"nodes that are reserved later; replace the label by the annotation {QUEUE_ANNOTATION}, so that the "
+                "reservation is queued",
+            )
+            return
+        if job.managed_by:
+            self._warn(
+                "ManagedElsewhere",
+                f"spec.managedBy is {job.managed_by}: its pods may run in another cluster, and nothing is reserved",
             )
             return
         try:
@@ -305,11 +325,24 @@ class _Step:
         if len(job.name) > NAME_CHARACTERS:
             self._warn("NameTooLong", f"a reservation has the job's name: write at most {NAME_CHARACTERS} characters")
             return
-        if refusal := authority.refusal(self._view, job.namespace):
+        refusal = authority.refusal(self._view, job.namespace) or self._queue_refusal()
+        if refusal is not None:
             self._warn(*refusal)
             return
         self._there.add(job.namespace, job.name, template, for_a_job=True)
         self._found.writes.append(Create(job, _workload(job, spec)))
+
+    def _queue_refusal(self) -> tuple[str, str] | None:
+        """Return reason and message if nothing may be reserved because of the job's queue, or without one."""
+        job, namespaces = self._job, self._view.namespaces or {}
+        if job.asked_queue and not self._view.queues:
+            text = f"annotation {QUEUE_ANNOTATION}: the controller does not use queues; an administrator turns it on"
+            return "QueuesAreOff", f"{text} with ultraserverOperator.queues.enabled"
+        namespace = namespaces.get(job.namespace)
+        if not job.asked_queue and namespace is not None and namespace.jobs == JOBS_QUEUED:
+            text = f"namespace {job.namespace} requires a queue: add the annotation {QUEUE_ANNOTATION}"
+            return "QueueRequired", f"{text} with the name of a LocalQueue"
+        return None
 
     def _change(self, workload: Workload, spec: dict[str, Any]) -> None:
         """Change what may change; what may not is reserved anew as soon as no pod uses the nodes."""
@@ -331,8 +364,10 @@ class _Step:
             refusal = authority.refusal(self._view, job.namespace) if grows else None
             if refusal is None:
                 changes["serverCount"] = spec["serverCount"]
-        if changes:
-            self._found.writes.append(Change(job, workload, changes))
+        # While nodes are reserved the new queue waits, and the controller says so.
+        labels = {QUEUE_LABEL: job.asked_queue or None} if workload.queue != job.asked_queue else {}
+        if changes or labels:
+            self._found.writes.append(Change(job, workload, changes, labels))
         if refusal is not None:
             self._warn(*refusal)
         else:
@@ -374,7 +409,7 @@ def _workload(job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {
             "name": job.name,
             "namespace": job.namespace,
-            "labels": dict(MANAGED),
+            "labels": {**MANAGED, **({QUEUE_LABEL: job.asked_queue} if job.asked_queue else {})},
             "annotations": {MADE_FOR: job.mark},
             "ownerReferences": [owner],
         },

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.jobs.model import ANNOTATION, KUEUE_LABEL, Job, PodSet
+from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, Job, PodSet
+from controller.observe.model import QUEUE_LABEL
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.requests import Resource
@@ -44,7 +45,9 @@ class Kind:
             uid=str(meta.get("uid", "")),
             wish=str(annotations[ANNOTATION]),
             over=self._over(meta, spec, status),
-            queue=str((meta.get("labels") or {}).get(KUEUE_LABEL) or ""),
+            queue=str((meta.get("labels") or {}).get(QUEUE_LABEL) or ""),
+            asked_queue=str(annotations.get(QUEUE_ANNOTATION) or ""),
+            managed_by=_foreign(spec),
             pods=tuple(_pod_set(count, template) for count, template in self.pods(spec)),
         )
 
@@ -56,6 +59,15 @@ class Kind:
             if each.get("status") == "True" and each.get("type") in self.ends:
                 return self.ends[each["type"]]
         return "is suspended" if spec.get("suspend") else ""
+
+
+OWN_CONTROLLERS: Final = ("kubernetes.io/job-controller", "jobset.sigs.k8s.io/jobset-controller")
+
+
+def _foreign(spec: Wire) -> str:
+    """Return which other program runs a job, such as that of MultiKueue; empty if none does."""
+    found = str(spec.get("managedBy") or "")
+    return "" if found in OWN_CONTROLLERS else found
 
 
 def _pod_set(count: int, template: Wire) -> PodSet:
@@ -167,6 +179,7 @@ class _LeaderWorker(_Part):
 
 class _Spec(_Part):
     suspend: bool | None = None
+    managed_by: str | None = None
     parallelism: int | None = None
     completions: int | None = None
     replicas: int | None = None

@@ -12,7 +12,8 @@ from controller.plan.strategies import NAMES
 
 ANNOTATION: Final = f"{GROUP}/ultraservers"
 """On a job: which UltraServers its pods need."""
-KUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+QUEUE_ANNOTATION: Final = f"{GROUP}/queue"
+"""On a job: the LocalQueue from which its reservation gets quota."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -31,7 +32,9 @@ class Job:
 
     - `wish`: the annotation, valid or not.
     - `over`: why it needs no nodes, such as "is suspended"; empty if it needs some.
-    - `queue`: the Kueue queue that manages it, empty without one.
+    - `queue`: the Kueue queue that manages the job itself, empty without one.
+    - `asked_queue`: the queue from which its reservation gets quota, empty without one.
+    - `managed_by`: the program that runs it instead of Kubernetes' own controller, empty without one.
     """
 
     api_version: str
@@ -42,6 +45,8 @@ class Job:
     wish: str
     over: str = ""
     queue: str = ""
+    asked_queue: str = ""
+    managed_by: str = ""
     pods: tuple[PodSet, ...] = ()
 
     @property

@@ -46,7 +46,11 @@ class JobReservations:
         events: EventRecorder,
         timing: JobTiming,
         default_limit: int | None,
+        *,
+        queues: bool,
     ) -> None:
+        """`queues`: Kueue admits workloads that have a queue."""
+        self._queues = queues
         self._client = client
         self._caches = caches
         self._applier = applier
@@ -104,6 +108,7 @@ class JobReservations:
             default_limit=self._default_limit,
             unguarded=self._guard.problem,
             in_use=lambda workload: _in_use(index, workload),
+            queues=self._queues,
         )
 
     def _due(self, write: Write, now: datetime.datetime) -> datetime.datetime:
@@ -146,8 +151,8 @@ class JobReservations:
             case Create(job=job, body=body):
                 workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
                 log.info("made a reservation for a job", extra={"workload": _target(write), "job": job.mark})
-            case Change(workload=old, spec=spec):
-                patch = {"metadata": {"resourceVersion": old.version}, "spec": dict(spec)}
+            case Change(workload=old, spec=spec, labels=labels):
+                patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}
                 workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
             case Release(workload=old, why=why, gone=gone):
                 if gone and await self._still_asks(old):

@@ -16,10 +16,12 @@ from controller.observe.model import (
     JOBS_LABEL,
     LIMIT_ANNOTATION,
     MADE_FOR,
+    QUEUE_LABEL,
     ClaimUse,
     ClusterNode,
     Consumer,
     Namespace,
+    QueueRecord,
     Reservation,
     Snapshot,
     Template,
@@ -174,7 +176,9 @@ def workload(item: Wire) -> Workload:
     """Return a NeuronUltraServerWorkload; `problem` says what in its spec has another type than in the CRD."""
     meta = item["metadata"]
     spec = fields.part(item, "spec", fields.WORKLOAD_SPEC)
-    status = fields.part(item, "status", fields.WORKLOAD_STATUS)
+    status = dict(fields.part(item, "status", fields.WORKLOAD_STATUS))
+    # `controller.queue` writes this part of the status, and the plan all others.
+    record = status.pop("queue", None) or {}
     strategy = str((spec.get("allocationPolicy") or {}).get("failureStrategy") or "NoOp")
     return Workload(
         namespace=str(meta.get("namespace", "")),
@@ -198,6 +202,13 @@ def workload(item: Wire) -> Workload:
         status=status,
         groups=tuple(each for each in status.get("groups") or [] if _is_group(each)),
         problem=fields.problem(item, "spec", fields.WORKLOAD_SPEC),
+        ttl_unused_s=max(0, int(spec.get("ttlSecondsUnused") or 0)),
+        queue=str((meta.get("labels") or {}).get(QUEUE_LABEL) or ""),
+        queue_record=QueueRecord(
+            str(record.get("localQueue") or ""),
+            int(record.get("returned") or 0),
+            str(record.get("returnedAt") or ""),
+        ),
     )
 
 

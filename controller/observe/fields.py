@@ -27,6 +27,7 @@ WORKLOAD_SPEC: Final = {
     "config": {"logicalNeuronCore": int},
     "resourceClaimTemplate": {"name": str},
     "priorityClassName": str,
+    "ttlSecondsUnused": int,
 }
 WORKLOAD_STATUS: Final = {
     "state": str,
@@ -38,6 +39,7 @@ WORKLOAD_STATUS: Final = {
     "restartedAt": [str],
     "migrations": int,
     "observedGeneration": int,
+    "queue": {"localQueue": str, "returned": int, "returnedAt": str},
 }
 ULTRASERVER_SPEC: Final = {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int, "nodeUid": str}]}
 ULTRASERVER_STATUS: Final = {

@@ -24,9 +24,19 @@ LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
 JOBS_LABEL = f"{GROUP}/reserve-for-jobs"
 """Label of a Namespace whose jobs may reserve UltraServers. An admission policy restricts who may write it."""
 JOBS_ALLOWED = "true"
+JOBS_QUEUED = "queue"
+"""The value of a Namespace in which every new reservation needs a queue."""
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of a workload whose reservation Kueue admits: the LocalQueue."""
 
 MADE_FOR = f"{GROUP}/made-for"
 """Annotation of a workload that the controller has made for a job: the job's kind, name and UID."""
+
+IN_USE = "InUse"
+"""Condition of a workload with spec.ttlSecondsUnused: claims of it are allocated on its nodes."""
+EXPIRED = "Expired"
+"""Its reason once the nodes were unused for too long."""
 
 SLOT_SIZES = (1, 2, 4)
 """The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
@@ -224,6 +234,35 @@ class UltraServer:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """What a workload's status keeps about its queue: `status.queue`.
+
+    - `name`: the LocalQueue for which nodes may be reserved; empty without one.
+    - `returned`: how often in a row its quota was given back, because no nodes were free.
+    - `returned_at`: when Kueue's Workload was last given back, as that object says.
+    """
+
+    name: str = ""
+    returned: int = 0
+    returned_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a queue allows a workload.
+
+    - `groups`: groups with a lower index may be reserved.
+    - `revoked`: what it has must be released.
+    - `reason`, `message`: why it may not have more.
+    """
+
+    groups: int
+    revoked: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A stored NeuronUltraServerWorkload. `groups` are the readable entries of `status.groups`."""
 
@@ -248,6 +287,14 @@ class Workload:
     problem: str = ""  # why the object cannot be read
     priority_class: str = ""  # spec.priorityClassName
     made_for: str = ""  # the annotation MADE_FOR, empty if a person made it
+    ttl_unused_s: int = 0  # spec.ttlSecondsUnused, 0 for no limit
+    queue: str = ""  # the label QUEUE_LABEL
+    queue_record: QueueRecord = QueueRecord()
+
+    @property
+    def expired(self) -> bool:
+        """True if its nodes were unused for too long: they are released, and not reserved again."""
+        return bool(self.ttl_unused_s) and condition(self.status, IN_USE).get("reason") == EXPIRED
 
     @property
     def restarting(self) -> Wire | None:
@@ -334,6 +381,7 @@ class Known:
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace
     priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
     shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
+    admissions: Mapping[str, Admission] = field(default_factory=dict)  # workload UID: what its queue allows
 
 
 NOTHING_KNOWN: Final = Known()

@@ -208,11 +208,13 @@ class Record:
     - `restarts`: the number of restarts so far.
     - `restarted_at`: start times of the restarts in a row, RFC 3339, oldest first.
     - `outage`: value and message of the condition Outage; None if the workload has none.
+    - `in_use`: value, reason and message of the condition InUse; None if the workload has none.
     """
 
     restarts: int = 0
     restarted_at: tuple[str, ...] = ()
     outage: tuple[bool, str] | None = None
+    in_use: tuple[bool, str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

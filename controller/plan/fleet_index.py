@@ -9,7 +9,7 @@ that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from controller.observe.discovery import Group, group_of
@@ -21,7 +21,6 @@ from controller.observe.model import (
     PublishedNode,
     Reservation,
     Snapshot,
-    Suspect,
     Template,
     UltraServer,
     Workload,
@@ -81,7 +80,7 @@ class FleetIndex:
         self.version = 0
         """A number that changes whenever objects may have changed."""
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
-        self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
+        self._refused: dict[str, tuple[refused_pods.RefusedUse, ...]] = {}  # by UltraServer
         self.countable = 0
         """The number of nodes of UltraServers, without those that a user has given up."""
         self.away: Counter[str] = Counter()
@@ -239,10 +238,10 @@ class FleetIndex:
         found = (self.group_by_name.get(name) for name in sorted(names))
         return [group for group in found if group is not None and node in group.node_names]
 
-    def suspects(self) -> list[Suspect]:
-        """Return the pods that their nodes must reject unless they started before, each once."""
-        found = {each.uid: each for name in sorted(self._suspects) for each in self._suspects[name]}
-        return list(found.values())
+    def refused(self) -> Iterator[refused_pods.RefusedUse]:
+        """Yield the claims that their nodes must reject unless their pods started before."""
+        for name in sorted(self._refused):
+            yield from self._refused[name]
 
     # Changes
 
@@ -340,7 +339,7 @@ class FleetIndex:
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
         named = self._named.get(name, frozenset()) - unread
-        put(self._suspects, name, refused_pods.suspects(named, held, self._uses, self.published_by_name) or None)
+        put(self._refused, name, refused_pods.refused(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
         """Replace the count of an UltraServer's unavailable nodes."""

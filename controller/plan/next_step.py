@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from controller.plan import isolation, obstacles, pod_start, recovery, releasing, rendezvous, restart_all, statuses
+from controller.plan import (
+    expiry,
+    isolation,
+    obstacles,
+    pod_start,
+    recovery,
+    releasing,
+    rendezvous,
+    restart_all,
+    revocation,
+    statuses,
+)
 from controller.plan.allocation import allocate
 from controller.plan.view import Step, View
 
@@ -13,12 +24,14 @@ Rule = Callable[[View], Step | None]
 
 RULES: Final[tuple[Rule, ...]] = (
     releasing.release,
+    expiry.ended,
+    revocation.revoked,
     obstacles.failed,
     obstacles.invalid,
     obstacles.not_to_be_read,
 )
 """The rules before faults and allocation, which always have a step."""
-WITHOUT_FINALIZER: Final = RULES[:3]
+WITHOUT_FINALIZER: Final = RULES[:5]
 """These leave the workload's finalizers as they are, or remove ours."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
-from controller.observe.model import API_VERSION, Reservation, UltraServer, Workload, condition
+from controller.observe.model import API_VERSION, IN_USE, Reservation, UltraServer, Workload, condition
 from controller.plan.actions import Record, Verdict
 from controller.plan.reasons import Reason
 from controller.plan.states import PROGRESSING, State
@@ -256,7 +256,8 @@ def workload_status(
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
     why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
-    outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
+    more = [made(IN_USE, *record.in_use)] if record.in_use else []
+    more += [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):
         migrations += 1
@@ -276,7 +277,7 @@ def workload_status(
             made("Ready", allocated, reason, message),
             made("Progressing", state in PROGRESSING, reason, message),
             made("Degraded", verdict.degraded is not None, why, text),
-            *outage,
+            *more,
         ],
     }
 

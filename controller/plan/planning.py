@@ -15,6 +15,7 @@ from typing import cast
 
 from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Suspect
 from controller.plan import (
+    claim_pods,
     node_labels,
     objects,
     queue,
@@ -122,13 +123,20 @@ def _plan(
 
 
 def _suspects(ledger: Ledger) -> tuple[Suspect, ...]:
-    """Return the pods that a Ready node may reject.
+    """Return the pods that a Ready node may reject, each once; those of a PodGroup are read when a plan asks for them.
 
     None in an outage, because nothing is evicted then.
     """
     if ledger.sight.outage is not None:
         return ()
-    return tuple(each for each in ledger.index.suspects() if ledger.sight.is_ready(each.node))
+    sight = ledger.sight.anew()
+    found: dict[str, Suspect] = {}
+    for each in ledger.index.refused():
+        if sight.is_ready(each.node):
+            for name, uid in claim_pods.of(sight, each.use):
+                found[uid] = Suspect(each.use.namespace, name, uid, each.node, each.why)
+    ledger.note(sight)
+    return tuple(found.values())
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:

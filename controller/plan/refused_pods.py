@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from controller.observe import decode
@@ -27,27 +28,37 @@ _OF_NO_WORKLOAD: Final = (
 )
 
 
-def suspects(
+@dataclass(frozen=True, slots=True)
+class RefusedUse:
+    """A claim that is allocated on a node which must reject it, and why."""
+
+    use: ClaimUse
+    node: str
+    why: str
+
+
+def refused(
     nodes: Iterable[str],
     held: Iterable[Reservation],
     uses: Mapping[str, tuple[ClaimUse, ...]],
     published: Mapping[str, PublishedNode],
-) -> tuple[Suspect, ...]:
-    """Return the pods that the nodes of an UltraServer with these reservations must reject.
+) -> tuple[RefusedUse, ...]:
+    """Return the claims that the nodes of an UltraServer with these reservations must reject.
 
     - `nodes`: names of its nodes.
     - `held`: its reservations.
     - `uses`: by node, the claims that are allocated there.
     - `published`: by node, what it publishes.
 
-    A pod that started before the reservation is among them; `refused_until` excludes it.
+    That of a pod that started before the reservation is among them; `refused_until` excludes it.
     """
     holder = {name: one for one in held for name in one.allocation.nodes}
     found = []
     for node in sorted(nodes):
         for use in uses.get(node, ()):
             why = _why(use, node, holder.get(node), published.get(node))
-            found += [Suspect(use.namespace, name, uid, node, why) for name, uid in use.pods if why]
+            if why:
+                found.append(RefusedUse(use, node, why))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.observe.model import FINALIZER, Known, Workload, shortened
-from controller.plan import objects, outage, queue, restart_limit
+from controller.plan import expiry, objects, outage, queue, restart_limit
 from controller.plan.actions import Action, Record, SetFinalizers, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
@@ -111,7 +111,7 @@ def _record(view: View, verdict: Verdict, *, withdrawn: bool) -> Record:
         number, begun = max(0, number - 1), begun[:-1]
     elif verdict.restarting and not workload.restarting:
         number, begun = number + 1, (*begun, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
-    return Record(number, begun, stopped)
+    return Record(number, begun, stopped, expiry.in_use(view))
 
 
 def _outage(view: View) -> tuple[bool, str] | None:

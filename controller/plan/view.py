@@ -22,7 +22,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import objects
+from controller.plan import admission, objects
 from controller.plan.actions import Action, Verdict
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
@@ -121,6 +121,7 @@ class View:
             index.workload_class,
             sight.known.without_services,
             sight.known.unschedulable.get(workload.uid),
+            sight.known.admissions.get(workload.uid),
             self.rival,
             self.template,
             *self.templates,
@@ -254,8 +255,9 @@ class View:
         return self.free_slots.of_nodes(nodes, self.workload.instance_type, self.workload.size)
 
     def refusal(self, indices: Sequence[int]) -> Shortage | None:
-        """Return why the namespace may not have nodes for these indices; None if it may."""
-        return self.quota.refusal(self.workload, indices, self.held)
+        """Return why the workload's queue or its namespace may not have nodes for these indices; None if both may."""
+        queued = admission.refusal(self.sight.known, self.workload, indices)
+        return queued or self.quota.refusal(self.workload, indices, self.held)
 
     def _draft(self) -> Draft | None:
         return self.holdings.draft(self.workload.uid, self.held)

@@ -33,6 +33,7 @@ CONDITIONS: Final = (
     Word("Progressing", WORKLOAD, "the controller is changing the reservation"),
     Word(DEGRADED, WORKLOAD, "a reserved node has a fault; the failure strategy sets what follows, and when"),
     Word("Outage", WORKLOAD, "so many nodes are not Ready that the controller evicts no pod; absent until it happens"),
+    Word("InUse", WORKLOAD, "claims of it are allocated on its nodes; only with spec.ttlSecondsUnused"),
     Word(READY, ULTRASERVER, "all its nodes and links are ready"),
     Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
     Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
@@ -69,6 +70,16 @@ _WAITS: Final = {
     "WaitingForPods": "waiting for the end of pods that hold devices of the nodes",
     "EvictionBlocked": "pods cannot be evicted, for example because of a PodDisruptionBudget",
     "Restarting": "all nodes are released, then reserved again (failureStrategy RestartAll)",
+    "Expired": "its nodes were unused for spec.ttlSecondsUnused, so they were released",
+    "WaitingForQuota": "Kueue has not admitted it yet; the message has Kueue's reason",
+    "QuotaRevoked": "Kueue has evicted it: its nodes are released, then its quota is given back",
+    "QuotaGivenBack": "it was admitted, and no nodes were free for minutes; it queues again later",
+    "QueueDeactivated": "spec.active of Kueue's Workload is false",
+    "QueueFinished": "Kueue's Workload is Finished, so it gets no quota any more",
+    "QueueRequired": "its namespace allows new reservations only with a queue",
+    "QueueUnknown": "Kueue's Workloads cannot be read; what is reserved stays, and nothing is added",
+    "QueueFeatureUnsupported": "Kueue admitted it with a feature that reservations do not have",
+    "GrowthNeedsQuota": "it needs more nodes than its quota, which cannot change while nodes are reserved",
 }
 _FAULTS: Final = {
     "NoProblem": "the reserved nodes have no known fault",
@@ -119,6 +130,16 @@ REASONS: Final = (
             "OutageIsOver": "enough nodes are Ready again",
         },
     ),
+    *_reasons(
+        WORKLOAD,
+        "InUse",
+        {
+            "ClaimsAllocated": "claims of the workload are allocated on its nodes",
+            "NoClaims": "no claim is allocated on its nodes since the time in the message",
+            "ExpiresSoon": "half of spec.ttlSecondsUnused has passed without a claim on its nodes",
+            "Expired": "its nodes were unused for spec.ttlSecondsUnused, so they are released",
+        },
+    ),
     *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
     *_reasons(
         ULTRASERVER,
@@ -136,6 +157,10 @@ EVENTS: Final = (
     Word(
         "JobsMayNotReserve", "Job", "its namespace may not reserve UltraServers for jobs, for the reason in the message"
     ),
+    Word("QueueIsFixed", WORKLOAD, "its queue was changed while nodes are reserved; it counts when they are released"),
+    Word("QueuesAreOff", "Job", "it names a queue, and the controller runs without ultraserverOperator.queues.enabled"),
+    Word("QueueRequired", "Job", "its namespace allows new reservations only with a queue"),
+    Word("ManagedElsewhere", "Job", "another program runs it (spec.managedBy), perhaps in another cluster"),
     Word("InvalidUltraServers", "Job", "its annotation neuron.aws.com/ultraservers cannot be read"),
     Word("ManagedByKueue", "Job", "it has a Kueue queue, and Kueue admits no job whose nodes are reserved later"),
     Word("NoTemplate", "Job", "its pods name no ResourceClaimTemplate that the reservation could make"),

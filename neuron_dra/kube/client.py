@@ -136,13 +136,16 @@ class KubeClient:
         raw = await self.request("POST", resource.path(namespace), params=params, body=body)
         return stored(raw, body["metadata"]["name"], body.get("kind", ""))
 
-    async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object, guarded by its resourceVersion, and return it as stored.
+    async def replace(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], subresource: str = ""
+    ) -> dict[str, Any]:
+        """Replace an object, or a part such as "status", guarded by its resourceVersion; return it as stored.
 
         Raises Conflict, Invalid or another ApiError.
         """
         name = body["metadata"]["name"]
-        return stored(await self.request("PUT", resource.path(namespace, name), body=body), name, body.get("kind", ""))
+        path = resource.path(namespace, name, subresource)
+        return stored(await self.request("PUT", path, body=body), name, body.get("kind", ""))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""

@@ -14,20 +14,26 @@ from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.jobs import decide
-from controller.plan import allocation as serving
 from controller.plan import (
+    admission,
     binding,
+    next_step,
     objects,
     outage,
     placement,
     queue,
     recovery,
     restoration,
+    revocation,
     ultraserver_writes,
 )
+from controller.plan import allocation as serving
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.quota import Quota
 from controller.plan.sight import Sight
+from controller.queue import decide as queue_decide
+from controller.queue import queues
+from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, ultraserver
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
@@ -184,6 +190,71 @@ def trusts_a_mark_for_the_job(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide._Step, "_keep_in_step", keep)
 
 
+def reserves_before_admission(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(admission, "refusal", lambda known, workload, indices: None)
+    keeps_nodes_of_evicted_workloads(patch)
+
+
+def keeps_nodes_of_evicted_workloads(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    others = tuple(rule for rule in next_step.RULES if rule is not revocation.revoked)
+    patch.setattr(next_step, "RULES", others)
+
+
+def gives_quota_back_before_the_nodes(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    right = queues._held
+    patch.setattr(queues, "_held", lambda *of: dataclasses.replace(right(*of), some=False))
+
+
+def keeps_quota_after_an_eviction(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queue_decide, "_returned", lambda found: None)
+
+
+def hoards_quota(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queue_decide._Step, "_why_return", lambda self, found: "")
+
+
+def never_queues_again(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    later = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+    patch.setattr(queue_decide, "returns_at", lambda workload, found, timing: later)
+
+
+def leaves_preempted_workloads_out_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queue_decide, "REQUEUED_BY_KUEUE", ())
+
+
+def never_tells_that_nodes_are_ready(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queue_decide, "_readiness", lambda found, ready: {})
+
+
+def keeps_quota_of_groups_that_it_gave_up(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    right = queues._held
+    patch.setattr(queues, "_held", lambda *of: dataclasses.replace(right(*of), nodes=1_000))
+
+
+def grows_without_quota(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(KueueWorkload, "granted", property(lambda self: 1_000))
+
+
+def leaves_finalizers(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queue_decide, "_finish", lambda found, gone=False: None)
+
+
+def requires_no_queue(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(queues, "JOBS_QUEUED", "no namespace has this")
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -199,6 +270,10 @@ FINDS: dict[Sabotage, int] = {
     loses_reservations_with_objects: 8,
     forgets_jobs_that_scale: 3,
     trusts_a_mark_for_the_job: 3,
+    gives_quota_back_before_the_nodes: 4,
+    grows_without_quota: 22,
+    hoards_quota: 13,
+    never_queues_again: 13,
 }
 """Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
 
@@ -231,6 +306,18 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
             {"jobs"},
             r"pods, and a reservation of|has no reservation|says that it was made for",
         ),
+        (reserves_before_admission, {"queues"}, r"nodes, and quota for"),
+        (keeps_nodes_of_evicted_workloads, {"queues"}, "is evicted, and its nodes are not released"),
+        (gives_quota_back_before_the_nodes, {"queues"}, r"nodes, and quota for"),
+        (keeps_quota_after_an_eviction, {"queues"}, "and keeps its quota"),
+        (hoards_quota, {"queues", "giants"}, "and has no nodes"),
+        (never_queues_again, {"queues", "giants"}, "does not queue again"),
+        (leaves_preempted_workloads_out_of_the_queue, {"queues"}, "was preempted, and does not queue again"),
+        (never_tells_that_nodes_are_ready, {"queues"}, "is not PodsReady"),
+        (keeps_quota_of_groups_that_it_gave_up, {"queues"}, "and keeps quota for"),
+        (grows_without_quota, {"queues"}, "nodes, and quota for"),
+        (leaves_finalizers, {"queues"}, "is left"),
+        (requires_no_queue, {"queues"}, "has nodes without a queue"),
     ],
 )
 def test_fleet_with_actors_finds(

@@ -125,3 +125,13 @@ def test_rank_0_is_a_pod_of_the_group() -> None:
     made = plan(replace(world.snapshot(), shared_by={"ml/claim-u0-0": PODS}), world.now, LIMITS)
     assert [each.pod for each in made.meetings] == [("gang-0", "uid-0")]
     assert {use.ref for use in made.shared} == {"ml/claim-u0-0"}
+
+
+def test_pods_of_a_group_that_their_node_rejects_are_suspects() -> None:
+    world = running("NoOp", count=1)
+    world.claim("strange", ["u0-0"], workload_uid="uid-of-another", pod="named")
+    reserve_for_group(world, "strange")
+    asked = world.plan(LIMITS)
+    found = plan(replace(world.snapshot(), shared_by={"ml/strange": PODS}), world.now, LIMITS)
+    assert "ml/strange" in {use.ref for use in asked.shared}
+    assert [(each.name, each.uid, each.node) for each in found.suspects] == [(*each, "u0-0") for each in PODS]

@@ -232,6 +232,30 @@ def test_reservations_for_jobs_are_off_by_default() -> None:
 
 
 @needs_helm
+def test_queues_are_off_by_default() -> None:
+    plain, queues = whole(), whole("ultraserverOperator.queues.enabled=true")
+    role, deployment = ((kind, "neuron-ultraserver-controller") for kind in ("ClusterRole", "Deployment"))
+    policy = "neuron-dra-driver-controller-queues"
+    changed = {key for key in queues if queues[key] != plain.get(key)}
+    policies = {(kind, policy) for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")}
+    assert changed == {role, deployment, *policies}
+    added = [each for each in queues[role]["rules"] if each not in plain[role]["rules"]]
+    assert {(resource, *each["verbs"]) for each in added for resource in each["resources"]} == {
+        ("workloads", "get", "list", "watch", "create", "patch", "delete"),
+        ("workloads/status", "update"),
+    }
+    (container,) = queues[deployment]["spec"]["template"]["spec"]["containers"]
+    assert "--queues" in container["args"]
+
+
+@needs_helm
+def test_queues_need_the_policies() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        whole("ultraserverOperator.queues.enabled=true", "ultraserverOperator.admissionPolicies.enabled=false")
+    assert "queues.enabled needs ultraserverOperator.admissionPolicies.enabled" in refusal.value.stderr
+
+
+@needs_helm
 def test_reservations_for_jobs_need_the_policy() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         whole("ultraserverOperator.jobs.enabled=true", "ultraserverOperator.admissionPolicies.enabled=false")

@@ -17,7 +17,7 @@ from neuron_dra.core import causes, health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "observe", "apply", "limits", "jobs")
+CONTROLLER = ("plan", "observe", "apply", "limits", "jobs", "queue")
 OTHERS = {
     *(
         "All",
@@ -43,6 +43,10 @@ OTHERS = {
     *("Job", "JobSet", "LeaderWorkerSet", "StatefulSet", "PodGroup", "Complete", "Completed"),
     *("Deny", "Fail"),  # of an admission policy
     *("TemplateCreated",),  # of the condition that wakes a pod
+    *("Workload", "PriorityClass", "Never"),
+    # Conditions and reasons of Kueue's Workload, and ours of them.
+    *("QuotaReserved", "Admitted", "Evicted", "Requeued", "PodsReady", "Finished", "Preempted", "NodeFailures"),
+    *("NoReservation", "WaitForStart", "WaitForRecovery", "Started", "DelayEnded", "NeuronNodesUnavailable"),
     *("Limits", "Trial", "IndexT", "Attributes"),  # names of types
 }
 """Words of the controller that are no condition, reason or Event."""

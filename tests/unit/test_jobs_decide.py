@@ -365,3 +365,40 @@ def test_wrong_annotation_says_what_to_write(text: str, words: str) -> None:
     with pytest.raises(InvalidWish) as wrong:
         wish(text)
     assert str(wrong.value) == words
+
+
+def queued_job(**more: Any) -> Job:
+    asked = item({"parallelism": 8, "template": pods("rct"), **more})
+    asked["metadata"]["annotations"]["neuron.aws.com/queue"] = "team"
+    found = KIND["Job"].job(asked)
+    assert found is not None
+    return found
+
+
+def test_queue_of_a_job_becomes_that_of_its_reservation() -> None:
+    (made,) = decide(view(queued_job())).writes
+    assert isinstance(made, Create)
+    assert made.body["metadata"]["labels"] == {
+        "app.kubernetes.io/managed-by": "neuron-ultraserver-controller",
+        "kueue.x-k8s.io/queue-name": "team",
+    }
+    (change,) = decide(view(queued_job(), workloads=[workload()])).writes
+    assert isinstance(change, Change)
+    assert (change.spec, change.labels) == ({}, {"kueue.x-k8s.io/queue-name": "team"})
+
+
+def test_queue_is_refused_while_queues_are_off() -> None:
+    found = decide(replace(view(queued_job()), queues=False))
+    assert (found.writes, reasons(found)) == ([], ["QueuesAreOff"])
+
+
+def test_namespace_may_require_a_queue() -> None:
+    namespaces = {"ml": Namespace("ml", "16", "queue")}
+    without, with_one = (decide(view(each, namespaces=namespaces)) for each in (job(), queued_job()))
+    assert (without.writes, reasons(without)) == ([], ["QueueRequired"])
+    assert writes(with_one) == ["Create train"]
+
+
+def test_job_of_another_cluster_is_refused() -> None:
+    assert reasons(decide(view(queued_job(managedBy="kueue.x-k8s.io/multikueue")))) == ["ManagedElsewhere"]
+    assert writes(decide(view(queued_job(managedBy="kubernetes.io/job-controller")))) == ["Create train"]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import jobs, mishaps, poison, servers, tenants
+from tests.support.fleet import jobs, mishaps, poison, queues, servers, tenants
 from tests.support.fleet.mix import Actor, loudness
 
-ACTORS: Final[dict[str, Actor]] = {**tenants.ACTORS, **mishaps.ACTORS, **servers.ACTORS, **poison.ACTORS, **jobs.ACTORS}
+ACTORS: Final[dict[str, Actor]] = {
+    **tenants.ACTORS,
+    **mishaps.ACTORS,
+    **servers.ACTORS,
+    **poison.ACTORS,
+    **jobs.ACTORS,
+    **queues.ACTORS,
+}
 
 
 def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    KUEUE_WORKLOADS,
     LEASES,
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
@@ -34,11 +35,12 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import settled
+from tests.support.fleet import queue_laws, settled
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
 from tests.support.fleet.known import Known
+from tests.support.fleet.kueue import Kueue
 from tests.support.fleet.network import Ledger, Line, Policy
 from tests.support.fleet.nodes import FleetNode, racks
 from tests.support.fleet.pods import SCHEDULER, Job, Pods
@@ -106,10 +108,10 @@ class Fleet:
         self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=api is None)
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
-        self.caches = {
-            resource.plural: Reflector(self.admin, resource, on_change=self._changed(resource))
-            for resource in (*WATCHED, *((JOBS,) if "jobs" in self.actors else ()))
-        }
+        self.kueue = Kueue(self.line, clock.now)
+        self.queued: set[str] = set()  # UIDs of workloads that had a queue from the beginning, and have one
+        self.queue_required = False  # the namespaces require a queue for every reservation
+        self.caches = self._caches()
         self.view = View(_Live(self.caches, self.pods))
         self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)
         self.pods.on_start = self.safety.container_started
@@ -125,6 +127,12 @@ class Fleet:
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
 
+    def _caches(self) -> dict[str, Reflector]:
+        """Return what the observer watches, by plural."""
+        optional = {"jobs": JOBS, "queues": KUEUE_WORKLOADS}
+        watched = [*WATCHED, *(resource for actor, resource in optional.items() if actor in self.actors)]
+        return {each.plural: Reflector(self.admin, each, on_change=self._changed(each)) for each in watched}
+
     def replica(self, name: str, *, elected: bool = True) -> Replica:
         """Return a new replica of the controller, which is not started."""
         return Replica(
@@ -134,7 +142,10 @@ class Fleet:
             self.trace,
             elected=elected,
             claims_for_a_node=self._claims_for_a_node,
-            flags=("--jobs-may-reserve",) if "jobs" in self.actors else (),
+            flags=(
+                *(("--jobs-may-reserve",) if "jobs" in self.actors else ()),
+                *(("--queues",) if "queues" in self.actors else ()),
+            ),
         )
 
     def line(self, name: str) -> Line:
@@ -153,11 +164,24 @@ class Fleet:
                 self.safety.slices_changed()
             elif resource is NEURON_WORKLOADS:
                 self._tell_workloads()
+            if resource in (NEURON_ULTRASERVERS, KUEUE_WORKLOADS):
+                self._check_quota()
 
         return changed
 
+    def _check_quota(self) -> None:
+        """Judge the nodes of workloads with a queue, as the server has them."""
+        if not self.queued or self.api is None or "two-at-once" in self.actors:
+            return  # two controllers at once are guarded by nothing but resourceVersions
+        seen = View({plural: _by_key(self.api.objects(plural)) for plural in ("neuronultraservers", "workloads")})
+        workloads = self.view.all("neuronultraserverworkloads")
+        for text in queue_laws.beyond_quota(seen.held(), workloads, seen.all("workloads"), self.queued):
+            self.safety.violated(text)
+
     def _tell_workloads(self) -> None:
         for uid, workload in self.view.workloads().items():
+            if uid not in self._states and queue_laws.queue_of(workload):
+                self.queued.add(uid)
             ready = condition(workload, "Ready")
             now = state(workload), str(ready.get("reason"))
             if self._states.get(uid) != now:
@@ -187,6 +211,7 @@ class Fleet:
                     replica.start()
                 yield self
             finally:
+                await self.kueue.stop()
                 for replica in (*self.replicas, *self.old_replicas):
                     await replica.stop()
                 for node in self.nodes.values():
@@ -289,6 +314,7 @@ class Fleet:
             refused=frozenset(self.refused),
             crd=self.crd,
             limits=frozenset(namespace for namespace, limit in self.limits.items() if limit is not None),
+            queue_required=self.queue_required,
             now=self.clock.now(),
         )
         return settled.problems(self.view, self.nodes, self.pods, known)
@@ -329,23 +355,34 @@ class Fleet:
     # Users
 
     async def submit(
-        self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "", namespace: str = USERS
+        self,
+        name: str,
+        size: int,
+        count: int,
+        strategy: str = "NoOp",
+        template: str = "",
+        namespace: str = USERS,
+        queue: str = "",
+        **more: Any,
     ) -> Obj | None:
-        """Create a workload; None if the name is taken."""
+        """Create a workload, with `more` in its spec; None if the name is taken."""
         spec: Obj = {
             "instanceType": self.instance_type,
             "topologySize": size,
             "serverCount": count,
             "allocationPolicy": {"failureStrategy": strategy},
+            **more,
         }
         if template:
             spec["resourceClaimTemplate"] = {"name": template}
-        body = {
+        body: Obj = {
             "apiVersion": "neuron.aws.com/v1beta1",
             "kind": "NeuronUltraServerWorkload",
             "metadata": {"name": name, "namespace": namespace},
             "spec": spec,
         }
+        if queue:
+            body["metadata"] = {"name": name, "namespace": namespace, "labels": {queue_laws.LABEL: queue}}
         try:
             return await self.admin.create(NEURON_WORKLOADS, namespace, body)
         except AlreadyExists:
@@ -381,6 +418,10 @@ class Fleet:
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     with contextlib.suppress(ApiError):
         await work
+
+
+def _by_key(items: Iterable[Obj]) -> dict[str, Obj]:
+    return {f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item for item in items}
 
 
 class _Live(dict[str, Any]):

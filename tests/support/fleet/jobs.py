@@ -9,6 +9,7 @@ from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_WORKLOADS
 from tests.support.fleet.fleet import JOBS, NAMESPACES
 from tests.support.fleet.job_laws import ASKS, MADE_FOR, made_for, over
+from tests.support.fleet.kueue import QUEUES
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.pods import Job
 
@@ -76,13 +77,20 @@ async def submit_job(schedule: Schedule) -> str | None:
     body = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace, "annotations": {ASKS: asks}},
+        "metadata": {"name": name, "namespace": namespace, "annotations": {ASKS: asks, **_queue(schedule)}},
         "spec": {"parallelism": count, "template": {"spec": spec}},
     }
     await schedule.fleet.admin.create(JOBS, namespace, body)
     schedule.fleet.pods.jobs[name] = job
     await schedule.fleet.sleep(0.5)  # until the observer sees it
     return f"create Job {name} in {namespace}: {count} pods, {asks}"
+
+
+def _queue(schedule: Schedule) -> Obj:
+    """Return the annotation of a Job whose reservation is queued, if there are queues."""
+    if "queues" not in schedule.fleet.actors or schedule.rng.random() < 0.4:
+        return {}
+    return {"neuron.aws.com/queue": schedule.rng.choice(QUEUES)}
 
 
 async def scale_job(schedule: Schedule) -> str | None:

@@ -85,6 +85,8 @@ def run(
             return
         api = EmbeddedApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
         api.register_neuron_kinds()
+        if "queues" in taking_part:
+            api.register("kueue.x-k8s.io", ("v1beta2",), "Workload", "workloads")
         async with api:
             await play(api.client, api)
 

@@ -61,7 +61,8 @@ class Safety:
         if self.found:
             raise Violation("; ".join(dict.fromkeys(self.found)))
 
-    def _violated(self, text: str) -> None:
+    def violated(self, text: str) -> None:
+        """Record a violation."""
         self._report(f"VIOLATION: {text}")
         self.found.append(text)
 
@@ -92,7 +93,7 @@ class Safety:
                 and held.allocation.allocation_id in self._protected
                 and self._is_wanted(held.allocation)
             ):
-                self._violated(
+                self.violated(
                     f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are down"
                 )
 
@@ -122,13 +123,13 @@ class Safety:
             for node in each.allocation.nodes:
                 other = owner.setdefault(node, each)
                 if other is not each:
-                    self._violated(f"node {node} is in two reservations: {_text(other)} and {_text(each)}")
+                    self.violated(f"node {node} is in two reservations: {_text(other)} and {_text(each)}")
         bound: dict[tuple[str, int], Held] = {}
         for each in held:
             self._judge(each)
             key = (each.allocation.workload_uid, each.allocation.ultraserver_index)
             if each.allocation.phase is Phase.BOUND and bound.setdefault(key, each) is not each:
-                self._violated(f"two groups are bound under one index: {_text(bound[key])} and {_text(each)}")
+                self.violated(f"two groups are bound under one index: {_text(bound[key])} and {_text(each)}")
         present = {each.allocation.allocation_id for each in held}
         ended = [known for each, known in self._known.items() if each not in present and not known.gone]
         for known in ended:
@@ -145,7 +146,7 @@ class Safety:
             self._shape(now)
             self._within_limit(now)
             if allocation.phase is not Phase.PENDING:
-                self._violated(f"{_text(now)} did not begin as Pending")
+                self.violated(f"{_text(now)} did not begin as Pending")
             return
         before = known.held.allocation
         if known.gone and now.ultraserver in self._may_vanish:
@@ -156,11 +157,11 @@ class Safety:
                 known.held = now  # nodes that were unavailable when it ended show it, and are closed
                 return
         if known.gone:
-            self._violated(f"{_text(now)} came back after it was gone")
+            self.violated(f"{_text(now)} came back after it was gone")
         if _identity(before) != _identity(allocation) or known.held.ultraserver != now.ultraserver:
-            self._violated(f"a reservation changed what it reserves: {_text(known.held)} became {_text(now)}")
+            self.violated(f"a reservation changed what it reserves: {_text(known.held)} became {_text(now)}")
         if ORDER[allocation.phase] < ORDER[before.phase]:
-            self._violated(f"{_text(now)} was {before.phase.value} before")
+            self.violated(f"{_text(now)} was {before.phase.value} before")
         if allocation.phase is not before.phase:
             self._report(f"{_text(now)}")
             if allocation.phase is Phase.BOUND:
@@ -174,7 +175,7 @@ class Safety:
         if held.allocation.phase is Phase.PENDING and self._is_wanted(held.allocation):
             self._dropped(held, ended)
         if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
-            self._violated(f"{_text(held)} is removed while the kubelets of the fleet are down")
+            self.violated(f"{_text(held)} is removed while the kubelets of the fleet are down")
 
     def _dropped(self, held: Held, ended: Sequence[Held]) -> None:
         """Claims that requested reserved devices cause no removal of a healthy reservation.
@@ -207,7 +208,7 @@ class Safety:
         well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
         age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
-            self._violated(f"{_text(held)} is removed by claims for reserved devices of others")
+            self.violated(f"{_text(held)} is removed by claims for reserved devices of others")
 
     def _is_replaced(self, allocation: Allocation) -> bool:
         """Return True if a node is not the one that was reserved: it is gone, or another instance has its name."""
@@ -239,9 +240,7 @@ class Safety:
             if not known.gone and known.held.allocation.allocation_id != new.allocation.allocation_id
         )  # one write may remove the slot that this one replaces: the namespace then has as many nodes as before
         if not replaces and sum(mine.values()) > most:
-            self._violated(
-                f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}"
-            )
+            self.violated(f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}")
 
     def _shape(self, held: Held) -> None:
         """A slot has 1, 2 or 4 nodes of one UltraServer with consecutive numbers from a multiple of the size."""
@@ -256,7 +255,7 @@ class Safety:
             or numbers != list(range(first, first + size))
             or first % size
         ):
-            self._violated(f"{_text(held)} is no slot of {size} nodes: numbers {numbers}")
+            self.violated(f"{_text(held)} is no slot of {size} nodes: numbers {numbers}")
 
     def _bound(self, held: Held) -> None:
         """Nodes show a reservation before it is bound; the watch of slices may be late, so revisions are compared."""
@@ -267,12 +266,12 @@ class Safety:
             shown = {name: self._tagged.get((name, allocation.allocation_id)) for name in allocation.nodes}
             unseen = [name for name, at in shown.items() if at is None or at > revision]
             if unseen:
-                self._violated(f"{_text(held)} was bound before its nodes showed it: {', '.join(unseen)}")
+                self.violated(f"{_text(held)} was bound before its nodes showed it: {', '.join(unseen)}")
 
         asyncio.get_running_loop().call_later(LATE_S, judge)
         for container in self._pods.running.values():
             if container.node in allocation.nodes and self._is_stranger(container, allocation):
-                self._violated(f"{_text(held)} was bound while {container.pod} runs on {container.node}")
+                self.violated(f"{_text(held)} was bound while {container.pod} runs on {container.node}")
 
     # Containers
 
@@ -282,21 +281,21 @@ class Safety:
         closed = holder is not None and holder.allocation.phase is not Phase.PENDING
         closed = closed and self._nodes[container.node].tags_its_devices  # an older release rejects no claim
         if holder is not None and closed and self._is_stranger(container, holder.allocation):
-            self._violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
+            self.violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
         if container.workload_uid is not None and container.rank is None:
-            self._violated(f"{container.pod} of a workload started without a rank")
+            self.violated(f"{container.pod} of a workload started without a rank")
         for other in self._pods.running.values():
             if other is container:
                 continue
             shared = _devices(other) & _devices(container)
             if other.node == container.node and shared:
-                self._violated(f"{container.pod} and {other.pod} both have {', '.join(sorted(shared))} of {other.node}")
+                self.violated(f"{container.pod} and {other.pod} both have {', '.join(sorted(shared))} of {other.node}")
             if (
                 container.workload_uid is not None
                 and (other.workload_uid, other.rank) == (container.workload_uid, container.rank)
                 and other.has_claims(self._view.claim_uids())
             ):
-                self._violated(f"{container.pod} and {other.pod} both have rank {container.rank} of their workload")
+                self.violated(f"{container.pod} and {other.pod} both have rank {container.rank} of their workload")
 
     def _is_stranger(self, container: Container, allocation: Allocation) -> bool:
         """True if it is not of this workload; containers whose claims users deleted by force do not count."""

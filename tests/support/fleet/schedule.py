@@ -85,9 +85,14 @@ class Schedule:
         view = self.fleet.view
         return [
             *(f"workload {uid} is left" for uid in view.workloads()),
+            *self._left_of_queues(),
             *(f"reservation {each} is left" for each in view.held()),
             *(f"node {node} is still tagged" for node, tag in view.tags().items() if tag is not None),
         ]
+
+    def _left_of_queues(self) -> list[str]:
+        found = self.fleet.view.all("workloads") if "queues" in self.fleet.actors else []
+        return [f"Kueue's Workload {each['metadata']['name']} is left" for each in found]
 
     def _left(self) -> list[str]:
         view = self.fleet.view

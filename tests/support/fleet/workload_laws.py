@@ -9,6 +9,7 @@ from controller.plan.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
+from tests.support.fleet import queue_laws
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import MODES, FleetNode
@@ -196,6 +197,8 @@ def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode]
 def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
     """A workload waits only if there are not enough free slots."""
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
+    if reason in queue_laws.REASONS and "queues" in known.actors:
+        return  # it waits for its queue
     mine = view.of(uid)
     if workload["metadata"]["namespace"] in known.limits:
         return  # it may wait for that

@@ -1,0 +1,134 @@
+"""What Kueue allows each workload with a queue, for the plan. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.observe.model import JOBS_QUEUED, QUEUE_LABEL, Admission, Workload
+from controller.plan import objects
+from controller.queue.model import NO_PLACE, KueueWorkload, name_for
+from controller.timing import QueueTiming
+
+REQUIRED: Final = (
+    f'the namespace requires a queue (its label neuron.aws.com/reserve-for-jobs is "{JOBS_QUEUED}"): add the label '
+    f"{QUEUE_LABEL} with the name of a LocalQueue"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a workload has of nodes.
+
+    - `some`: it has reservations of any phase, or may have some that cannot be seen.
+    - `groups`: the highest index of its Pending and Bound groups, plus 1; `bound`: the number of Bound ones.
+    - `nodes`: in reservations of any phase.
+    """
+
+    some: bool = False
+    groups: int = 0
+    bound: int = 0
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What decisions about queues depend on.
+
+    - `kueue`: the Workloads of Kueue that workloads control, by UID of the workload, with any name.
+    - `unknown`: why they are not known; empty if they are.
+    - `held`: returns what the workload with a UID has; the workload is None if it is gone.
+    - `required`: namespaces in which every new reservation needs a queue.
+    - `unsettled`: UIDs of workloads for which a write had no answer.
+    """
+
+    workloads: Collection[Workload]
+    kueue: Mapping[str, Collection[KueueWorkload]]
+    unknown: str
+    held: Callable[[str, Workload | None], Held]
+    required: Collection[str]
+    unsettled: Collection[str]
+    priorities: Mapping[str, int]
+    timing: QueueTiming
+    now: datetime.datetime
+
+    def of(self, workload: Workload) -> KueueWorkload | None:
+        """Return the Workload of Kueue that counts for a workload."""
+        name = name_for(workload)
+        return next((each for each in self.kueue.get(workload.uid, ()) if each.name == name), None)
+
+
+def admissions(view: View) -> dict[str, Admission]:
+    """Return by UID what the queue of each workload allows; those without a queue are not in it."""
+    found = {}
+    for workload in view.workloads:
+        admission = admission_of(view, workload)
+        if admission is not None:
+            found[workload.uid] = admission
+    return found
+
+
+def admission_of(view: View, workload: Workload) -> Admission | None:
+    """Return what a workload's queue allows; None without a queue."""
+    found, held = view.of(workload), view.held(workload.uid, workload)
+    queued = found is not None or bool(workload.queue_record.name)
+    if not queued and not workload.queue:
+        if workload.namespace in view.required and not held.some:
+            return Admission(0, False, "QueueRequired", REQUIRED)
+        return None
+    if not queued and held.some:
+        return None  # the label came after the nodes; it counts once they are released
+    if view.unknown or workload.uid in view.unsettled:
+        text = view.unknown or "the answer to a write of Kueue's Workload is not known yet"
+        return Admission(held.groups, False, "QueueUnknown", f"{text}; what is reserved stays so")
+    if found is None:
+        text = f"queue {workload.queue or workload.queue_record.name}: Kueue's Workload does not exist yet"
+        return Admission(0, True, "WaitingForQuota", text)
+    if not found.admitted:
+        return Admission(0, True, *_why_not(view, workload, found))
+    if found.unsupported:
+        return Admission(0, True, "QueueFeatureUnsupported", f"{_named(found)} uses {found.unsupported}")
+    if not found.count:
+        text = f"{_named(found)} has pods that the controller did not write: delete it"
+        return Admission(0, True, "QueueFeatureUnsupported", text)
+    if workload.queue_record.name != found.queue:
+        # First the record: it shows that these nodes have quota even if Kueue's Workload is lost.
+        return Admission(held.groups, False, "WaitingForQuota", f"{_named(found)} is admitted")
+    if workload.instance_type != found.instance_type:
+        text = f"{_named(found)} has quota for {found.instance_type}: it is given back, and requested anew"
+        return Admission(0, False, "GrowthNeedsQuota", text)
+    text = (
+        f"{_named(found)} is admitted with {found.granted} nodes, and cannot get more while it has quota: lower "
+        "serverCount again, or write another workload for the rest"
+    )
+    return Admission(found.granted // workload.size if workload.size else 0, False, "GrowthNeedsQuota", text)
+
+
+def _named(found: KueueWorkload) -> str:
+    return f"Kueue's Workload {found.name} in queue {found.queue}"
+
+
+def _why_not(view: View, workload: Workload, found: KueueWorkload) -> tuple[str, str]:
+    """Return why nothing may be reserved, as a reason and a message."""
+    name = _named(found)
+    if found.finished:
+        return "QueueFinished", f"{name} is Finished: delete it to queue again, or delete this workload"
+    if not found.active:
+        return "QueueDeactivated", f"{name} is not active: set its spec.active to true to queue again"
+    evicted, requeued = found.condition("Evicted"), found.condition("Requeued")
+    if found.has_quota and found.evicted:
+        return "QuotaRevoked", f"{name} is evicted ({evicted.reason}): {evicted.message}"
+    if not requeued.true and requeued.reason == NO_PLACE:
+        at = objects.time(returns_at(workload, found, view.timing))
+        return "QuotaGivenBack", f"{name} gave its quota back, because no nodes were free; it queues again at {at}"
+    text = found.condition("QuotaReserved").message or "Kueue has not looked at it yet"
+    return "WaitingForQuota", f"{name}: {text}"
+
+
+def returns_at(workload: Workload, found: KueueWorkload, timing: QueueTiming) -> datetime.datetime:
+    """Return when a Workload that gave its quota back queues again; each time in a row later."""
+    doublings = min(max(workload.queue_record.returned - 1, 0), 30)
+    wait_s = min(timing.first_return_s * 2**doublings, timing.longest_return_s)
+    return found.condition("Requeued").since + datetime.timedelta(seconds=wait_s)

@@ -1,0 +1,285 @@
+"""What to write for workloads with a queue: Kueue's Workload, and the record in our own. Pure.
+
+Each workload gets at most one write in a pass; the next pass sees its result. docs/kueue-ultraservers.md has the
+protocol and its reasons. In short: quota is given back only when the nodes are free.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from controller.observe import decode
+from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, QueueRecord, Workload, condition
+from controller.plan import objects
+from controller.queue.admission import Held, View, returns_at
+from controller.queue.model import (
+    IN_USE,
+    NO_PLACE,
+    POD_SET,
+    REQUEUED_BY_KUEUE,
+    KueueWorkload,
+    body_for,
+    spec_for,
+)
+
+WAITING: Final = ("Pending", "Failed")
+"""The states of a workload that has no nodes."""
+
+Conditions = Mapping[str, tuple[bool, str, str]]
+"""By type: status, reason and message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create Kueue's Workload `body` for a workload."""
+
+    workload: Workload
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpec:
+    """Change the spec of a Workload without quota."""
+
+    kueue: KueueWorkload
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Change the status of a Workload.
+
+    - `return_quota`: remove the admission.
+    - `reclaimable`: pods whose quota is not needed any more; None leaves the number.
+    - `gone`: first verify that the workload does not exist any more.
+    """
+
+    kueue: KueueWorkload
+    conditions: Conditions
+    return_quota: bool = False
+    reclaimable: int | None = None
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Remove our finalizer from a Workload; `delete` it, too."""
+
+    kueue: KueueWorkload
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write `status.queue` of a workload."""
+
+    workload: Workload
+    record: QueueRecord
+
+
+Write = Create | WriteSpec | WriteStatus | LetGo | Record
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An Event on a workload. It is posted again when the message changes."""
+
+    workload: Workload
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Decision:
+    """The writes by UID of the workload, the Events, and when to decide again."""
+
+    writes: dict[str, Write] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    moments: list[datetime.datetime] = field(default_factory=list)
+
+
+def decide(view: View) -> Decision:
+    """Return what to write. Nothing, while Kueue's Workloads are not known."""
+    decision = Decision()
+    if view.unknown:
+        return decision
+    present = set()
+    for workload in sorted(view.workloads, key=lambda each: each.ref):
+        present.add(workload.uid)
+        step = _Step(view, decision, workload)
+        write = step.write()
+        if write is not None:
+            decision.writes[workload.uid] = write
+    for uid in sorted(view.kueue.keys() - present):
+        for found in view.kueue[uid]:
+            # Without the workload its name is not known, but its UID is in the name.
+            if found.name.endswith(f"-{uid[:8]}") and not view.held(uid, None).some:
+                write = _finish(found, gone=True)
+                if write is not None:
+                    decision.writes[uid] = write
+    return decision
+
+
+def _finish(found: KueueWorkload, *, gone: bool = False) -> Write | None:
+    """Return the next step of the end of a Workload whose nodes are free."""
+    if not found.finished:
+        ended = {"Finished": (True, "Succeeded", "the reservation has ended, and its nodes are free")}
+        return WriteStatus(found, ended, gone=gone)
+    return LetGo(found) if IN_USE in found.finalizers else None
+
+
+class _Step:
+    """The decision about one workload."""
+
+    def __init__(self, view: View, decision: Decision, workload: Workload) -> None:
+        self._view = view
+        self._decision = decision
+        self._workload = workload
+        self._held: Held = view.held(workload.uid, workload)
+
+    def write(self) -> Write | None:
+        """Return the next write, None if there is none."""
+        workload, held = self._workload, self._held
+        found = self._view.of(workload)
+        if found is None:
+            return self._without()
+        if found.finished or workload.deleting or workload.expired:
+            return None if held.some else _finish(found)
+        if found.deleting:
+            return None if held.some or IN_USE not in found.finalizers else LetGo(found)
+        if not found.has_quota:
+            return self._queued(found)
+        if found.evicted:
+            return None if held.some else _returned(found)
+        return self._with_quota(found)
+
+    def _without(self) -> Write | None:
+        """Kueue's Workload does not exist."""
+        workload = self._workload
+        if workload.deleting or workload.expired or workload.problem or self._held.some:
+            return None
+        record = workload.queue_record
+        if not workload.queue:
+            return Record(workload, QueueRecord()) if record != QueueRecord() else None
+        if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
+            return None  # its condition says so
+        return Create(workload, body_for(workload, self._view.priorities))
+
+    def _queued(self, found: KueueWorkload) -> Write | None:
+        """It waits for quota."""
+        workload, view = self._workload, self._view
+        if self._held.some:
+            return None  # the plan releases the nodes
+        if not workload.queue:
+            return LetGo(found, delete=True)
+        wanted = spec_for(workload, view.priorities)
+        if not _has(found, wanted):
+            return WriteSpec(found, wanted)
+        requeued = found.condition("Requeued")
+        if requeued.true or requeued.reason != NO_PLACE:
+            return None
+        record, moment = workload.queue_record, objects.time(requeued.since)
+        if record.returned_at != moment:
+            return Record(workload, replace(record, returned=record.returned + 1, returned_at=moment))
+        until = returns_at(workload, found, view.timing)
+        if view.now < until:
+            self._decision.moments.append(until)
+            return None
+        return WriteStatus(found, {"Requeued": (True, "DelayEnded", "it looks for nodes again")})
+
+    def _with_quota(self, found: KueueWorkload) -> Write | None:
+        """It has quota, and is not evicted."""
+        workload, held = self._workload, self._held
+        if held.some and workload.queue != found.queue:
+            text = (
+                f"the queue is {found.queue} while nodes are reserved; the label {workload.queue or 'is gone'} counts"
+            )
+            self._decision.notes.append(Note(workload, "QueueIsFixed", f"{text} when they are released"))
+        record = workload.queue_record
+        if found.admitted and record.name != found.queue:
+            return Record(workload, replace(record, name=found.queue))
+        why = "" if held.some else self._why_return(found)
+        if why:
+            return WriteStatus(found, {"Evicted": (True, NO_PLACE, why)})
+        groups = min(workload.count, found.granted // workload.size if workload.size else 0)
+        ready = held.bound >= groups > 0
+        if ready and record.returned:
+            return Record(workload, QueueRecord(found.queue))
+        changed = _readiness(found, ready)
+        free = found.count - max(workload.count * workload.size, held.nodes)
+        if free > found.reclaimable:
+            return WriteStatus(found, changed, reclaimable=free)
+        return WriteStatus(found, changed) if changed else None
+
+    def _why_return(self, found: KueueWorkload) -> str:
+        """Return why quota that no nodes use is given back; empty if it stays. Quota that waits hoards."""
+        workload, timing = self._workload, self._view.timing
+        if workload.queue != found.queue:
+            return "the workload has another queue"
+        if not found.admitted:
+            return ""  # Kueue still decides
+        if found.unsupported or not found.count:
+            return f"the reservation cannot use it: {found.unsupported or 'its pods were changed'}"
+        if workload.instance_type != found.instance_type:
+            return f"the workload needs nodes of {workload.instance_type}"
+        if workload.state not in WAITING:
+            return ""
+        ready = condition(workload.status, "Ready")
+        since = max(found.condition("Admitted").since, decode.time(ready.get("lastTransitionTime")))
+        until = since + datetime.timedelta(seconds=timing.patience_s)
+        if self._view.now < until:
+            self._decision.moments.append(until)
+            return ""
+        return f"no nodes for it in {timing.patience_s:g} s: {ready.get('message')}"
+
+
+def _returned(found: KueueWorkload) -> WriteStatus:
+    """Return the write that gives quota back, as Kueue's own reconcilers of jobs do."""
+    evicted = found.condition("Evicted")
+    again = evicted.reason in REQUEUED_BY_KUEUE
+    conditions = {
+        "QuotaReserved": (False, "Pending", evicted.message),
+        "Admitted": (False, "NoReservation", "the workload has no quota"),
+        "Requeued": (again, evicted.reason or "Evicted", evicted.message),
+        "PodsReady": (False, "WaitForStart", "no nodes are reserved"),
+    }
+    return WriteStatus(found, conditions, return_quota=True, reclaimable=0)
+
+
+def _readiness(found: KueueWorkload, ready: bool) -> Conditions:
+    """Return the condition PodsReady if it changes: True when all groups are Bound."""
+    now = found.condition("PodsReady")
+    if now.true == ready and now.reason:
+        return {}
+    if ready:
+        recovered = now.reason == "WaitForRecovery"
+        return {"PodsReady": (True, "Recovered" if recovered else "Started", "all groups are reserved")}
+    return {"PodsReady": (False, "WaitForRecovery" if now.true else "WaitForStart", "not all groups are reserved")}
+
+
+def _has(found: KueueWorkload, wanted: Mapping[str, Any]) -> bool:
+    """Return True if a Workload's spec is as wanted."""
+    (pods,) = wanted["podSets"]
+    (instance_type,) = pods["template"]["spec"]["nodeSelector"].values()
+    if (found.queue, found.count, found.instance_type) != (wanted["queueName"], pods["count"], instance_type):
+        return False
+    name = (wanted.get("priorityClassRef") or {}).get("name", "")
+    return found.priority_class == name and (not name or found.priority == wanted["priority"])
+
+
+def apply_status(item: Mapping[str, Any], write: WriteStatus, now: datetime.datetime) -> dict[str, Any]:
+    """Return Kueue's Workload as it was read, with its status changed. All else of the status stays: Kueue wrote it."""
+    status = dict(item.get("status") or {})
+    generation = int(item["metadata"].get("generation") or 0)
+    conditions = [each for each in status.get("conditions") or [] if each.get("type") not in write.conditions]
+    for kind, (value, reason, message) in write.conditions.items():
+        conditions.append(objects.new_condition(status, kind, value, reason, message, now, generation))
+    status["conditions"] = conditions
+    if write.return_quota:
+        status.pop("admission", None)
+    if write.reclaimable is not None:
+        status["reclaimablePods"] = [{"name": POD_SET, "count": write.reclaimable}] if write.reclaimable else []
+    return {**item, "status": status}
