@@ -13,6 +13,7 @@ from controller.observe import decode
 from controller.observe.model import condition
 from controller.plan import queue
 from controller.plan.actions import Plan
+from controller.plan.admission import WAITS_FOR_QUEUE
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import State
 from neuron_dra.core import vocabulary
@@ -121,8 +122,12 @@ class Metrics:
         )
         self._oldest = Gauge(
             f"{PREFIX}_oldest_waiting_timestamp_seconds",
-            "Unix time since which the Pending workload that waits longest is not Ready; 0 if none waits",
+            "Unix time since which the Pending workload that waits longest is not Ready, without those that wait for a "
+            "queue; 0 if none waits",
             registry=r,
+        )
+        self._queued = Gauge(
+            f"{PREFIX}_queued_workloads", "Workloads that wait for their queue, by reason", ["reason"], registry=r
         )
 
     def crd_outdated(self, crd: str, outdated: bool) -> None:
@@ -139,6 +144,7 @@ class Metrics:
                 self._servers,
                 self._nodes,
                 self._free,
+                self._queued,
                 self._degraded_now,
                 self._outdated,
                 self._unreadable,
@@ -165,7 +171,8 @@ class Metrics:
     def planned(self, seconds: float, index: FleetIndex, plan: Plan, now: datetime.datetime) -> None:
         """Record a plan from this index, made at `now`, and its duration in seconds."""
         self._plans.observe(seconds)
-        states = Tally(each.state for each in index.workloads)
+        # An expired workload has no fault that somebody must correct.
+        states = Tally(each.state for each in index.workloads if not (each.expired and each.state == State.FAILED))
         for each in State:
             self._workloads.labels(each.value).set(states[each])
         self._degraded_now.clear()
@@ -183,9 +190,24 @@ class Metrics:
         for (instance_type, size), number in index.free_numbers().items():
             self._free.labels(instance_type, size).set(number)
         self._idle.set(sum(len(each.idle) for each in plan.starting))
-        pending = (each for each in index.workloads if each.state == "Pending" and not each.deleting)
-        waiting = (queue.waits_since(each, now) for each in pending)
-        self._oldest.set(found.timestamp() if (found := min(waiting, default=None)) else 0)
+        self._waits(index, now)
+
+    def _waits(self, index: FleetIndex, now: datetime.datetime) -> None:
+        """Report who waits: for nodes, or for its queue."""
+        since = []
+        queued: Tally[str] = Tally()
+        for each in index.workloads:
+            if each.state != State.PENDING or each.deleting:
+                continue
+            reason = str(condition(each.status, "Ready").get("reason"))
+            if reason in WAITS_FOR_QUEUE:
+                queued[reason] += 1
+            else:
+                since.append(queue.waits_since(each, now).timestamp())
+        self._oldest.set(min(since, default=0))
+        self._queued.clear()
+        for reason, number in queued.items():
+            self._queued.labels(reason).set(number)
 
     def wrote(self, action: str, result: str) -> None:
         """A write succeeded or failed."""

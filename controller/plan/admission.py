@@ -6,9 +6,24 @@ A workload without a queue is not in `known.admissions`, and passes. What a queu
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from controller.observe.model import Known, Workload
 from controller.plan.placement import Shortage
+
+WAITS_FOR_QUEUE: Final = frozenset(
+    {
+        "QueueRequired",
+        "QueueUnknown",
+        "WaitingForQuota",
+        "QueueFeatureUnsupported",
+        "QueueFinished",
+        "QueueDeactivated",
+        "QuotaRevoked",
+        "QuotaGivenBack",
+    }
+)
+"""The reasons of workloads without nodes that wait for their queue."""
 
 
 def refusal(known: Known, workload: Workload, indices: Collection[int]) -> Shortage | None:

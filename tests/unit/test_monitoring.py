@@ -256,7 +256,7 @@ def sampled(world: World) -> dict[str, float]:
     metrics = ControllerMetrics()
     index = FleetIndex.of(world.snapshot())
     metrics.planned(0.1, index, planning.plan_of(index, world.now), world.now)
-    names = ("free_groups", "idle_reserved_nodes", "oldest_waiting_timestamp_seconds")
+    names = ("free_groups", "idle_reserved_nodes", "oldest_waiting_timestamp_seconds", "queued_workloads")
     return {
         sample.name.removeprefix("neuron_ultraserver_") + "".join(f" {v}" for v in sample.labels.values()): sample.value
         for family in metrics.registry.collect()
@@ -303,6 +303,17 @@ def test_a_restarted_workload_waits_since_its_nodes_were_released() -> None:
     assert world.workload("job")["status"]["state"] == "Pending"
     since = sampled(world)["oldest_waiting_timestamp_seconds"]
     assert since >= (created + datetime.timedelta(days=1)).timestamp()
+
+
+def test_workloads_that_wait_for_a_queue_are_counted_apart() -> None:
+    world = World(ultraserver("u0"))
+    world.settle()
+    item = world.submit("job", size=4, count=1)
+    waits = {"type": "Ready", "status": "False", "reason": "WaitingForQuota", "message": "insufficient quota"}
+    world.put({**item, "status": {"state": "Pending", "conditions": [waits]}})
+    found = sampled(world)
+    assert found["oldest_waiting_timestamp_seconds"] == 0.0
+    assert found["queued_workloads WaitingForQuota"] == 1.0
 
 
 def test_nodes_with_pods_are_not_idle() -> None:
