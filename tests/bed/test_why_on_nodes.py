@@ -252,7 +252,7 @@ def test_node_without_its_plugin(trn2: BedNode, namespace: Namespace, uninstall:
     eventually("the driver leaves", lambda: registered_pods(trn2) == set(), 60)
     namespace.apply(template("one"))
     namespace.apply(pod("p", "one", node=trn2.name))
-    first_is(namespace, "pod/p", "NoDevicesPublished")
+    first_is(namespace, "pod/p", "DriverNotRegistered", trn2.name)
     relabel(trn2, TRN2)
     namespace.wait_ready("p")
 
