@@ -22,7 +22,12 @@ OWN_DIRECTORIES = {
     "/var/log": "log",
 }
 # sysfs directories that show the simulated hardware besides the real one -> the overlay's upper layer.
-OVERLAYS = {"/sys/class": "class", "/sys/devices/virtual": "devices-virtual", "/sys/module": "module"}
+OVERLAYS = {
+    "/sys/class": "class",
+    "/sys/devices/virtual": "devices-virtual",
+    "/sys/module": "module",
+    "/sys/bus": "bus",
+}
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 READY = "namespace-ready"
 

@@ -237,6 +237,26 @@ PARTS = {
             long=False,
         ),
     ),
+    "node-faults": Part(
+        "pods of another namespace do their worst to the ports of plugin and controller for five minutes; kubelet, "
+        "containerd and API server dead and slow in turn; connections to the API server that are dead or slow, on the "
+        "test bed with Kubernetes 1.37",
+        _bed("1.37", "bed/test_hostile_neighbours", "bed/test_slow_and_dead_parts"),
+    ),
+    "why": Part(
+        "the first cause that `why` names, in situations made on the test bed with Kubernetes 1.37",
+        _bed("1.37", "bed/test_why_on_nodes"),
+    ),
+    "poison": Part(
+        "objects that no decoder reads, and large ones, on two UltraServers of the test bed: the time until workloads of "
+        "others are Allocated, in pairs with and without them",
+        _bed("1.37", "bed/test_ultraserver_poison", "bed/test_large_claims"),
+    ),
+    "reserving-jobs": Part(
+        "the recipes of docs/jobs.md on two UltraServers of the test bed with Kubernetes 1.37: Job and StatefulSet "
+        "reserve by an annotation, run and free their nodes; a forged label is refused",
+        _bed("1.37", "bed/test_jobs_that_reserve"),
+    ),
     "manifests": Part(
         "ten public manifests on four kubelets of Kubernetes 1.37, three rounds",
         _bed("1.37", "bed/test_public_manifests_on_nodes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from hack.bed.deployed import DATA, cdi_claims, is_ready, neurons, prepared
+from hack.bed.deployed import DATA, cdi_claims, is_ready, neurons, pod, prepared
 from hack.bed.real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
@@ -27,6 +28,7 @@ ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"
 MANIFESTS = REPOSITORY / "tests/bed/manifests"
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
+OLD_RESOURCE = "aws.amazon.com/neuron"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 
@@ -36,6 +38,12 @@ def is_installed(bed: TestBed) -> bool:
         words = ("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE, "--timeout=1s")
         return bed.parts.state.driver == "daemonset" and "successfully" in bed.kubectl(*words)
     return False
+
+
+def driver_image(bed: TestBed) -> str:
+    """Return the image of the driver, which every node has; it has Python and gRPC."""
+    [daemonset] = bed.get("daemonsets", "--namespace", NAMESPACE)["items"]
+    return str(daemonset["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def with_setting(bed: TestBed, word: str) -> None:
@@ -191,6 +199,41 @@ def rows(numbers: Iterable[int]) -> set[int]:
     return {number // 4 for number in numbers}
 
 
+# A claim that is allocated by hand, where the scheduler would not.
+
+
+EARLY = "early"
+
+
+def waits_for_its_start(place: Namespace, name: str, node: str) -> None:
+    """Create the claim `early`, and a pod that uses it and waits for `open_gate`."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}]}}
+    place.apply(
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": EARLY}, "spec": spec}
+    )
+    waits = pod(name, "unused", node=node)
+    waits["spec"] |= {
+        "schedulingGates": [{"name": "example.com/not-yet"}],
+        "resourceClaims": [{"name": "neurons", "resourceClaimName": EARLY}],
+    }
+    place.apply(waits)
+
+
+def open_gate(place: Namespace, name: str) -> None:
+    """Let the scheduler place a pod that waits for its start."""
+    place.kubectl("patch", "pod", name, "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]')
+
+
+def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> None:
+    """Allocate the claim `early` for a pod, as the scheduler does."""
+    uid = place.get("pod", pod_name)["metadata"]["uid"]
+    result = {"request": "r", "driver": "neuron.aws.com", "pool": node.name, "device": device}
+    user = {"resource": "pods", "name": pod_name, "uid": uid}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}
+    patch = json.dumps({"status": status})
+    place.kubectl("patch", "resourceclaim", EARLY, "--subresource=status", "--type=merge", "--patch", patch)
+
+
 # A second driver.
 
 
@@ -246,3 +289,8 @@ def python_on(node: str, program: str, log: Path) -> Iterator[None]:
 def device_plugin(node: str, log: Path) -> contextlib.AbstractContextManager[None]:
     """Serve the socket of AWS's device plugin on a node until the end of the block."""
     return python_on(node, f"-m tests.support.listening {DEVICE_PLUGIN}", log)
+
+
+def registered_device_plugin(node: str, log: Path, count: int) -> contextlib.AbstractContextManager[None]:
+    """Offer aws.amazon.com/neuron on a node to the kubelet, as AWS's device plugin does, until the end of the block."""
+    return python_on(node, f"-m tests.support.device_plugin {Path(DEVICE_PLUGIN).parent} {OLD_RESOURCE} {count}", log)

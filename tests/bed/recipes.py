@@ -13,7 +13,7 @@ import yaml
 
 from hack.bed.real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
-from tests.bed.deployed import NAMESPACE
+from tests.bed.deployed import driver_image
 from tests.bed.fleet import TRN3
 
 EXAMPLES = REPOSITORY / "deploy/examples"
@@ -30,9 +30,8 @@ def runnable(bed: TestBed, *files: str, **spec: Any) -> list[Obj]:
     The driver's image has Python too; the other one is there `--with job-image`.
     Workloads get the fleet's instance type, and the fields `spec`.
     """
-    driver = bed.get("daemonsets", "--namespace", NAMESPACE)["items"][0]["spec"]["template"]["spec"]["containers"][0]
     text = "\n---\n".join((EXAMPLES / file).read_text() for file in files)
-    text = text.replace(PYTHON, driver["image"]).replace(TRAINING, JOB_IMAGE)
+    text = text.replace(PYTHON, driver_image(bed)).replace(TRAINING, JOB_IMAGE)
     found = [item for item in yaml.safe_load_all(text) if item]
     for item in found:
         if item["kind"] == "NeuronUltraServerWorkload":

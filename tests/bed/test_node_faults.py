@@ -14,9 +14,11 @@ from hack.bed.errors import BedError
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from tests.bed.deployed import (
     NAMESPACE,
+    allocate,
     device_plugin,
     devices,
     healths,
+    open_gate,
     plugin_pod,
     refusal,
     registered_pods,
@@ -25,6 +27,7 @@ from tests.bed.deployed import (
     settled,
     slices,
     sockets,
+    waits_for_its_start,
 )
 
 TRN2 = "trn2.48xlarge"
@@ -125,16 +128,6 @@ def test_hanging_read_blocks_nothing_else(
 # A device plugin beside the driver
 
 
-def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> None:
-    """Allocate the claim `early` for a pod, as the scheduler does."""
-    uid = place.get("pod", pod_name)["metadata"]["uid"]
-    result = {"request": "r", "driver": "neuron.aws.com", "pool": node.name, "device": device}
-    user = {"resource": "pods", "name": pod_name, "uid": uid}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}
-    patch = json.dumps({"status": status})
-    place.kubectl("patch", "resourceclaim", "early", "--subresource=status", "--type=merge", "--patch", patch)
-
-
 def test_device_plugin_blocks_new_claims_only(
     driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -144,24 +137,14 @@ def test_device_plugin_blocks_new_claims_only(
     namespace.wait_ready("runs")
     [held], claims = neurons(namespace, "runs"), prepared(trn2)
     free = (held + 5) % 16
-    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}]}}
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "early"}, "spec": spec}
-    namespace.apply(claim)
-    waits = pod("waits", "unused", node=trn2.name)
-    waits["spec"] |= {
-        "schedulingGates": [{"name": "example.com/not-yet"}],
-        "resourceClaims": [{"name": "neurons", "resourceClaimName": "early"}],
-    }
-    namespace.apply(waits)
+    waits_for_its_start(namespace, "waits", trn2.name)
     allocate(namespace, "waits", trn2, f"neuron-device-{free}")
     before = {each["metadata"]["uid"] for each in slices(driver, trn2.name)}
 
     with device_plugin(trn2.name, tmp_path / "plugin.log"):
         claimed = {f"neuron-device-{held}", f"neuron-device-{free}"}
         eventually("only devices of claims are published", lambda: names(trn2) == claimed, 60)
-        namespace.kubectl(
-            "patch", "pod", "waits", "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]'
-        )
+        open_gate(namespace, "waits")
         why = refusal(namespace, "waits")
         assert f"a Neuron device plugin is alive on node {trn2.name} (its socket neuron-devplugin.sock answers)" in why
         assert prepared(trn2) == claims

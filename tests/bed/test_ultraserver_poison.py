@@ -5,7 +5,11 @@ They are posted as raw bytes: kubectl would replace them.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import statistics
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from tests.bed.fleet import end_workloads, replicas, submit, workload
 API = "/apis/resource.k8s.io/v1"
 VALUES = {"half": b'{"a":"\\ud800"}', "bytes": b'{"a":"\xff"}', "deep": b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"}
 DATED = "dated-9999"
+ROUNDS = 9
 
 
 def body(kind: str, name: str, value: bytes) -> bytes:
@@ -39,9 +44,9 @@ def post(bed: TestBed, path: str, content: bytes, file: Path) -> None:
     bed.kubectl("create", f"--raw={path}", "-f", str(file))
 
 
-@pytest.fixture
-def poisoned(place: Namespace, tmp_path: Path) -> Iterator[Namespace]:
-    """A namespace with a claim and a template of each value, and a Node whose condition is dated 9999."""
+@contextlib.contextmanager
+def poison(place: Namespace, tmp_path: Path) -> Iterator[None]:
+    """A claim and a template of each value in a namespace, and a Node whose condition is dated 9999."""
     bed, root = place.bed, f"{API}/namespaces/{place.name}"
     for name, value in VALUES.items():
         post(bed, f"{root}/resourceclaims", body("ResourceClaim", name, value), tmp_path / "claim")
@@ -53,9 +58,18 @@ def poisoned(place: Namespace, tmp_path: Path) -> Iterator[Namespace]:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": date, "lastHeartbeatTime": date}
     patch = json.dumps({"status": {"conditions": [ready]}})
     bed.kubectl("patch", "node", DATED, "--subresource=status", "--type=merge", "-p", patch)
-    yield place
-    bed.kubectl("delete", "node", DATED)
-    place.kubectl("delete", "resourceclaims,resourceclaimtemplates", "--all", "--timeout=60s")
+    try:
+        yield
+    finally:
+        bed.kubectl("delete", "node", DATED)
+        place.kubectl("delete", "resourceclaims,resourceclaimtemplates", "--all", "--timeout=60s")
+
+
+@pytest.fixture
+def poisoned(place: Namespace, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace with poison."""
+    with poison(place, tmp_path):
+        yield place
 
 
 def test_what_no_decoder_reads_is_stored_as_it_was_sent(poisoned: Namespace, tmp_path: Path) -> None:
@@ -89,3 +103,36 @@ def test_commands_name_what_they_cannot_decode(poisoned: Namespace) -> None:
         return any(f"ResourceClaim {poisoned.name}/bytes" in text for text in texts)
 
     eventually("doctor names the claim", named)
+
+
+@pytest.fixture
+def tenant(bed: TestBed) -> Iterator[Namespace]:
+    """A namespace of another tenant."""
+    own = Namespace(bed, f"tenant-{uuid.uuid4().hex[:8]}")
+    bed.kubectl("create", "namespace", own.name)
+    yield own
+    own.remove()
+
+
+def seconds_to_allocated(place: Namespace) -> float:
+    """Submit a workload, wait until its nodes are reserved, release them, and return the first two's seconds."""
+    began = time.monotonic()
+    submit(place, workload("job", 4, 1))
+    took_s = time.monotonic() - began
+    end_workloads(place)
+    return took_s
+
+
+@pytest.mark.long
+def test_beside_poison_workloads_of_others_take_at_most_twice_the_time(
+    place: Namespace, tenant: Namespace, tmp_path: Path
+) -> None:
+    """(30, acceptance 2) In pairs: a workload without poison, and one beside it, in turn."""
+    without, beside = [], []
+    for _ in range(ROUNDS):
+        without.append(seconds_to_allocated(place))
+        with poison(tenant, tmp_path):
+            beside.append(seconds_to_allocated(place))
+    first, second = statistics.median(without), statistics.median(beside)
+    print(f"Allocated after {first:.2f} s without poison, {second:.2f} s beside it (medians of {ROUNDS})")
+    assert second <= 2 * first

@@ -1,7 +1,9 @@
 """A hostile neighbour: a pod without credentials that connects to a plugin's or controller's ports and does its worst.
 
 `ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
-the connections.
+the connections. As a program it repeats all of them for a time, also in a pod that has this file alone:
+
+    python neighbour.py SECONDS HOST:PORT ...
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Final
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Final, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+LOCAL: Final = "127.0.0.1"
 PROBE_S: Final = 30.0  # for a probe on a busy machine
 LARGE_BYTES: Final = 15 * 1024 * 1024
 
@@ -22,53 +27,53 @@ _OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
 
 
 @contextlib.asynccontextmanager
-async def health(port: int) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
+async def health(port: int, host: str = LOCAL) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
     """Yield the health service on a connection of its own, as the kubelet has one for each probe."""
     options = (_OWN_CONNECTION, ("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 2**26))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+    async with grpc.aio.insecure_channel(f"{host}:{port}", options=options) as channel:
         yield health_pb2_grpc.HealthStub(channel)
 
 
-async def grpc_probe(port: int) -> int:
+async def grpc_probe(port: int, host: str = LOCAL) -> int:
     """Return the status that the kubelet's gRPC probe reads. Raises AioRpcError."""
-    async with health(port) as stub:
+    async with health(port, host) as stub:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S)
         return int(answer.status)
 
 
-async def http_probe(port: int, path: str = "/healthz") -> bytes:
+async def http_probe(port: int, path: str = "/healthz", host: str = LOCAL) -> bytes:
     """Return the response to an HTTP GET, as the kubelet and Prometheus send it. Raises ConnectionError."""
-    async with asyncio.timeout(PROBE_S), connected(port) as (reader, writer):
+    async with asyncio.timeout(PROBE_S), connected(port, host) as (reader, writer):
         writer.write(f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
         return await reader.read()
 
 
 @contextlib.asynccontextmanager
-async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(port: int, host: str = LOCAL) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Yield a TCP connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     try:
         yield reader, writer
     finally:
         writer.transport.abort()
 
 
-async def large_names(port: int) -> None:
+async def large_names(port: int, host: str = LOCAL) -> None:
     """Send health checks with a service name of 15 MiB, which the service once repeated in its answer."""
 
     async def one() -> None:
-        async with health(port) as stub:
+        async with health(port, host) as stub:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await stub.Check(health_pb2.HealthCheckRequest(service="x" * LARGE_BYTES), timeout=PROBE_S)
 
     await asyncio.gather(*(one() for _ in range(6)))
 
 
-async def large_metadata(port: int) -> None:
+async def large_metadata(port: int, host: str = LOCAL) -> None:
     """Send health checks with a header of 4 MiB."""
 
     async def one() -> None:
-        async with health(port) as stub:
+        async with health(port, host) as stub:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 metadata = (("x-large", "y" * (4 * 1024 * 1024)),)
                 await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S, metadata=metadata)
@@ -76,7 +81,7 @@ async def large_metadata(port: int) -> None:
     await asyncio.gather(*(one() for _ in range(12)))
 
 
-async def many_watches(port: int) -> None:
+async def many_watches(port: int, host: str = LOCAL) -> None:
     """Open 2000 health watches on 20 connections, and leave once each has an answer or an error."""
 
     async def one(stub: health_pb2_grpc.HealthAsyncStub) -> None:
@@ -86,37 +91,37 @@ async def many_watches(port: int) -> None:
                 await call.read()
 
     async def connection() -> None:
-        async with health(port) as stub:
+        async with health(port, host) as stub:
             await asyncio.gather(*(one(stub) for _ in range(100)))
 
     await asyncio.gather(*(connection() for _ in range(20)))
 
 
-async def many_connections(port: int) -> None:
+async def many_connections(port: int, host: str = LOCAL) -> None:
     """Open 600 connections that send nothing, and keep them until all are open."""
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(600):
-            await stack.enter_async_context(connected(port))
-        assert await answers_a_probe(port)
+            await stack.enter_async_context(connected(port, host))
+        assert await answers_a_probe(port, host)
 
 
-async def answers_a_probe(port: int) -> bool:
+async def answers_a_probe(port: int, host: str = LOCAL) -> bool:
     """Return whether the port answers a probe of its kind while the connections of this process stay open."""
     try:
-        answer = await http_probe(port)
+        answer = await http_probe(port, host=host)
     except (ConnectionError, TimeoutError):
         answer = b""
     if answer.startswith(b"HTTP/1.1 200"):
         return True
-    return bool(await grpc_probe(port) == health_pb2.HealthCheckResponse.SERVING)
+    return bool(await grpc_probe(port, host) == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def endless_headers(port: int) -> None:
+async def endless_headers(port: int, host: str = LOCAL) -> None:
     """Send an HTTP request whose headers never end."""
 
     async def one() -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with connected(port) as (_, writer):
+            async with connected(port, host) as (_, writer):
                 writer.write(b"GET /metrics HTTP/1.1\r\n")
                 for number in range(100_000):
                     writer.write(b"X-%d: " % number + b"y" * 200 + b"\r\n")
@@ -125,12 +130,12 @@ async def endless_headers(port: int) -> None:
     await asyncio.gather(*(one() for _ in range(12)))
 
 
-async def endless_line(port: int) -> None:
+async def endless_line(port: int, host: str = LOCAL) -> None:
     """Send 15 MiB without an end of the line."""
 
     async def one() -> None:
         with contextlib.suppress(ConnectionError):
-            async with connected(port) as (_, writer):
+            async with connected(port, host) as (_, writer):
                 for _ in range(LARGE_BYTES // 65536):
                     writer.write(b"x" * 65536)
                     await writer.drain()
@@ -138,16 +143,16 @@ async def endless_line(port: int) -> None:
     await asyncio.gather(*(one() for _ in range(12)))
 
 
-async def tls_hellos(port: int) -> None:
+async def tls_hellos(port: int, host: str = LOCAL) -> None:
     """Begin 200 TLS handshakes, which the port does not serve."""
     hello = bytes.fromhex("1603010200010001fc0303") + bytes(500)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(200):
-            _, writer = await stack.enter_async_context(connected(port))
+            _, writer = await stack.enter_async_context(connected(port, host))
             writer.write(hello)
 
 
-async def unread_answers(port: int) -> None:
+async def unread_answers(port: int, host: str = LOCAL) -> None:
     """Request the metrics 300 times, and read no answer."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
@@ -156,11 +161,15 @@ async def unread_answers(port: int) -> None:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             made.setblocking(False)
             with contextlib.suppress(ConnectionError):
-                await loop.sock_connect(made, ("127.0.0.1", port))
+                await loop.sock_connect(made, (host, port))
                 await loop.sock_sendall(made, b"GET /metrics HTTP/1.1\r\n\r\n")
 
 
-Attack = Callable[[int], Awaitable[None]]
+class Attack(Protocol):
+    """One way to do harm to a port."""
+
+    def __call__(self, port: int, host: str = LOCAL, /) -> Awaitable[None]: ...
+
 
 ATTACKS: Final[Mapping[str, Attack]] = {
     "large names": large_names,
@@ -172,3 +181,29 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "TLS hellos": tls_hellos,
     "unread answers": unread_answers,
 }
+
+
+async def do_its_worst(seconds: float, targets: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Repeat all attacks on all targets for this long; return how often each has run.
+
+    An attack that the other side ends with an error has run, too.
+    """
+    ran = dict.fromkeys(ATTACKS, 0)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for name, attack in ATTACKS.items():
+            for host, port in targets:
+                with contextlib.suppress(OSError, TimeoutError, AssertionError, grpc.aio.AioRpcError):
+                    await attack(port, host)
+                ran[name] += 1
+    return ran
+
+
+def main(words: Sequence[str]) -> None:
+    """Attack for a time, and print what ran."""
+    targets = [(host, int(port)) for host, _, port in (word.rpartition(":") for word in words[1:])]
+    print(asyncio.run(do_its_worst(float(words[0]), targets)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

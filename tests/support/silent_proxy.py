@@ -1,23 +1,32 @@
-"""A TCP proxy in front of a server whose connections can die silently: they stay open, and no byte passes any more."""
+"""A TCP proxy in front of a server whose connections can be slow, or die silently: they stay open, but pass no byte."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from types import TracebackType
+from typing import Final
+
+LOCAL: Final = "127.0.0.1"
 
 
 class SilentProxy:
-    """Passes connections on to a port of this machine. `silence()` ends all traffic of those that are open."""
+    """Passes connections on to a port. `silence()` ends all traffic of those that are open.
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    It listens at `listens`, by default on a free port of this machine, and waits `pause_s` before each piece that it
+    passes on.
+    """
+
+    def __init__(self, port: int, host: str = LOCAL, listens: tuple[str, int] = (LOCAL, 0)) -> None:
+        self.pause_s = 0.0
+        self._to = (host, port)
+        self._listens = listens
         self._silent: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.opened = 0
 
     async def __aenter__(self) -> SilentProxy:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, *self._listens)
         return self
 
     async def __aexit__(
@@ -44,7 +53,7 @@ class SilentProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks[number] = task
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        server_reader, server_writer = await asyncio.open_connection(*self._to)
         try:
             await asyncio.gather(
                 self._pass_on(number, reader, server_writer), self._pass_on(number, server_reader, writer)
@@ -59,6 +68,8 @@ class SilentProxy:
     async def _pass_on(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := await reader.read(65536):
+                if self.pause_s:
+                    await asyncio.sleep(self.pause_s)
                 if number not in self._silent:
                     writer.write(piece)
                     await writer.drain()

@@ -1,0 +1,162 @@
+"""35 on real kubelets, with CoreDNS: a job reserves its own UltraServers by an annotation, ends, and frees them.
+
+The recipes are those of docs/jobs.md: label of the namespace, finite limit, and policies are in force.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from hack.bed.real_cluster import QUICK, BedError, Namespace, TestBed, eventually
+from neuron_dra.core.wire import Obj
+from tests.bed.fleet import NODES, TRN3, end_workloads, ranks, slots, wait_state
+from tests.bed.recipes import all_reduce, complete, last_lines, start
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+NAME = "all-reduce"
+LABEL, LIMIT = "neuron.aws.com/reserve-for-jobs", "neuron.aws.com/max-reserved-nodes"
+ANNOTATION = "neuron.aws.com/ultraservers"
+JOBS = ("--set", "ultraserverOperator.jobs.enabled")
+TENANT = "patches-namespaces"
+
+
+@pytest.fixture(scope="module")
+def running_jobs(running_fleet: TestBed) -> Iterator[TestBed]:
+    """The fleet, whose controller lets jobs reserve, and CoreDNS."""
+    option, value = JOBS
+    running_fleet.command("up", "--driver", "daemonset", option, f"{value}=true", "--with", "dns", timeout_s=1800)
+    yield running_fleet
+    running_fleet.command("up", "--driver", "daemonset", option, f"{value}=false", timeout_s=600)
+
+
+@pytest.fixture
+def allowed(running_jobs: TestBed, fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
+    """A namespace whose jobs may reserve eight nodes; when it goes, its jobs have ended."""
+    fleet.kubectl("label", "namespace", place.name, f"{LABEL}=true")
+    fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=8")
+    yield place
+    place.kubectl("delete", "jobs,statefulsets", "--all", "--cascade=foreground", timeout_s=190)
+    end_workloads(place)
+
+
+def annotated_job(bed: TestBed, rounds: int = 20) -> list[Obj]:
+    """Return the example of a Job on eight nodes with the annotation in place of its workload."""
+    objects = [each for each in all_reduce(bed, rounds=rounds) if each["kind"] != "NeuronUltraServerWorkload"]
+    [job] = [each for each in objects if each["kind"] == "Job"]
+    job["metadata"]["annotations"] = {ANNOTATION: "topologySize=4"}
+    job["spec"]["template"]["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": TRN3}
+    return objects
+
+
+def annotated_set(replicas: int) -> list[Obj]:
+    """Return a StatefulSet with the annotation, and its Service."""
+    container = {
+        "name": "main",
+        "image": QUICK,
+        "command": ["sleep", "infinity"],
+        "resources": {"claims": [{"name": "node"}]},
+    }
+    spec = {
+        "nodeSelector": {"node.kubernetes.io/instance-type": TRN3},
+        "containers": [container],
+        "resourceClaims": [{"name": "node", "resourceClaimTemplateName": "serve-rct"}],
+    }
+    labels = {"app": "serve"}
+    service = {"metadata": {"name": "serve"}, "spec": {"clusterIP": "None", "selector": labels}}
+    pods = {
+        "serviceName": "serve",
+        "replicas": replicas,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    metadata = {"name": "serve", "annotations": {ANNOTATION: "topologySize=4"}}
+    return [
+        {"apiVersion": "v1", "kind": "Service", **service},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": pods},
+    ]
+
+
+def events_of(place: Namespace, kind: str, name: str) -> dict[str, str]:
+    """Return the messages of the Events on an object by their reasons."""
+    chosen = f"--field-selector=involvedObject.kind={kind},involvedObject.name={name}"
+    return {each["reason"]: each["message"] for each in place.get("events", chosen)["items"]}
+
+
+def workloads(place: Namespace) -> list[str]:
+    return [each["metadata"]["name"] for each in place.get("nusw")["items"]]
+
+
+def test_a_job_reserves_its_nodes_runs_to_its_end_and_frees_them(fleet: TestBed, allowed: Namespace) -> None:
+    start(allowed, annotated_job(fleet))
+    made = wait_state(allowed, NAME, "Allocated", 60)
+    assert (made["spec"]["serverCount"], made["spec"]["topologySize"]) == (2, 4)
+    [owner] = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner.get("blockOwnerDeletion", False)) == ("Job", NAME, False)
+    complete(allowed, f"job/{NAME}")
+    assert last_lines(allowed, f"job-name={NAME}") == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+    eventually("the workload is gone", lambda: workloads(allowed) == [], 60)
+
+
+def test_a_stateful_set_keeps_its_nodes_until_it_has_no_pods(fleet: TestBed, allowed: Namespace) -> None:
+    start(allowed, annotated_set(4))
+    allowed.kubectl("rollout", "status", "statefulset/serve", "--timeout=180s", timeout_s=190)
+    pods = {each["spec"]["nodeName"]: each for each in allowed.get("pods", "--selector=app=serve")["items"]}
+    assert sorted(ranks(allowed, pods).values()) == [0, 1, 2, 3]
+    assert {*slots(fleet)["serve"][0]} == pods.keys()
+    allowed.kubectl("scale", "statefulset/serve", "--replicas=8")
+    allowed.kubectl("rollout", "status", "statefulset/serve", "--timeout=180s", timeout_s=190)
+    held = slots(fleet)["serve"]
+    assert {node for members in held.values() for node in members} == {*NODES}
+    allowed.kubectl("scale", "statefulset/serve", "--replicas=0")
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+
+
+def test_a_job_beyond_its_namespaces_limit_waits_and_says_so(fleet: TestBed, allowed: Namespace) -> None:
+    fleet.kubectl("annotate", "namespace", allowed.name, f"{LIMIT}=4", "--overwrite")
+    start(allowed, annotated_job(fleet))
+    eventually("it says so", lambda: "NamespaceLimit" in events_of(allowed, "Job", NAME), 60)
+    assert sum(len(members) for held in slots(fleet).values() for members in held.values()) <= 4
+    fleet.kubectl("annotate", "namespace", allowed.name, f"{LIMIT}=8", "--overwrite")
+    complete(allowed, f"job/{NAME}")
+
+
+@pytest.mark.parametrize("missing", ["label", "limit"])
+def test_a_job_reserves_nothing_without_label_and_limit(fleet: TestBed, allowed: Namespace, missing: str) -> None:
+    taken_away = ("label", LABEL) if missing == "label" else ("annotate", LIMIT)
+    fleet.kubectl(taken_away[0], "namespace", allowed.name, f"{taken_away[1]}-")
+    start(allowed, annotated_job(fleet))
+    eventually("an Event says so", lambda: "JobsMayNotReserve" in events_of(allowed, "Job", NAME), 60)
+    assert (workloads(allowed), slots(fleet)) == ([], {})
+
+
+@pytest.fixture
+def patcher(fleet: TestBed) -> Iterator[str]:
+    """A user who may write all Namespaces, but not decide about reservations."""
+    fleet.kubectl("create", "clusterrole", TENANT, "--verb=get,patch,update", "--resource=namespaces")
+    fleet.kubectl("create", "clusterrolebinding", TENANT, f"--clusterrole={TENANT}", f"--user={TENANT}")
+    yield TENANT
+    fleet.kubectl("delete", f"clusterrolebinding/{TENANT}", f"clusterrole/{TENANT}")
+
+
+def test_a_tenant_cannot_forge_the_label(fleet: TestBed, allowed: Namespace, patcher: str) -> None:
+    fleet.kubectl("label", "namespace", allowed.name, f"{LABEL}-")
+    patch = json.dumps({"metadata": {"labels": {LABEL: "true"}}})
+    words = ("patch", "namespace", allowed.name, "--type=merge", "-p", patch, f"--as={patcher}")
+
+    def refusal() -> str:
+        try:
+            fleet.kubectl(*words, "--dry-run=server")
+        except BedError as err:
+            return str(err)
+        return ""
+
+    eventually("the policy refuses it", lambda: LABEL in refusal() and "reserve-for-jobs" in refusal(), 30)
+    start(allowed, annotated_job(fleet))
+    eventually("an Event says so", lambda: "JobsMayNotReserve" in events_of(allowed, "Job", NAME), 60)
+    assert slots(fleet) == {}
