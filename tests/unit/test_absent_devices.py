@@ -98,7 +98,6 @@ def sick_and_cordoned() -> list[Obj]:
     return items
 
 
-@pytest.mark.xfail(strict=True, reason="a node with two obstacles comes after nodes that are full")
 def test_node_with_free_devices_comes_before_full_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, sick_and_cordoned())
     text = "it may not run on node b that would serve it: it is cordoned; also tainted devices"
