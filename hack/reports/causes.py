@@ -112,7 +112,7 @@ def report(found: Sequence[Mapping[str, Any]], judges: Mapping[str, str]) -> str
     double = sum(len(each["situations"]) > 1 for each in judged)
     lines = [
         HEAD.format(version=KUBERNETES["1.37"]),
-        f"{len(judged):,} cases, seeds {found[0]['seed']} to {found[-1]['seed']}, {double:,} of them with two faults, on "
+        f"{len(judged):,} cases of the seeds {found[0]['seed']} to {found[-1]['seed']}, {double:,} of them with two faults, on "
         f"commit {commit_now()}: a true cause first in {_share(numbers['true'], len(judged))}, none named "
         f"in {_share(numbers['unknown'], len(judged))}, a false one first in {_share(numbers['false'], len(judged))}. Of "
         f"{changes:,} proposed changes, {useless or 'none'} did not help. Aims: {LEAST_OF_ALL:.0%} over all and "

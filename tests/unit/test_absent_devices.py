@@ -88,3 +88,17 @@ def test_node_that_would_not_serve_is_not_the_cause(
     assert callable(items)
     found = why(tmp_path, capsys, items())
     assert "node a has too few free devices: default/old holds 16" in found.first, found.out
+
+
+def sick_and_cordoned() -> list[Obj]:
+    items = beside("b")
+    reported.node(items, "b")["spec"]["unschedulable"] = True
+    for device in slices(items, "b")[0]["spec"]["devices"]:
+        device["taints"] = [{"key": "neuron.aws.com/unhealthy", "value": "hbm", "effect": "NoSchedule"}]
+    return items
+
+
+def test_node_with_free_devices_comes_before_full_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = why(tmp_path, capsys, sick_and_cordoned())
+    text = "it may not run on node b that would serve it: it is cordoned; also tainted devices"
+    assert (text in found.first, "default/old holds 16" in found.text) == (True, True), found.out

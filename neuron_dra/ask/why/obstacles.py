@@ -31,14 +31,14 @@ SYSTEM_TAINTS: Final = "node.kubernetes.io/"
 
 
 def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence[str] = ()) -> list[Finding]:
-    """Return a finding for each combination of obstacles, those with the fewest obstacles first.
+    """Return a finding for each combination of obstacles: of nodes with free devices, and of those with few, first.
 
     `tied` are claims of the pod that are allocated for some nodes only.
     """
     groups: dict[tuple[str, ...], list[Blocked]] = {}
     for each in blocked:
         groups.setdefault(each.obstacles, []).append(each)
-    order = sorted(groups, key=lambda found: (len(found), [ORDER.index(each) for each in found]))
+    order = sorted(groups, key=lambda found: (HELD in found, len(found), [ORDER.index(each) for each in found]))
     found = [_finding(world, pod, names, groups[names]) for names in order if names]
     if found and tied and len(blocked) == 1:
         found[0] = _on_one_node(found[0], blocked[0].name, tied[0])

@@ -325,17 +325,23 @@ def cdi_file_lost(rng: random.Random, items: list[Obj]) -> None:
 def cri_dockerd(rng: random.Random, items: list[Obj]) -> None:
     waiting(items)["status"] |= {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     version = rng.choice(["docker://29.4.0", "docker://24.0.7"])
-    reported.node(items)["status"].setdefault("nodeInfo", {})["containerRuntimeVersion"] = version
+    for node in _its_node(items):
+        node["status"].setdefault("nodeInfo", {})["containerRuntimeVersion"] = version
 
 
 def not_ready(rng: random.Random, items: list[Obj]) -> None:
-    reported.node(items)["status"]["conditions"] = [
-        {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
-    ]
+    message = "Kubelet stopped posting node status."
+    for node in _its_node(items):
+        node["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "message": message}]
+
+
+def _its_node(items: Sequence[Obj]) -> list[Obj]:
+    """Return the pod's node, if another fault has not removed it."""
+    return [each for each in all_of(items, "Node") if each["metadata"]["name"] == "a"]
 
 
 def node_gone(rng: random.Random, items: list[Obj]) -> None:
-    items.remove(reported.node(items))
+    items[:] = [each for each in items if each not in _its_node(items)]
 
 
 def image_missing(rng: random.Random, items: list[Obj]) -> None:
