@@ -14,7 +14,7 @@ from controller.observe.model import condition
 from controller.plan import queue
 from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
-from controller.plan.states import STATES
+from controller.plan.states import State
 from neuron_dra.core import vocabulary
 
 PREFIX = "neuron_ultraserver"
@@ -166,8 +166,8 @@ class Metrics:
         """Record a plan from this index, made at `now`, and its duration in seconds."""
         self._plans.observe(seconds)
         states = Tally(each.state for each in index.workloads)
-        for state in STATES:
-            self._workloads.labels(state).set(states[state])
+        for each in State:
+            self._workloads.labels(each.value).set(states[each])
         self._degraded_now.clear()
         faults = (_degraded(each.status) for each in index.workloads)
         reasons = Tally(str(fault.get("reason")) for fault in faults if fault)

@@ -85,6 +85,7 @@ COMMANDS: Final = {
     "slices": ("node.slices_command", "print the ResourceSlices that a node would publish, without a cluster"),
     "migrate": ("ask.migrate.command", "rewrite manifests that were written for the Neuron device plugin"),
     "status": ("ask.status.command", "show nodes, free devices, UltraServers, and which pods wait"),
+    "ui": ("ask.ui.command", "show the fleet as a live page in the browser"),
     "topology": ("ask.topology.command", "draw devices, links and who holds what, of a node or of all"),
     "why": ("ask.why.command", "explain why a pod, claim, node or UltraServer workload waits"),
     "top": ("ask.top.command", "show how busy devices and cores are, by the pod that has them"),

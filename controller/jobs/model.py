@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe.model import GROUP, SLOT_SIZES
+from controller.plan.strategies import NAMES
 
 ANNOTATION: Final = f"{GROUP}/ultraservers"
 """On a job: which UltraServers its pods need."""
 KUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -104,8 +104,8 @@ def _number(name: str, text: str, allowed: tuple[int, ...]) -> int:
 
 
 def _strategy(text: str) -> str:
-    if text and text not in STRATEGIES:
-        raise InvalidWish(f"failureStrategy={text[:40]}: write one of {', '.join(STRATEGIES)}")
+    if text and text not in NAMES:
+        raise InvalidWish(f"failureStrategy={text[:40]}: write one of {', '.join(NAMES)}")
     return text
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.observe.model import ClaimUse, Meeting, Starting, Suspect, Turn
+from controller.plan.states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class WriteWorkloadStatus(Action):
 class Verdict:
     """The result of a plan for a workload, as its status shows it.
 
-    - `state`: one of `states.STATES`.
+    - `state`: one of `State`, or the stored one.
     - `reason`, `message`: of the condition Ready.
     - `degraded`: reason and message of the condition Degraded; None if it is False.
     - `restarting`: `status.restarting` while RestartAll releases the workload: since, reason and message.
@@ -180,6 +181,11 @@ class Verdict:
     message: str
     degraded: tuple[str, str] | None = None
     restarting: Mapping[str, str] | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if the workload has all that it requests, without faults."""
+        return self.state == State.ALLOCATED and self.degraded is None
 
 
 @dataclass(frozen=True, slots=True)

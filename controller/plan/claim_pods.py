@@ -12,26 +12,26 @@ from typing import Final
 
 from controller.observe.model import ClaimUse, Consumer, Pods
 from controller.observe.projections import Pod
-from controller.plan.context import PlanningContext
+from controller.plan.sight import Sight
 
 ENDED: Final = ("Succeeded", "Failed")
 
 
-def of(context: PlanningContext, use: ClaimUse) -> Pods:
-    """Return name and UID of the pods that use a claim, and ask for those that the claim does not name."""
+def of(sight: Sight, use: ClaimUse) -> Pods:
+    """Return name and UID of the pods that use a claim, and note that those must be read that it does not name."""
     if not use.others:
         return use.pods
-    context.shared.append(use)
-    return (*use.pods, *context.known.shared_by.get(use.ref, ()))
+    sight.shared.append(use)
+    return (*use.pods, *sight.known.shared_by.get(use.ref, ()))
 
 
-def waited_for(context: PlanningContext, use: ClaimUse) -> list[str]:
+def waited_for(sight: Sight, use: ClaimUse) -> list[str]:
     """Return what must go before the claim's node is free, for a message: pods, else groups, else the claim."""
-    pods = [f"{use.namespace}/{name}" for name, _ in of(context, use)]
+    pods = [f"{use.namespace}/{name}" for name, _ in of(sight, use)]
     if pods:
         return pods
     # Only the deletion of the group releases its claim, and that is not the controller's to do.
-    advice = " (no pod of it is there: delete it)" if use.ref in context.known.shared_by else ""
+    advice = " (no pod of it is there: delete it)" if use.ref in sight.known.shared_by else ""
     groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
     return groups or [f"claim {use.ref}"]
 

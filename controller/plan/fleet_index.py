@@ -180,6 +180,10 @@ class FleetIndex:
         """Return the claims that are allocated on a node, by namespace and name; none for an unknown node."""
         return self._uses.get(node, ())
 
+    def uses_of(self, nodes: Iterable[str]) -> list[ClaimUse]:
+        """Return the claims that are allocated on these nodes, each once."""
+        return list(dict.fromkeys(use for node in nodes for use in self.uses(node)))
+
     def reserved(self, node: str) -> int:
         """Return how many stored reservations a node is in, unreadable ones included."""
         return self._reserved.entries(node)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from controller.observe.model import Workload
 from controller.plan import placement
 from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings
+from controller.plan.holdings import Draft, Holdings
 from controller.plan.places import Overlay
+from controller.plan.reasons import Reason
 
 
 class FreeSlots:
-    """The free slots at this point of a plan.
+    """The free slots at this point of a plan. A decision that is being made asks with its draft.
 
     Each reservation changes those of its UltraServer only, whatever the size of the fleet. Shortages are kept until a
     reservation is made or dropped, because a thousand workloads may wait for the same slots.
@@ -26,24 +27,30 @@ class FreeSlots:
         self._holdings = holdings
         self._free: dict[tuple[str, int], Overlay] = {}
         self._seen: dict[tuple[str, int], int] = {}  # the version of the reservations that it is of
+        self._drafted: dict[tuple[str, int], frozenset[str]] = {}  # the UltraServers that it has as in a draft
         self._counted = 0  # the version of all below
         self._free_nodes: dict[str, int] = {}  # of UltraServers that the plan changed
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
         self._tallies: dict[str, placement.Tally] = {}  # by instance type
         self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
 
-    def free(self, instance_type: str, size: int) -> Overlay:
-        """Return the free slots of `size` nodes of an instance type.
+    def free(self, instance_type: str, size: int, draft: Draft | None = None) -> Overlay:
+        """Return the free slots of `size` nodes of an instance type. They hold until the next call.
 
         Only UltraServers that have an object count, because the reservation is stored in it.
         """
         key, version = (instance_type, size), self._holdings.version
+        changed = set(self._drafted.pop(key, ()))
         if key not in self._free:
             self._free[key] = Overlay(self._index.places(*key))
-            self._replace(key, {*self._holdings.journal, *self._unwritable})
+            changed.update(self._holdings.journal, self._unwritable)
         elif self._seen[key] != version:
-            self._replace(key, {*self._holdings.journal[self._seen[key] :]})
+            changed.update(self._holdings.journal[self._seen[key] :])
         self._seen[key] = version
+        self._replace(key, changed, self._holdings)
+        if draft is not None:
+            self._replace(key, draft.ultraservers, draft)
+            self._drafted[key] = draft.ultraservers
         return self._free[key]
 
     def has_type(self, instance_type: str) -> bool:
@@ -58,21 +65,23 @@ class FreeSlots:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self._index.capacity(instance_type, size, kind)
 
-    def shortage(self, workload: Workload, count: int) -> placement.Shortage:
+    def shortage(self, workload: Workload, count: int, draft: Draft | None = None) -> placement.Shortage:
         """Return why `count` more slots of the workload's type and size are not available, with numbers.
 
         While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
         """
         self._count()
-        key = (workload.instance_type, workload.size, count)
-        if key not in self._shortages:
-            have, soon = self._free_numbers(workload.instance_type, workload.size)
-            if soon >= count > have:
-                text = "the NeuronUltraServer objects of free nodes are being created"
-                self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
-            else:
-                self._shortages[key] = placement.shortage(self._tally(workload.instance_type), workload, have, count)
-        return self._shortages[key]
+        key = (workload.instance_type, workload.size)
+        if draft is not None:
+            own = self._free_nodes | self._free_nodes_of(draft.ultraservers, draft)
+            tally = self._index.tally(workload.instance_type, own)
+            return _shortage(tally, workload, count, *self._count_slots(key, draft))
+        if (*key, count) not in self._shortages:
+            if key not in self._numbers:
+                self._numbers[key] = self._count_slots(key)
+            tally = self._tally(workload.instance_type)
+            self._shortages[*key, count] = _shortage(tally, workload, count, *self._numbers[key])
+        return self._shortages[*key, count]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
@@ -86,23 +95,20 @@ class FreeSlots:
             self._tallies[instance_type] = self._index.tally(instance_type, self._free_nodes)
         return self._tallies[instance_type]
 
-    def _free_numbers(self, instance_type: str, size: int) -> tuple[int, int]:
+    def _count_slots(self, key: tuple[str, int], draft: Draft | None = None) -> tuple[int, int]:
         """Return how many free slots one workload could have, and how many with the objects that are being created."""
-        key = (instance_type, size)
-        if key not in self._numbers:
-            have = self.free(*key).of_a_kind()
-            unstored = self._index.unstored
-            coming = placement.slots(unstored, self._holdings, *key) if unstored else ()
-            soon = have + Counter(slot.kind for slot in coming)
-            self._numbers[key] = placement.most_of_a_kind(have), placement.most_of_a_kind(soon)
-        return self._numbers[key]
+        have = self.free(*key, draft).of_a_kind()
+        unstored = self._index.unstored
+        coming = placement.slots(unstored, self._holdings, *key) if unstored else ()
+        soon = have + Counter(slot.kind for slot in coming)
+        return placement.most_of_a_kind(have), placement.most_of_a_kind(soon)
 
-    def _replace(self, key: tuple[str, int], names: Iterable[str]) -> None:
+    def _replace(self, key: tuple[str, int], names: Iterable[str], taken: Container[str]) -> None:
         """Replace the slots of UltraServers that the plan changed; those that cannot be written have none."""
         for name in names:
             group = self._index.group_by_name.get(name)
             writable = name in self._index.ultraserver_by_name and name not in self._unwritable
-            now = placement.slots((group,), self._holdings, *key) if group is not None and writable else ()
+            now = placement.slots((group,), taken, *key) if group is not None and writable else ()
             self._free[key].put(name, self._index.slot_index.free_of(name, *key), now)
 
     def _count(self) -> None:
@@ -110,9 +116,19 @@ class FreeSlots:
         version = self._holdings.version
         if self._counted == version:
             return
-        for name in {*self._holdings.journal[self._counted :]}:
-            group = self._index.group_by_name.get(name)
-            if group is not None:
-                self._free_nodes[name] = group.free_nodes(self._holdings)
+        self._free_nodes |= self._free_nodes_of({*self._holdings.journal[self._counted :]}, self._holdings)
         self._counted = version
         self._shortages, self._tallies, self._numbers = {}, {}, {}
+
+    def _free_nodes_of(self, names: Iterable[str], taken: Container[str]) -> dict[str, int]:
+        """Return the number of free nodes of UltraServers, given which nodes are taken."""
+        groups = {name: self._index.group_by_name.get(name) for name in names}
+        return {name: group.free_nodes(taken) for name, group in groups.items() if group is not None}
+
+
+def _shortage(tally: placement.Tally, workload: Workload, count: int, have: int, soon: int) -> placement.Shortage:
+    """Return why `count` more slots are not available; `soon`: with the objects that are being created."""
+    if soon >= count > have:
+        text = "the NeuronUltraServer objects of free nodes are being created"
+        return placement.Shortage(Reason.CREATING_ULTRASERVERS, text)
+    return placement.shortage(tally, workload, have, count)

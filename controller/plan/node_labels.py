@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from controller.observe.discovery import labels
 from controller.plan.actions import LabelNode
-from controller.plan.context import PlanningContext
+from controller.plan.fleet_index import FleetIndex
 
 
-def changes(context: PlanningContext) -> list[LabelNode]:
+def changes(index: FleetIndex) -> list[LabelNode]:
     """Return the label changes of nodes that publish.
 
     A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
     """
     actions: list[LabelNode] = []
-    for name in sorted(context.index.unsettled_nodes):
-        node, published = context.nodes.get(name), context.index.published_by_name.get(name)
+    for name in sorted(index.unsettled_nodes):
+        node, published = index.node_by_name.get(name), index.published_by_name.get(name)
         if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue
         wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}

@@ -7,16 +7,17 @@ not written. Times are those of the plan.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
 from controller.observe.model import API_VERSION, Reservation, UltraServer, Workload, condition
 from controller.plan.actions import Record, Verdict
-from controller.plan.states import STATES
+from controller.plan.reasons import Reason
+from controller.plan.states import PROGRESSING, State
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import NAMESPACE, Unread
+from neuron_dra.core.ultraserver import NAMESPACE, Phase, Unread
 from neuron_dra.core.wire import Wire
 
 MANAGER: Final = "neuron-ultraserver-controller"
@@ -27,13 +28,6 @@ MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
 OUTAGE = "Outage"
 """Condition type of workloads whose nodes were unavailable in an outage. Grace periods begin at its last transition."""
-OUTDATED = "CustomResourcesOutdated"
-NOT_STORED = "ReservationNotStored"
-"""Reason of a workload's condition while the status of a NeuronUltraServer cannot be written."""
-NOT_SEEN = "ReservationNotSeen"
-"""Reason of a workload's condition while nodes that it may have publish nothing."""
-MIGRATING = "Migrating"
-"""Reason of the condition Ready while a group with a fault is being replaced."""
 
 
 def time(moment: datetime.datetime) -> str:
@@ -57,7 +51,7 @@ def new_condition(
         "status": status,
         "observedGeneration": generation,
         "lastTransitionTime": since or time(now),
-        "reason": reason,
+        "reason": str(reason),
         "message": message[:MESSAGE_CHARACTERS],
     }
 
@@ -104,7 +98,7 @@ def ultraserver_status(
     else:
         availability = "FullyAllocated" if there <= reserved else "PartiallyAllocated"
     problems = (*group.problems, *more)
-    reason = problems[0].reason if problems else "AllNodesReady"
+    reason = problems[0].reason if problems else Reason.ALL_NODES_READY
     message = "; ".join(problem.message for problem in problems) or f"all {len(there)} nodes and their links are ready"
     refs = sorted(
         {each.allocation.workload for each in reservations}
@@ -258,16 +252,16 @@ def workload_status(
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(workload.status, kind, value, why, text, now, workload.generation)
 
-    allocated = state == "Allocated"
+    allocated = state == State.ALLOCATED
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
-    why, text = verdict.degraded or ("NoProblem", "the reserved nodes have no known fault")
+    why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
     outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
-    if reason == MIGRATING != condition(workload.status, "Ready").get("reason"):
+    if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):
         migrations += 1
     return {
-        "state": state,
+        "state": str(state),
         "workloadId": workload.name,
         "allocatedUltraServers": [each.ultraserver for each in ordered],
         "totalNodesAllocated": sum(len(each.allocation.nodes) for each in ordered),
@@ -280,7 +274,7 @@ def workload_status(
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),
-            made("Progressing", STATES.get(state, False), reason, message),
+            made("Progressing", state in PROGRESSING, reason, message),
             made("Degraded", verdict.degraded is not None, why, text),
             *outage,
         ],
@@ -290,3 +284,23 @@ def workload_status(
 def _outage(outage: tuple[bool, str]) -> tuple[str, str]:
     """Return reason and message of the condition Outage."""
     return "ManyNodesAway" if outage[0] else "OutageIsOver", outage[1]
+
+
+def groups(reservations: Iterable[Reservation], stored: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
+    """Return `status.groups` of a workload, from which its reservations can be restored.
+
+    `stored` are the NeuronUltraServers by name; their UIDs show later whether an object was recreated.
+    """
+    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    return [
+        {
+            "ultraserverIndex": each.allocation.ultraserver_index,
+            "ultraserver": each.ultraserver,
+            **({"ultraserverUid": stored[each.ultraserver].uid} if each.ultraserver in stored else {}),
+            "allocationId": each.allocation.allocation_id,
+            "nodes": list(each.allocation.nodes),
+            **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
+            **({"draining": True} if each.allocation.phase is Phase.DRAINING else {}),
+        }
+        for each in ordered
+    ]

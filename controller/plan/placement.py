@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from controller.observe.discovery import Group
 from controller.observe.model import NODE_NAMES_SHOWN, PublishedNode, Workload, shortened
+from controller.plan.reasons import Reason
 
 KINDS = ("neuron_node", "neuron_device")
 """The resourceTypes that nodes publish. A workload gets nodes of one of them, because its template requests one."""
@@ -161,7 +162,9 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
     if not counted.ultraservers:
         there = f"; UltraServers here are of type {', '.join(counted.known)}" if counted.known else ""
-        return Shortage("NoUltraServers", f"needs {wanted}, and no UltraServer of this type was discovered{there}")
+        return Shortage(
+            Reason.NO_ULTRASERVERS, f"needs {wanted}, and no UltraServer of this type was discovered{there}"
+        )
     short = (count - have) * workload.size
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
     also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
@@ -169,8 +172,8 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
         number = len(counted.parts)
         parts = [f"{name} has {free}" for name, free in counted.parts[:NODE_NAMES_SHOWN]]
         return Shortage(
-            "CapacitySplit",
+            Reason.CAPACITY_SPLIT,
             f"{text}; {counted.free} nodes are free, but split over {number} UltraServer{'s' if number > 1 else ''} or "
             f"without the links: {shortened(parts, number)}{also}",
         )
-    return Shortage("InsufficientCapacity", f"{text}; {counted.free} of {counted.nodes} nodes are free{also}")
+    return Shortage(Reason.INSUFFICIENT_CAPACITY, f"{text}; {counted.free} of {counted.nodes} nodes are free{also}")

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import Starting, Workload, scheduling_refusal, shortened
-from controller.plan.context import PlanningContext
-from neuron_dra.core.ultraserver import Allocation, Phase
+from controller.observe.model import Starting, scheduling_refusal, shortened
+from controller.plan.view import View
+from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=1)
@@ -22,33 +22,23 @@ MESSAGE_QUOTED: Final = 300
 """The number of quoted characters of the scheduler's message."""
 
 
-def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
+def look_at(view: View) -> Starting | None:
     """Return what to read of a workload's pods; None if nothing, or in an outage.
 
     Pods are read only if a Bound node is idle: that is rare, because a job that runs uses all its nodes. With several
     groups one running pod is read too, to check that it has an EFA claim.
     """
-    holdings = context.holdings
-    bound = [one.allocation for one in holdings.live(workload.uid).values() if one.allocation.phase is Phase.BOUND]
-    if not bound or workload.deleting or workload.restarting or context.outage is not None:
+    workload, sight = view.workload, view.sight
+    bound = [one.allocation for one in view.held.live().values() if one.allocation.phase is Phase.BOUND]
+    if not bound or workload.deleting or workload.restarting or sight.outage is not None:
         return None
     nodes = [name for allocation in bound for name in allocation.nodes]
-    idle = tuple(sorted(name for name in nodes if name not in holdings.in_use and holdings.is_ready(name)))
-    pod = None
-    if workload.count > 1:
-        pod = _first_pod(context, bound)
+    idle = tuple(sorted(name for name in nodes if name not in sight.index.in_use and sight.is_ready(name)))
+    used = (use for allocation in bound for use in sight.own_uses(allocation)) if workload.count > 1 else ()
+    pod = next((name for use in used for name, _ in use.pods), None)
     if not (idle or pod):
         return None
     return Starting(workload.namespace, workload.name, workload.uid, workload.template_name, workload.count, idle, pod)
-
-
-def _first_pod(context: PlanningContext, bound: Iterable[Allocation]) -> str | None:
-    """Return the name of a pod that uses the workload's nodes; None without one."""
-    for allocation in bound:
-        for use in context.holdings.own_uses(allocation):
-            for name, _ in use.pods:
-                return name
-    return None
 
 
 def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> str:

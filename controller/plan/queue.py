@@ -18,31 +18,72 @@ from controller.observe import decode
 from controller.observe.model import (
     SLOT_SIZES,
     Reservation,
+    Template,
     Turn,
     Workload,
     condition,
 )
 from controller.plan import objects, placement
 from controller.plan.actions import Verdict
-from controller.plan.context import PlanningContext
+from controller.plan.held import Held
 from controller.plan.holdings import Holdings
-from neuron_dra.core.ultraserver import Phase
+from controller.plan.limits import Limits
+from controller.plan.reasons import Reason
+from controller.plan.view import TurnKey, View
 
-WAITING = ("WaitsForOlder", "InsufficientCapacity", "CapacitySplit", "CreatingUltraServers")
+WAITING = (Reason.WAITS_FOR_OLDER, Reason.INSUFFICIENT_CAPACITY, Reason.CAPACITY_SPLIT, Reason.CREATING_ULTRASERVERS)
 """The reasons of workloads that wait for nodes which the fleet has."""
 
 Order = tuple[bool, bool, int, datetime.datetime, str]
 
 
-def order(workload: Workload, holdings: Holdings, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
-    """Return the sort key: workloads that release, then complete ones, then by priority, then first come, first served.
+def ordered(
+    workloads: Iterable[Workload], holdings: Holdings, priorities: Mapping[str, int], now: datetime.datetime
+) -> tuple[list[Workload], dict[str, Exception]]:
+    """Return the workloads in the order in which they are planned, and the errors about single ones, which come last.
 
-    A workload that grows queues from the time of its request to grow. The value of a class that does not exist is 0.
+    Those that release come first, then complete ones, then by priority, then first come, first served. A workload that
+    grows queues from the time of its request to grow. The value of a class that does not exist is 0.
     """
-    grows = _grows(workload, holdings)
-    settled = bool(holdings.of(workload.uid)) and not grows
+    keyed: list[tuple[Order, Workload]] = []
+    others: list[Workload] = []
+    errors: dict[str, Exception] = {}
+    for each in workloads:
+        try:
+            keyed.append((_order(each, holdings.of(each.uid), priorities, now), each))
+        except Exception as err:
+            errors[each.ref] = err
+            others.append(each)
+    return [workload for _, workload in sorted(keyed, key=lambda pair: pair[0])] + others, errors
+
+
+def _order(workload: Workload, held: Held, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
+    """Return the sort key of a workload."""
+    grows = bool(held.bound) and held.opened < workload.count
+    settled = bool(held) and not grows
     since = waits_since(workload, now) if grows else workload.created
     return not workload.deleting, not settled, -priorities.get(workload.priority_class, 0), since, workload.ref
+
+
+def template_names(
+    workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], holdings: Holdings
+) -> dict[tuple[str, str], Workload]:
+    """Return which workload gets each template name that several request, by namespace and name.
+
+    It is the one whose template exists, else one with Bound nodes, else the oldest. A name that one workload requests
+    is not in the result.
+    """
+    asking: dict[tuple[str, str], list[Workload]] = {}
+    for each in workloads:
+        asking.setdefault((each.namespace, each.template_name), []).append(each)
+
+    def claim(workload: Workload) -> tuple[bool, bool, bool, datetime.datetime, str]:
+        """Return the sort key: the workload with the best claim to its template's name is the smallest."""
+        template = templates.get((workload.namespace, workload.template_name))
+        has_it = template is not None and template.is_of(workload)
+        return not has_it, not holdings.of(workload.uid).bound, workload.deleting, workload.created, workload.ref
+
+    return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
 
 
 def class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
@@ -53,23 +94,6 @@ def class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
     return f"PriorityClass {name} does not exist or cannot be read: it waits with priority 0"
 
 
-def _grows(workload: Workload, holdings: Holdings) -> bool:
-    """Return True if it has Bound nodes and requests more groups than it has."""
-    held = holdings.of(workload.uid)
-    if not any(each.allocation.phase is Phase.BOUND for each in held):
-        return False
-    return opened(held) < workload.count
-
-
-def opened(held: Iterable[Reservation]) -> int:
-    """Return how many groups are or were open for pods, by the highest index of these reservations.
-
-    A request beyond that is growth, within it repair.
-    """
-    indices = [each.allocation.ultraserver_index for each in held if each.allocation.phase is not Phase.PENDING]
-    return max(indices, default=-1) + 1
-
-
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
     """Return the time since which the workload has not been Ready, from its status; `now` for one that is Ready."""
     ready = condition(workload.status, "Ready")
@@ -78,104 +102,82 @@ def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime
     return max(workload.created, decode.time(ready.get("lastTransitionTime")))
 
 
-def starving_workload(context: PlanningContext, workload: Workload) -> Workload | None:
+def goes_first(view: View) -> Workload | None:
     """Return the starving workload of the same type that goes first.
 
     None without one, or if this workload has waited for it for `starvation_limit`.
     """
-    first = context.starving.get(workload.instance_type)
-    until = waits_since(workload, context.now) + context.limits.starvation_limit
-    if first is None or context.now >= until:
+    until = waits_since(view.workload, view.now) + view.limits.starvation_limit
+    if view.starving is None or view.now >= until:
         return None
-    context.look_again(until)
-    if first.namespace != workload.namespace:
-        _note_turn(context, first)
-    return first
+    view.sight.look_again(until)
+    return view.starving
 
 
-def _note_turn(context: PlanningContext, first: Workload) -> None:
-    """Note that a workload holds back one of another namespace."""
-    turn = context.turns.get((first.instance_type, first.namespace))
-    began = context.now if turn is None else min(turn.began, context.now)  # the clock may have been set back
-    context.turns[first.instance_type, first.namespace] = Turn(began, context.now)
+def held_back(view: View, first: Workload) -> tuple[placement.Shortage, tuple[TurnKey, Turn] | None]:
+    """Return the shortage of a workload that must not pass a starving one, and the turn of the other's namespace.
 
-
-def _turn_until(context: PlanningContext, workload: Workload) -> datetime.datetime:
-    """Return until when workloads of this namespace may hold back others."""
-    turn = context.turns.get((workload.instance_type, workload.namespace))
-    return (context.now if turn is None else turn.began) + context.limits.starvation_limit
-
-
-def turns(context: PlanningContext, verdicts: Mapping[str, Verdict]) -> dict[tuple[str, str], Turn]:
-    """Return the turns that have not ended for the next plan, given what this one decided."""
-    return {key: turn for key, turn in context.turns.items() if not _is_over(context, key, turn, verdicts)}
-
-
-def _is_over(context: PlanningContext, key: tuple[str, str], turn: Turn, verdicts: Mapping[str, Verdict]) -> bool:
-    """Return True if the others had their turn, and as long a time has passed."""
-    pause = min(turn.last, context.now) + context.limits.starvation_limit
-    if context.now < pause:
-        context.look_again(pause)
-        return False
-    instance_type, namespace = key
-    return not any(
-        _waits_for_its_turn(context, each, turn, verdicts.get(each.uid))
-        for each in context.index.workloads
-        if each.instance_type == instance_type and each.namespace != namespace
-    )
-
-
-def _waits_for_its_turn(context: PlanningContext, workload: Workload, turn: Turn, verdict: Verdict | None) -> bool:
-    """Return True if a workload waits since that turn, and its own time to hold others back is not over."""
-    if verdict is None or verdict.reason not in WAITING:
-        return False
-    return waits_since(workload, context.now) <= turn.last and context.now < starving_until(context, workload)
-
-
-def waits_for_older(context: PlanningContext, first: Workload) -> placement.Shortage:
-    """Return the shortage of a workload that must not pass a starving one."""
-    until = min(starving_until(context, first), _turn_until(context, first))
-    return placement.Shortage(
-        "WaitsForOlder",
+    Workloads of one namespace use up no turn by holding back each other.
+    """
+    key = first.instance_type, first.namespace
+    turn = view.turns.get(key)
+    noted = None
+    if first.namespace != view.workload.namespace:
+        began = view.now if turn is None else min(turn.began, view.now)  # the clock may have been set back
+        turn = Turn(began, view.now)
+        noted = key, turn
+    until = min(_starving_until(first, view), _turn_until(turn, view))
+    shortage = placement.Shortage(
+        Reason.WAITS_FOR_OLDER,
         f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
+    return shortage, noted
 
 
-def starving_until(context: PlanningContext, workload: Workload) -> datetime.datetime:
+def starving_until(workload: Workload, now: datetime.datetime, limits: Limits) -> datetime.datetime:
     """Return until when a starving workload holds others back."""
-    return waits_since(workload, context.now) + context.limits.starvation_threshold + context.limits.starvation_limit
+    return waits_since(workload, now) + limits.starvation_threshold + limits.starvation_limit
 
 
-def note_starving(context: PlanningContext, workload: Workload) -> None:
-    """Note that the workload is starving, if it has waited for long enough: it then holds back others of its type."""
-    begins = waits_since(workload, context.now) + context.limits.starvation_threshold
-    ends = min(starving_until(context, workload), _turn_until(context, workload))
-    if begins <= context.now < ends:
-        context.starving.setdefault(workload.instance_type, workload)
+def _starving_until(workload: Workload, view: View) -> datetime.datetime:
+    return starving_until(workload, view.now, view.limits)
+
+
+def _turn_until(turn: Turn | None, view: View) -> datetime.datetime:
+    """Return until when workloads of a namespace with this turn may hold back others."""
+    return (view.now if turn is None else turn.began) + view.limits.starvation_limit
+
+
+def starves(view: View) -> bool:
+    """Return True if the workload has waited for long enough to hold back others of its type."""
+    workload = view.workload
+    begins = waits_since(workload, view.now) + view.limits.starvation_threshold
+    turn = view.turns.get((workload.instance_type, workload.namespace))
+    ends = min(_starving_until(workload, view), _turn_until(turn, view))
     for moment in (begins, ends):
-        context.look_again(moment)
+        view.sight.look_again(moment)
+    return begins <= view.now < ends
 
 
-def exceeds_fleet(
-    context: PlanningContext, workload: Workload, live: Mapping[int, Reservation], kind: str | None
-) -> int | None:
+def exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None) -> int | None:
     """Return the largest serverCount that all healthy UltraServers together allow.
 
     None if the spec is within it. Slots of other workloads count as available, because they will be released; the
     workload's own `live` slots count too.
     """
-    free_slots, size = context.free_slots, workload.size
+    workload = view.workload
     mine = {name for each in live.values() for name in each.allocation.nodes}
-    usable = len(free_slots.of_nodes(mine, workload.instance_type, size))
-    largest = len(live) + free_slots.capacity(workload.instance_type, size, kind) - usable
+    usable = len(view.slots_of(mine))
+    largest = len(live) + view.free_slots.capacity(workload.instance_type, workload.size, kind) - usable
     return None if workload.count <= largest else largest
 
 
-def unsatisfiable(context: PlanningContext, workload: Workload, missing: int, largest: int) -> placement.Shortage:
+def unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
     """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
-    shortage = context.free_slots.shortage(workload, missing)
-    kind, size, free_slots = workload.instance_type, workload.size, context.free_slots
+    shortage = view.shortage(missing)
+    workload, free_slots = view.workload, view.free_slots
+    kind, size = workload.instance_type, workload.size
     if not free_slots.has_type(kind):
         return shortage
     if largest:
@@ -186,5 +188,42 @@ def unsatisfiable(context: PlanningContext, workload: Workload, missing: int, la
         advice = f"there are {found}" if found else "there are none of other sizes"
     groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
     text = f"all healthy UltraServers together have {groups}: {advice}, or add or repair nodes"
-    reason = "ExceedsFleet" if workload.count > free_slots.members(kind) // size else shortage.reason
+    reason = Reason.EXCEEDS_FLEET if workload.count > free_slots.members(kind) // size else shortage.reason
     return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")
+
+
+# -- the turns of namespaces -------------------------------------------------------------------------------------------
+
+
+def turns(
+    noted: Mapping[TurnKey, Turn],
+    workloads: Iterable[Workload],
+    verdicts: Mapping[str, Verdict],
+    now: datetime.datetime,
+    limits: Limits,
+) -> tuple[dict[TurnKey, Turn], list[datetime.datetime]]:
+    """Return the turns that have not ended for the next plan, given what this one decided, and when the first may end.
+
+    A turn ends once the others had theirs, and as long a time has passed.
+    """
+    found: dict[TurnKey, Turn] = {}
+    pauses: list[datetime.datetime] = []
+    for (instance_type, namespace), turn in noted.items():
+        pause = min(turn.last, now) + limits.starvation_limit
+        if now < pause:
+            pauses.append(pause)
+            found[instance_type, namespace] = turn
+            continue
+        others = (each for each in workloads if each.instance_type == instance_type and each.namespace != namespace)
+        if any(_waits_for_its_turn(each, turn, verdicts.get(each.uid), now, limits) for each in others):
+            found[instance_type, namespace] = turn
+    return found, pauses
+
+
+def _waits_for_its_turn(
+    workload: Workload, turn: Turn, verdict: Verdict | None, now: datetime.datetime, limits: Limits
+) -> bool:
+    """Return True if a workload waits since that turn, and its own time to hold others back is not over."""
+    if verdict is None or verdict.reason not in WAITING:
+        return False
+    return waits_since(workload, now) <= turn.last and now < starving_until(workload, now, limits)

@@ -12,10 +12,11 @@ from collections.abc import Collection
 
 from controller.observe.model import LIMIT_ANNOTATION, Workload
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.placement import Shortage
+from controller.plan.reasons import Reason
 
-REASON = "NamespaceLimit"
 _NUMBER = re.compile(r"\d{1,6}", re.ASCII)
 
 
@@ -31,8 +32,8 @@ class Quota:
         self._default = default
         self._holdings = holdings
 
-    def refusal(self, workload: Workload, indices: Collection[int]) -> Shortage | None:
-        """Return why the slots of these indices may not be reserved, or None if they may.
+    def refusal(self, workload: Workload, indices: Collection[int], held: Held) -> Shortage | None:
+        """Return why the slots of these indices may not be reserved, or None if they may. `held`: what it has now.
 
         The reason is NamespaceLimit, or NamespaceUnknown until the Namespace is in the cache. A malformed annotation
         allows no reservation: a typo must not lift a limit.
@@ -40,24 +41,27 @@ class Quota:
         name = workload.namespace
         limit_text, limit = self._limit_text(name), self._default
         if limit_text is None:
-            return Shortage("NamespaceUnknown", f"the controller has not seen the Namespace {name} yet")
+            return Shortage(Reason.NAMESPACE_UNKNOWN, f"the controller has not seen the Namespace {name} yet")
         if limit_text == "none":
             return None
         if limit_text:
             if not _NUMBER.fullmatch(limit_text):
                 text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {limit_text[:40]!r}"
-                return Shortage(REASON, f'{text}: write a whole number, such as "8", or "none" for no limit')
+                return Shortage(
+                    Reason.NAMESPACE_LIMIT, f'{text}: write a whole number, such as "8", or "none" for no limit'
+                )
             limit = int(limit_text)
         if limit is None:
             return None
-        have = self._holdings.nodes_of_namespace(name)
-        own = self._holdings.sizes(workload.uid)
+        own = self._holdings.sizes(workload.uid, held)
+        before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
+        have = self._holdings.nodes_of_namespace(name) + sum(own.values()) - sum(before.values())
         new = sum(max(0, workload.size - own.get(index, 0)) for index in indices)
         if not new or have + new <= limit:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
-            REASON,
+            Reason.NAMESPACE_LIMIT,
             f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this needs "
             f"{new} more: lower serverCount, delete another workload, or have the limit raised",
         )

@@ -5,7 +5,8 @@ Nothing is deleted by force. A node that does not respond keeps its slot closed,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from controller.observe import decode
 from controller.observe.model import (
@@ -13,116 +14,148 @@ from controller.observe.model import (
     NODE_NAMES_SHOWN,
     ClaimUse,
     Reservation,
-    Workload,
+    Template,
     shortened,
 )
-from controller.plan import claim_pods, restoration
+from controller.plan import claim_pods
 from controller.plan.actions import (
+    Action,
     DeleteTemplate,
     Evict,
     SetFinalizers,
     Verdict,
 )
-from controller.plan.context import PlanningContext, join_texts
+from controller.plan.held import Held
+from controller.plan.reasons import Reason
+from controller.plan.sight import Sight
+from controller.plan.states import State
+from controller.plan.view import Step, View, join_texts
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 QUARANTINE = 10
 """The number of tag timeouts for which a node that did not tag is not chosen again, so that others are tried."""
 
 
-def release(context: PlanningContext, workload: Workload) -> Verdict | None:
-    """Plan the next step of a deleted workload's release; return None when nothing of it is left.
+def release(view: View) -> Step | None:
+    """Return the next step of a deleted workload's release; None if the workload is not being deleted.
 
     The last step removes the workload's finalizer, after which the API server deletes it.
     """
-    owners = frozenset({workload.uid})
-    left = delete_templates(context, workload)
-    holdings = context.holdings
-    stored = list(holdings.of(workload.uid))
-    waiting = release_reservations(context, workload.uid, stored, final=True)
+    workload = view.workload
+    if not workload.deleting:
+        return None
+    templates = templates_of(view)
+    made = release_reservations(view.sight, workload.uid, view.held, view.held.all, final=True)
+    actions: tuple[Action, ...] = (*delete_templates(view, templates), *made.evictions)
     if FINALIZER not in workload.finalizers:
-        return None
-    unreadable = restoration.unreadable(holdings.unread, workload)
-    if unreadable and not (stored or left):
-        return Verdict("Deallocating", "UnreadableReservation", unreadable)
-    if not stored and not left:
+        return Step(None, made.held, actions)
+    if not view.held and not templates:
+        if view.unreadable:
+            return Step(Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), made.held, actions)
         names = tuple(name for name in workload.finalizers if name != FINALIZER)
-        context.last.append(SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=owners))
-        return None
-    return Verdict("Deallocating", *(waiting or ("Releasing", "the reservation is being released")))
+        meta = (workload.namespace, workload.name, workload.version)
+        return Step(None, made.held, (*actions, SetFinalizers(*meta, names, owners=frozenset({workload.uid}))))
+    waiting = made.waiting or (Reason.RELEASING, "the reservation is being released")
+    return Step(Verdict(State.DEALLOCATING, *waiting), made.held, actions)
 
 
-def delete_templates(context: PlanningContext, workload: Workload) -> bool:
-    """Plan the deletion of the workload's templates; return True while any exist.
+def templates_of(view: View) -> list[Template]:
+    """Return the workload's templates, whatever their name; they exist until their deletion is complete."""
+    named = [] if view.template is None else [view.template]
+    return [each for each in dict.fromkeys((*view.templates, *named)) if each.is_of(view.workload)]
 
-    The template goes first, so that no new claims are made from it.
+
+def delete_templates(view: View, templates: Iterable[Template]) -> list[DeleteTemplate]:
+    """Return the deletion of a workload's templates. They go first, so that no new claims are made from them."""
+    owners = frozenset({view.workload.uid})
+    return [DeleteTemplate(t.namespace, t.name, t.uid, owners=owners) for t in templates if not t.deleting]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The next step of a release.
+
+    - `held`: the reservations that the workload has from now on.
+    - `waiting`: what the release waits for, as a reason and a message; None if nothing is left of it.
     """
-    found = context.index.templates_of(workload.uid)
-    named = context.templates.get((workload.namespace, workload.template_name))
-    templates = [each for each in dict.fromkeys((*found, *([named] if named else []))) if each.is_of(workload)]
-    context.before += [
-        DeleteTemplate(t.namespace, t.name, t.uid, owners=frozenset({workload.uid}))
-        for t in templates
-        if not t.deleting
-    ]
-    return bool(templates)
+
+    held: Held
+    evictions: tuple[Evict, ...]
+    waiting: tuple[str, str] | None
 
 
 def release_reservations(
-    context: PlanningContext,
+    sight: Sight,
     workload_uid: str,
-    reservations: Sequence[Reservation],
+    held: Held,
+    reservations: Collection[Reservation],
     *,
     final: bool = False,
     failed: bool = False,
-) -> tuple[str, str] | None:
-    """Plan the next step of each reservation's release; return what it waits for, as a reason and a message.
+) -> Release:
+    """Return the next step of the release of some reservations of a workload, which has `held`.
 
     A Pending reservation is dropped, a Bound one becomes Draining. A Draining slot is free once its nodes show
     Draining, so that no new pods are placed there, and no claim of the workload is left. `final`: the workload is being
     deleted, so a node that never showed Bound need not show Draining. `failed`: the cause is a fault, so nothing is
     evicted during an outage.
     """
-    hold = context.outage.message if failed and context.outage is not None else ""
-    holdings = context.holdings
+    hold = sight.outage.message if failed and sight.outage is not None else ""
+    dropped: list[Reservation] = []
+    drained: list[Reservation] = []
     unseen: list[str] = []
     pods: list[str] = []
-    blocked: list[str] = []
+    evictions: list[Evict] = []
     for one in reservations:
         allocation = one.allocation
         if allocation.phase is Phase.PENDING:
-            holdings.drop(one)
+            dropped.append(one)
             continue
         if allocation.phase is Phase.BOUND:
-            holdings.drain(one)
+            drained.append(one)
             unseen += allocation.nodes
             continue
-        lenient = final or _quarantine_is_over(context, allocation)
-        closed = [name for name in allocation.nodes if holdings.is_closed(name, allocation, final=lenient)]
+        lenient = final or _quarantine_is_over(sight, allocation)
+        closed = [name for name in allocation.nodes if sight.is_closed(name, allocation, final=lenient)]
         still_open = [name for name in allocation.nodes if name not in closed]
         unseen += still_open
-        if any(holdings.is_ready(name) for name in still_open):
+        if any(sight.is_ready(name) for name in still_open):
             continue
         # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
-        uses = holdings.own_uses(allocation)
+        uses = sight.own_uses(allocation)
         if not uses and not still_open:
-            holdings.drop(one)
+            dropped.append(one)
         for use in uses:
-            pods += claim_pods.waited_for(context, use)
-            for name, uid in claim_pods.of(context, use):
-                if hold or not {*use.nodes} & {*closed}:
-                    continue  # on dead nodes only, where an eviction has no effect
-                context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
-                if why := context.known.blocked_evictions.get(uid):
-                    blocked.append(f"{use.namespace}/{name}: {why}")
+            pods += claim_pods.waited_for(sight, use)
+            found = claim_pods.of(sight, use)
+            if hold or not {*use.nodes} & {*closed}:
+                continue  # on dead nodes only, where an eviction has no effect
+            owners = frozenset({workload_uid})
+            evictions += [Evict(use.namespace, name, uid, owners=owners) for name, uid in found]
+    nodes = [name for one in reservations for name in one.allocation.nodes]
+    left = held.drop(*dropped).drain(*drained)
+    return Release(left, tuple(evictions), _waiting(sight, evictions, pods, unseen, hold, nodes))
+
+
+def _waiting(
+    sight: Sight,
+    evictions: Iterable[Evict],
+    pods: Sequence[str],
+    unseen: Sequence[str],
+    hold: str,
+    nodes: Sequence[str],
+) -> tuple[str, str] | None:
+    """Return what a release waits for, as a reason and a message."""
+    whys = sight.known.blocked_evictions
+    blocked = [f"{each.namespace}/{each.name}: {whys[each.uid]}" for each in evictions if whys.get(each.uid)]
     if blocked:
-        return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
-    hint = dead_node_advice(context, [name for one in reservations for name in one.allocation.nodes])
+        return Reason.EVICTION_BLOCKED, "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
+    hint = dead_node_advice(sight, nodes)
     if pods:
-        return "WaitingForPods", join_texts(_holders(pods), hold, hint)
+        return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), hold, hint)
     if unseen:
-        nodes = f"{len(unseen)} node{'s' if len(unseen) != 1 else ''}"
-        return "Draining", join_texts(f"waiting for {nodes} to close: {shortened(unseen)}", hint)
+        number = f"{len(unseen)} node{'s' if len(unseen) != 1 else ''}"
+        return Reason.DRAINING, join_texts(f"waiting for {number} to close: {shortened(unseen)}", hint)
     return None
 
 
@@ -131,7 +164,7 @@ def _holders(pods: Iterable[str]) -> str:
     return f"waiting for pods and claims on the nodes: {shortened(sorted(set(pods)))}"
 
 
-def pods_on_dead_nodes(context: PlanningContext, reservations: Sequence[Reservation]) -> tuple[str, str] | None:
+def pods_on_dead_nodes(sight: Sight, reservations: Sequence[Reservation]) -> tuple[str, str] | None:
     """Return a reason and a message if the pods of these groups are on dead nodes only.
 
     None if some can be evicted, or if there are none. Dead nodes may come back with their pods running, so the groups
@@ -140,30 +173,31 @@ def pods_on_dead_nodes(context: PlanningContext, reservations: Sequence[Reservat
     names = [name for one in reservations for name in one.allocation.nodes]
     uses: list[ClaimUse] = []
     for one in reservations:
-        uses += context.holdings.own_uses(one.allocation)
+        uses += sight.own_uses(one.allocation)
     on = {name for use in uses for name in use.nodes}
-    if any(context.holdings.is_ready(name) for name in on) or not any(_may_return(context, name) for name in on):
+    if any(sight.is_ready(name) for name in on) or not any(_may_return(sight, name) for name in on):
         return None
-    pods = [text for use in uses for text in claim_pods.waited_for(context, use)]
-    return "WaitingForPods", join_texts(_holders(pods), dead_node_advice(context, names))
+    pods = [text for use in uses for text in claim_pods.waited_for(sight, use)]
+    return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), dead_node_advice(sight, names))
 
 
-def _may_return(context: PlanningContext, name: str) -> bool:
+def _may_return(sight: Sight, name: str) -> bool:
     """Return True unless a user has given the node up."""
-    node = context.nodes.get(name)
+    node = sight.node(name)
     return node is not None and not node.out_of_service
 
 
-def _quarantine_is_over(context: PlanningContext, allocation: Allocation) -> bool:
+def _quarantine_is_over(sight: Sight, allocation: Allocation) -> bool:
     """Return True if nodes that did not tag have been closed for QUARANTINE tag timeouts."""
-    until = decode.time(allocation.allocated_at) + QUARANTINE * context.limits.tag_timeout
-    context.look_again(until)
-    return context.now >= until
+    until = decode.time(allocation.allocated_at) + QUARANTINE * sight.limits.tag_timeout
+    sight.look_again(until)
+    return sight.now >= until
 
 
-def dead_node_advice(context: PlanningContext, names: Iterable[str]) -> str:
+def dead_node_advice(sight: Sight, names: Iterable[str]) -> str:
     """Return what a user can do about dead nodes, empty if all are Ready. The controller never deletes by force."""
-    dead = sorted(name for name in {*names} if name in context.nodes and not context.nodes[name].ready)
+    found = (sight.node(name) for name in {*names})
+    dead = sorted(node.name for node in found if node is not None and not node.ready)
     if not dead:
         return ""
     return (

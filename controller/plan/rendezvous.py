@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from controller.observe import decode
-from controller.observe.model import API_VERSION, Meeting, Workload
+from controller.observe.model import API_VERSION, Meeting
 from controller.plan import claim_pods, objects
-from controller.plan.context import PlanningContext
+from controller.plan.view import View
 from neuron_dra.core import rendezvous
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.wire import Wire
@@ -23,28 +23,28 @@ IPV6: Final = "IPv6"
 FAMILIES: Final = (IPV4, IPV6)
 
 
-def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
+def meeting(view: View) -> Meeting | None:
     """Return which pod has rank 0 of a workload; None if nothing is reserved for it, or it is being deleted."""
-    first = context.holdings.live(workload.uid).get(0)
+    workload, first = view.workload, view.held.live().get(0)
     if first is None or workload.deleting:
         return None
     node = first.allocation.nodes[0]
-    own = [use for use in context.index.uses(node) if use.is_of(first.allocation)]
-    pods = sorted(pod for use in own for pod in claim_pods.of(context, use))
-    pod, ready = pods[0] if pods else None, context.holdings.is_ready(node)
+    own = [use for use in view.sight.uses([node]) if use.is_of(first.allocation)]
+    pods = sorted(pod for use in own for pod in claim_pods.of(view.sight, use))
+    pod, ready = pods[0] if pods else None, view.sight.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
 
 
-def wanted(context: PlanningContext, workload: Workload) -> Rendezvous | None:
+def wanted(view: View) -> Rendezvous | None:
     """Return how the nodes of a workload find rank 0; None if nothing is reserved, or Services cannot be written.
 
     The stored address of the host stays while its Node does not exist or has none.
     """
-    first = context.holdings.live(workload.uid).get(0)
-    if first is None or context.known.without_services:
+    workload, first = view.workload, view.held.live().get(0)
+    if first is None or view.sight.known.without_services:
         return None
     mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
-    stored, found = first.allocation.rendezvous, context.nodes.get(first.allocation.nodes[0])
+    stored, found = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
     host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
     address = rendezvous.address(workload.namespace, workload.name)
     return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")

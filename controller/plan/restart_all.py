@@ -2,85 +2,62 @@
 
 from __future__ import annotations
 
-from controller.observe.model import Workload
 from controller.plan import (
     objects,
-    outage,
     releasing,
     restart_limit,
 )
-from controller.plan.actions import Record, Verdict
-from controller.plan.context import PlanningContext
-from controller.plan.recovery import degradation, node_faults
-from neuron_dra.core.ultraserver import Phase
+from controller.plan.actions import Verdict
+from controller.plan.reasons import Reason
+from controller.plan.recovery import degradation
+from controller.plan.states import State
+from controller.plan.view import Step, View
 
 
-def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) -> Verdict | None:
-    """Plan the next step of a restart; return None if none is due, or if everything is released.
+def restart(view: View, broken: set[str]) -> Step | None:
+    """Return the next step of a restart that was decided; None if there is none, or if everything is released.
 
     The decision is written into the workload's status first and stays there until everything is released, because a
     slot with a fault may be gone while others are still Bound. It is withdrawn if the faults end before a slot drains.
 
-    `broken_now` are the allocationIds of slots with a fault whose grace period has ended.
+    `broken` are the allocationIds of slots with a fault whose grace period has ended.
     """
-    holdings = context.holdings
-    held = holdings.of(workload.uid)
-    bound = [each for each in held if each.allocation.phase is Phase.BOUND]
-    marker = workload.restarting
-    if marker is None:
-        if workload.strategy != "RestartAll" or not broken_now:
-            return None
-        reason, message = degradation(context, workload) or ("Restarting", "")
-        if restart_limit.reason_to_wait(context, workload, bound) != ("", ""):
-            return None
-        marker = {
-            "since": objects.time(context.now),
-            "reason": reason,
-            "message": message[: objects.MESSAGE_CHARACTERS],
-        }
-        text = f"all nodes are released, then reserved again: {message}"
-        return Verdict("Deallocating", "Restarting", text, (reason, message), marker)
-    closed = any(
-        each.allocation.phase is Phase.DRAINING and each.allocation.ultraserver_index < workload.count for each in held
-    )
-    if bound and not closed and (not broken_now or releasing.pods_on_dead_nodes(context, bound)):
-        context.withdrawn.add(workload.uid)
+    marker = view.workload.restarting
+    if marker is None or is_withdrawn(view, broken):
         return None
-    if not (releasing.delete_templates(context, workload) or bound or holdings.leaving(workload.uid)):
+    templates = releasing.templates_of(view)
+    if not (templates or view.held.bound or view.leaving()):
         return None
-    waiting = releasing.release_reservations(context, workload.uid, held, failed=True)
+    made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all, failed=True)
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
-    return Verdict(
-        "Deallocating",
-        *(waiting or ("Restarting", f"all nodes are released, then reserved again: {message}")),
+    verdict = Verdict(
+        State.DEALLOCATING,
+        *(made.waiting or (Reason.RESTARTING, f"all nodes are released, then reserved again: {message}")),
         (reason, message),
         {str(name): str(value) for name, value in marker.items()},
     )
+    return Step(verdict, made.held, (*releasing.delete_templates(view, templates), *made.evictions))
 
 
-def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Record:
-    """Return the record of restarts and outages for later plans.
-
-    A restart that begins adds its time; one that was withdrawn removes it.
-    """
-    number, begun = int(workload.status.get("restarts") or 0), restart_limit.recent_restarts(workload, context.now)
-    reset = restart_limit.reset_at(workload)
-    if reset is not None:
-        context.look_again(reset)
-    if workload.uid in context.withdrawn:
-        number, begun = max(0, number - 1), begun[:-1]
-    elif verdict.restarting and not workload.restarting:
-        number, begun = number + 1, (*begun, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
-    return Record(number, begun, _outage(context, workload))
+def begin(view: View) -> Step | None:
+    """Return the step that decides to restart a workload with faults; None if the restart has to wait."""
+    reason, message = degradation(view) or (Reason.RESTARTING, "")
+    if restart_limit.reason_to_wait(view, view.held.bound) != ("", ""):
+        return None
+    marker = {
+        "since": objects.time(view.now),
+        "reason": str(reason),
+        "message": message[: objects.MESSAGE_CHARACTERS],
+    }
+    text = f"all nodes are released, then reserved again: {message}"
+    return Step(Verdict(State.DEALLOCATING, Reason.RESTARTING, text, (reason, message), marker), view.held)
 
 
-def _outage(context: PlanningContext, workload: Workload) -> tuple[bool, str] | None:
-    """Return value and message of the condition Outage; None if no outage has stopped a grace period."""
-    stored = outage.was_hit(workload)
-    if context.outage is None:
-        return (False, "since then every grace period starts again") if stored else None
-    held = [each for each in context.holdings.of(workload.uid) if each.allocation.phase is not Phase.PENDING]
-    hit = any(each.acts_at is not None for one in held for each in node_faults(context, workload, one))
-    if hit or stored.get("status") == "True":
-        return True, context.outage.message
-    return (False, str(stored.get("message"))) if stored else None
+def is_withdrawn(view: View, broken: set[str]) -> bool:
+    """Return True if a restart was decided, is not needed or not possible now, and no slot has drained for it."""
+    held = view.held
+    if view.workload.restarting is None or not held.bound:
+        return False
+    if any(each.allocation.ultraserver_index < view.workload.count for each in held.draining):
+        return False
+    return not broken or releasing.pods_on_dead_nodes(view.sight, held.bound) is not None

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from controller.observe import decode
 from controller.observe.model import Reservation, Workload, condition
 from controller.plan import objects, releasing
-from controller.plan.context import PlanningContext
+from controller.plan.reasons import Reason
+from controller.plan.view import View
 
 FIRST_WAIT = datetime.timedelta(seconds=10)
 LONGEST_WAIT = datetime.timedelta(minutes=10)
 FORGOTTEN_AFTER = datetime.timedelta(hours=1)
 MOST_KEPT = 16
 """How many start times the status keeps. By then the waits have reached their maximum, even if the limit is larger."""
-
-LIMIT_EXCEEDED = "RestartLimitExceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +75,27 @@ def _condition(workload: Workload, kind: str) -> tuple[str, datetime.datetime] |
     return (str(found.get("status")), decode.time(found.get("lastTransitionTime"))) if found else None
 
 
-def reason_to_wait(context: PlanningContext, workload: Workload, bound: list[Reservation]) -> tuple[str, str]:
+def outlook(view: View, bound: list[Reservation]) -> tuple[str, str]:
+    """Return why a restart that is due does not begin, as `Strategy.outlook`; empty while one goes on."""
+    return reason_to_wait(view, bound) if view.workload.restarting is None else ("", "")
+
+
+def reason_to_wait(view: View, bound: list[Reservation]) -> tuple[str, str]:
     """Return why RestartAll does not begin now, as a reason and a message; both empty if it does.
 
     The reason is empty, too, unless it outranks the faults.
     """
-    found = next_restart(workload, context.now, context.limits.restart_limit)
+    found = next_restart(view.workload, view.now, view.limits.restart_limit)
     if found.begins_at is None:
-        return LIMIT_EXCEEDED, (
+        return Reason.RESTART_LIMIT_EXCEEDED, (
             f"RestartAll has restarted the workload {found.number - 1} times in a row and stops: "
             "nothing is evicted; repair or delete the nodes, or delete the workload and create it again; the count "
             "starts again after an hour in which it is Allocated without a fault"
         )
-    if found.begins_at > context.now:
-        context.look_again(found.begins_at)
+    if found.begins_at > view.now:
+        view.sight.look_again(found.begins_at)
         return "", f"RestartAll begins restart {found.number} in a row at {objects.time(found.begins_at)}"
-    unreachable = releasing.pods_on_dead_nodes(context, bound)
+    unreachable = releasing.pods_on_dead_nodes(view.sight, bound)
     if unreachable is not None:
         return "", f"RestartAll begins when pods can be evicted, if the fault lasts until then; {unreachable[1]}"
     return "", ""

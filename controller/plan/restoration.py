@@ -9,23 +9,21 @@ cannot read keep their nodes and stay unchanged.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.observe.discovery import Problem
 from controller.observe.model import (
     Reservation,
-    UltraServer,
     Workload,
-    shortened,
 )
 from controller.plan.adoption import adopt_entries
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
-from controller.plan.quota import REASON, Quota
-from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread, object_name
+from controller.plan.quota import Quota
+from controller.plan.reasons import Reason
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag, object_name
 from neuron_dra.core.wire import Wire
 
 _CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
@@ -63,26 +61,6 @@ def restore(index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.d
 # -- reservations without an object ------------------------------------------------------------------------------------
 
 
-def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
-    """Return `status.groups` of a workload, from which its reservations can be restored.
-
-    `objects` are the NeuronUltraServers by name; their UIDs show later whether an object was recreated.
-    """
-    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
-    return [
-        {
-            "ultraserverIndex": each.allocation.ultraserver_index,
-            "ultraserver": each.ultraserver,
-            **({"ultraserverUid": objects[each.ultraserver].uid} if each.ultraserver in objects else {}),
-            "allocationId": each.allocation.allocation_id,
-            "nodes": list(each.allocation.nodes),
-            **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
-            **({"draining": True} if each.allocation.phase is Phase.DRAINING else {}),
-        }
-        for each in ordered
-    ]
-
-
 def _restore_lost(
     index: FleetIndex, holdings: Holdings, quota: Quota, now: datetime.datetime, failures: Failures
 ) -> None:
@@ -99,7 +77,7 @@ def _restore_lost(
                 _restore_copy(index, holdings, quota, workload, record, now)
         except Exception as err:
             failures.workloads[workload.uid] = err
-            holdings.put_back(workload.uid, held)
+            holdings.put(workload.uid, held)
             for record in records:
                 _close(index, holdings, record.get("nodes"))
                 _close(index, holdings, index.evidence.nodes_of(record["allocationId"]))
@@ -128,13 +106,13 @@ def _restore_copy(
     there = _nodes_that_are_there(index, record)
     published = [name for name in there if _is_published(index, name)]
     tags = {name: _shown(index, name, allocation) for name in published}
-    pods = [name for name in there if _has_claim(holdings, name, allocation)]
+    pods = [name for name in there if _has_claim(index, name, allocation)]
     if any(tag is None and name not in pods for name, tag in tags.items()):
         return
     one = Reservation(record["ultraserver"], allocation)
     silent = [name for name in there if name not in published]
     if silent:
-        _withhold(holdings, quota, workload, one, silent)
+        _withhold(index, holdings, quota, workload, one, silent)
         return
     phases = [tag.phase for tag in tags.values() if tag is not None]
     if pods and not phases:
@@ -188,37 +166,27 @@ def _is_published(index: FleetIndex, name: str) -> bool:
     return published is not None and published.complete
 
 
-def _has_claim(holdings: Holdings, name: str, allocation: Allocation) -> bool:
+def _has_claim(index: FleetIndex, name: str, allocation: Allocation) -> bool:
     """Return True if the node has a claim of the reservation's workload that was made for reserved devices.
 
     Only the controller's template makes such claims; a user cannot, where the admission policies are installed.
     """
-    return any(use.reserved_class and use.is_of(allocation) for use in holdings.uses([name]))
+    return any(use.reserved_class and use.is_of(allocation) for use in index.uses(name))
 
 
-def _withhold(holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]) -> None:
+def _withhold(
+    index: FleetIndex, holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]
+) -> None:
     """Keep the nodes of a copy closed while some are silent, unless a claim or the namespace's limit contradicts it."""
     if workload.deleting:
         return  # it gets no pods any more; tags that its nodes show later are cleared as unknown ones
     allocation = one.allocation
-    foreign = [use for use in holdings.uses(silent) if not use.is_of(allocation)]
-    refusal = quota.refusal(workload, [allocation.ultraserver_index])
-    too_many = refusal is not None and refusal.reason == REASON
-    if foreign or (too_many and not any(_has_claim(holdings, name, allocation) for name in silent)):
+    foreign = [use for use in index.uses_of(silent) if not use.is_of(allocation)]
+    refusal = quota.refusal(workload, [allocation.ultraserver_index], holdings.of(workload.uid))
+    too_many = refusal is not None and refusal.reason == Reason.NAMESPACE_LIMIT
+    if foreign or (too_many and not any(_has_claim(index, name, allocation) for name in silent)):
         return
     holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)
-
-
-def not_seen(holdings: Holdings, workload: Workload) -> str:
-    """Return which nodes a workload may have that publish nothing, as a message; empty if none."""
-    nodes = holdings.withheld(workload.uid)
-    if not nodes:
-        return ""
-    return (
-        "the NeuronUltraServer with reservations of this workload was deleted, and the nodes that show them publish "
-        f"nothing: {shortened(tuple(nodes))}; they stay closed, and nothing is reserved or released, until they "
-        "publish again; to give them up, delete their Nodes"
-    )
 
 
 def _shown(index: FleetIndex, node: str, allocation: Allocation) -> Tag | None:
@@ -279,56 +247,3 @@ def _drain(index: FleetIndex, holdings: Holdings, name: str, members: Sequence[s
         node_uids=tuple(index.node_by_name[node].uid for node in members),
     )
     holdings.add(Reservation(name, allocation))
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-
-def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]) -> tuple[Problem, ...]:
-    """Return what delays an UltraServer's deletion, and what cannot be read in its status.
-
-    Both are given as reasons of its condition Degraded.
-    """
-    found = []
-    unread = tuple(unread)
-    if stored.deleting:
-        refs = sorted({each.allocation.workload for each in reservations})
-        others = [f"{len(unread)} entries that cannot be read"] if unread else []
-        waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *others])
-        found.append(
-            Problem(
-                "DeletionWaits",
-                f"its deletion waits for {waits or 'its last write'}: delete the workloads to release the nodes; "
-                "until then their pods keep running, and nothing new is reserved here",
-            )
-        )
-    if unread:
-        texts = [f"{each.problem} (nodes {shortened(each.nodes)})" for each in unread]
-        found.append(
-            Problem(
-                "UnreadableReservation",
-                f"reservations that this release cannot read keep their nodes: {shortened(texts)}; use the release "
-                "that wrote them, or remove the entries from status.allocations when nothing runs on the nodes",
-            )
-        )
-    return tuple(found)
-
-
-def unreadable(unread: Mapping[str, Iterable[Unread]], workload: Workload) -> str:
-    """Return where a workload has unreadable reservations, as a message; empty if nowhere.
-
-    Until they are gone it gets no others, because its groups would have the same indices.
-    """
-    where = [
-        name
-        for name, entries in sorted(unread.items())
-        for one in entries
-        if isinstance(one.entry, Mapping) and one.entry.get("workloadRef") == workload.ref
-    ]
-    if not where:
-        return ""
-    return (
-        f"NeuronUltraServers {shortened(where)} have reservations of this workload that this release cannot read: "
-        "nothing is reserved or released until the release that wrote them runs again, or until they are removed from "
-        "status.allocations"
-    )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from neuron_dra.core.ultraserver import Phase
 
-STATES: Final = {
-    "Pending": False,
-    "Allocating": True,
-    "Allocated": False,
-    "PartiallyAllocated": True,
-    "Failed": False,
-    "Deallocating": True,
-}
-"""The states of a workload, and whether its condition Progressing is True in each.
 
-A state follows from what the plan sees, not from the state before it, so there is no table of state transitions.
-"""
+class State(StrEnum):
+    """A state of a workload; it equals the text in the API.
+
+    It follows from what the plan sees, not from the state before it, so there is no table of state transitions.
+    """
+
+    PENDING = "Pending"
+    ALLOCATING = "Allocating"
+    ALLOCATED = "Allocated"
+    PARTIALLY_ALLOCATED = "PartiallyAllocated"
+    FAILED = "Failed"
+    DEALLOCATING = "Deallocating"
+
+
+PROGRESSING: Final = frozenset({State.ALLOCATING, State.PARTIALLY_ALLOCATED, State.DEALLOCATING})
+"""The states in which a workload's condition Progressing is True."""
 
 NEXT_PHASES: Final[dict[Phase, frozenset[Phase | None]]] = {
     Phase.PENDING: frozenset({Phase.BOUND, Phase.DRAINING, None}),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from controller.observe.discovery import Group
-from controller.observe.model import RESERVED, UltraServer
-from controller.plan import isolation, objects, restoration
+from controller.observe.discovery import Group, Problem
+from controller.observe.model import RESERVED, Reservation, UltraServer, shortened
+from controller.plan import isolation, objects
 from controller.plan.actions import (
     Action,
     CreateUltraServer,
@@ -15,10 +15,12 @@ from controller.plan.actions import (
     UpdateTopology,
     WriteUltraServerStatus,
 )
-from controller.plan.context import PlanningContext
+from controller.plan.ledger import Ledger
+from controller.plan.reasons import Reason
+from neuron_dra.core.ultraserver import Unread
 
 
-def writes(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+def writes(ledger: Ledger, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of NeuronUltraServers, at most one for each object.
 
     The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
@@ -28,80 +30,78 @@ def writes(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action]
     others: list[Action] = []
     statuses: list[WriteUltraServerStatus] = []
     for name in names:
-        group, have = context.index.group_by_name.get(name), context.index.ultraserver_by_name.get(name)
+        group, have = ledger.index.group_by_name.get(name), ledger.index.ultraserver_by_name.get(name)
         if have is None:
             others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
             continue
-        other, status = _ultraserver_alone(context, group, have)
+        other, status = _ultraserver_alone(ledger, group, have)
         others += other
         statuses += status
     return others, statuses
 
 
 def _ultraserver_alone(
-    context: PlanningContext, group: Group | None, have: UltraServer
+    ledger: Ledger, group: Group | None, have: UltraServer
 ) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of one NeuronUltraServer; an error becomes its condition."""
-    error = context.index.broken.get(have.name)
+    error = ledger.index.broken.get(have.name)
     if error is None and group is not None:
         try:
-            return _ultraserver(context, group, have)
+            return _ultraserver(ledger, group, have)
         except Exception as err:
             error = err
     if error is None:
         return [], []
-    context.errors[have.name] = error
-    return [], isolation.of_ultraserver(context, have, error)
+    ledger.errors[have.name] = error
+    return [], isolation.of_ultraserver(have, error, ledger.sight.now)
 
 
-def _ultraserver(
-    context: PlanningContext, group: Group, have: UltraServer
-) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+def _ultraserver(ledger: Ledger, group: Group, have: UltraServer) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of one NeuronUltraServer, in two lists as `writes` does."""
-    finalizers = _finalizers(context, have)
+    finalizers = _finalizers(ledger, have)
     stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-    if stale and have.name in context.known.unwritable:
+    if stale and have.name in ledger.sight.known.unwritable:
         return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    if _reservations_change(context, have):
-        return [], _status(context, group, have, finalizers)
+    if _reservations_change(ledger, have):
+        return [], _status(ledger, group, have, finalizers)
     if finalizers is not None:
         return [SetUltraServerFinalizers(have.name, have.version, finalizers)], []
     if not group.topology and not have.reserved:
         return [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)], []
     if stale:
         return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    return [], _status(context, group, have, None)
+    return [], _status(ledger, group, have, None)
 
 
 def _status(
-    context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
+    ledger: Ledger, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
 ) -> list[WriteUltraServerStatus]:
     """Return the write of a NeuronUltraServer's status, if the status changes.
 
     Its owners are the workloads whose reservations change.
     """
-    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
-    error = context.unrestored.ultraservers.get(stored.name)
-    more = (*restoration.problems(stored, held, unread), *([isolation.of_restoration(error)] if error else []))
-    status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
+    held, unread = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
+    error = ledger.unrestored.ultraservers.get(stored.name)
+    more = (*_problems(stored, held, unread), *([isolation.of_restoration(error)] if error else []))
+    status = objects.ultraserver_status(group, stored, held, ledger.index.in_use, ledger.sight.now, unread, more)
     if status == dict(stored.status):
         return []
     changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
     return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
 
 
-def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
+def _is_reserved(ledger: Ledger, stored: UltraServer) -> bool:
     """Return True if it has a reservation, stored or planned."""
-    return stored.reserved or bool(context.holdings.at(stored.name) or context.holdings.unread.get(stored.name))
+    return stored.reserved or bool(ledger.holdings.at(stored.name) or ledger.holdings.unread.get(stored.name))
 
 
-def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
+def _finalizers(ledger: Ledger, stored: UltraServer) -> tuple[str, ...] | None:
     """Return the finalizers that the object needs, or None if it has them.
 
     Ours stays while there is any reservation, readable or not, so `kubectl delete` waits for the workloads. An object
     that is being deleted accepts no new ones.
     """
-    wanted = _is_reserved(context, stored)
+    wanted = _is_reserved(ledger, stored)
     if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
         return None
     others = tuple(name for name in stored.finalizers if name != RESERVED)
@@ -120,7 +120,39 @@ def object_of(action: Action) -> str:
     raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
 
 
-def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
+def _reservations_change(ledger: Ledger, stored: UltraServer) -> bool:
     """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
-    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
+    held, unread = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
     return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
+
+
+def _problems(
+    stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]
+) -> tuple[Problem, ...]:
+    """Return what delays an UltraServer's deletion, and what cannot be read in its status.
+
+    Both are given as reasons of its condition Degraded.
+    """
+    found = []
+    unread = tuple(unread)
+    if stored.deleting:
+        refs = sorted({each.allocation.workload for each in reservations})
+        others = [f"{len(unread)} entries that cannot be read"] if unread else []
+        waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *others])
+        found.append(
+            Problem(
+                Reason.DELETION_WAITS,
+                f"its deletion waits for {waits or 'its last write'}: delete the workloads to release the nodes; "
+                "until then their pods keep running, and nothing new is reserved here",
+            )
+        )
+    if unread:
+        texts = [f"{each.problem} (nodes {shortened(each.nodes)})" for each in unread]
+        found.append(
+            Problem(
+                Reason.UNREADABLE_RESERVATION,
+                f"reservations that this release cannot read keep their nodes: {shortened(texts)}; use the release "
+                "that wrote them, or remove the entries from status.allocations when nothing runs on the nodes",
+            )
+        )
+    return tuple(found)

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from controller.observe import decode
 from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, Snapshot
+from controller.plan.strategies import NAMES, STRATEGIES
 from neuron_dra.core import shapes
 from neuron_dra.errors import NeuronDraError
-
-STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
@@ -101,8 +100,8 @@ def _wrong_workload(spec: Mapping[str, Any]) -> str:
         return f"spec.topologySize {_shown(size)}: write 1, 2 or 4"
     if count is None or not 1 <= count <= GROUPS_AT_MOST:
         return f"spec.serverCount {_shown(count)}: write 1 to {GROUPS_AT_MOST}"
-    if strategy is not None and strategy not in STRATEGIES:
-        return f"spec.allocationPolicy.failureStrategy is {strategy!r}: write {', '.join(STRATEGIES[:-1])}"
+    if strategy is not None and strategy not in NAMES:
+        return f"spec.allocationPolicy.failureStrategy is {strategy!r}: write {', '.join(STRATEGIES)}"
     return ""
 
 

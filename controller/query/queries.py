@@ -52,11 +52,11 @@ def ultraservers(
     for number, group in enumerate(sorted(wanted, key=lambda each: each.name)):
         if number % ULTRASERVERS_A_STEP == 0:
             yield
-        answer.ultraservers.append(_ultraserver(group, holdings))
+        answer.ultraservers.append(_ultraserver(group, index, holdings))
     return answer
 
 
-def _ultraserver(group: Group, holdings: Holdings) -> pb.UltraServer:
+def _ultraserver(group: Group, index: FleetIndex, holdings: Holdings) -> pb.UltraServer:
     answer = pb.UltraServer(
         name=group.name,
         ultraserver_id=group.ultraserver_id,
@@ -64,7 +64,7 @@ def _ultraserver(group: Group, holdings: Holdings) -> pb.UltraServer:
         topology_sizes=group.sizes,
         free_nodes=group.free_nodes(holdings),
     )
-    answer.nodes.extend(_node(entry, group, holdings) for entry in group.topology)
+    answer.nodes.extend(_node(entry, group, index, holdings) for entry in group.topology)
     answer.reservations.extend(_reservation(group.name, each.allocation) for each in holdings.at(group.name))
     for size in group.sizes:
         free = placement.slots([group], holdings, group.instance_type, size)
@@ -78,8 +78,8 @@ def _link(status: str | None) -> pb.Link.ValueType:
     return {"up": pb.LINK_UP, "down": pb.LINK_DOWN}.get(status or "", pb.LINK_UNKNOWN)
 
 
-def _node(entry: Wire, group: Group, holdings: Holdings) -> pb.Node:
-    state, holder = _state(entry["nodeName"], group, holdings)
+def _node(entry: Wire, group: Group, index: FleetIndex, holdings: Holdings) -> pb.Node:
+    state, holder = _state(entry["nodeName"], group, index, holdings)
     return pb.Node(
         name=entry["nodeName"],
         node_id=entry["nodeId"],
@@ -90,12 +90,12 @@ def _node(entry: Wire, group: Group, holdings: Holdings) -> pb.Node:
     )
 
 
-def _state(name: str, group: Group, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
+def _state(name: str, group: Group, index: FleetIndex, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
     """Return the state of a node, and the workload, pod or claim that has it."""
     reservation = next((each for each in holdings.at(group.name) if name in each.allocation.nodes), None)
     if reservation is not None:
         return pb.NODE_STATE_RESERVED, reservation.allocation.workload
-    uses = holdings.uses([name])
+    uses = index.uses(name)
     if uses:
         return pb.NODE_STATE_IN_USE, uses[0].holder
     usable = name in {node.name for node in group.usable.values()}

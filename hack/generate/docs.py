@@ -16,6 +16,7 @@ from controller.settings import ControllerSettings, WatcherSettings
 from hack.generate import topology_pictures
 from neuron_dra.ask.doctor import timing as doctor_timing
 from neuron_dra.ask.read import timing as inspect_timing
+from neuron_dra.ask.ui import timing as ui_timing
 from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
@@ -183,6 +184,10 @@ Of `neuron-ultraserver-controller watch-limits`, which has the same values under
 Of `neuron-dra inspect` and `neuron-dra top`:
 
 {timings(inspect_timing.DEFAULT_TIMING)}
+Of `neuron-dra ui`, for its watches and for its page:
+
+{timings(inspect_timing.DEFAULT_WATCHED_TIMING)}
+{timings(ui_timing.DEFAULT_TIMING)}
 Of `neuron-dra doctor`:
 
 {timings(doctor_timing.DEFAULT_TIMING)}

@@ -80,7 +80,7 @@ async def stay(made: cluster.Cluster, folder: Path, view: View) -> None:
     socket = next(iter(made.nodes.values())).socket
     view.heading("The cluster runs until Ctrl-C. In another shell, try:")
     view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig"), os.environ.get("PATH", "")))
-    for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {socket}"):
+    for words in ("status", "topology --fleet", f"why pod/{WAITS}", "ui", f"inspect --socket {socket}"):
         view.line(f"neuron-dra {words}")
     view.blank()
     ended, loop, numbers = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)

@@ -53,9 +53,10 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
         lines = [line.strip() for line in out.getvalue().splitlines()]
         exports = next(line for line in lines if line.startswith("export KUBECONFIG="))
         commands = [line for line in lines if line.startswith("neuron-dra ")]
-        assert [line.split()[1] for line in commands] == ["status", "topology", "why", "inspect"]
+        assert [line.split()[1] for line in commands] == ["status", "topology", "why", "ui", "inspect"]
         if number is signal.SIGINT:
-            done = {line.split()[1]: await run(exports, line) for line in commands}
+            ending = [line for line in commands if line != "neuron-dra ui"]
+            done = {line.split()[1]: await run(exports, line) for line in ending}
             assert {name: (each.returncode, "Traceback" in each.stderr) for name, each in done.items()} == {
                 "status": (0, False),
                 "topology": (0, False),

@@ -14,10 +14,9 @@ from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.jobs import decide
-from controller.observe.model import Workload
 from controller.plan import allocation as serving
 from controller.plan import (
-    context,
+    binding,
     objects,
     outage,
     placement,
@@ -27,10 +26,9 @@ from controller.plan import (
     ultraserver_writes,
 )
 from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
+from controller.plan.sight import Sight
 from neuron_dra.core import reservation, ultraserver
-from neuron_dra.core.rendezvous import Rendezvous
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
@@ -40,12 +38,12 @@ MOST_SEEDS = 40
 
 
 def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holdings, "shows", lambda self, node, allocation, phase: True)
+    patch.setattr(Sight, "shows", lambda self, name, allocation, phase: True)
 
 
 def ignores_foreign_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FleetIndex, "is_taken", lambda self, node, more=0: self.reserved(node) + more > 0)
-    patch.setattr(Holdings, "foreign", lambda self, allocation: [])
+    patch.setattr(Sight, "foreign", lambda self, allocation: [])
 
 
 def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
@@ -54,7 +52,7 @@ def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
 
 def ignores_limits(patch: pytest.MonkeyPatch) -> None:
     """13.15."""
-    patch.setattr(Quota, "refusal", lambda self, workload, indices: None)
+    patch.setattr(Quota, "refusal", lambda self, workload, indices, held: None)
 
 
 def never_evicts(patch: pytest.MonkeyPatch) -> None:
@@ -103,23 +101,23 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
 def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
     """13.1: a workload that has waited for long blocks others without end, even if its request is impossible."""
     patch.setattr(queue, "exceeds_fleet", lambda *_: None)
-    patch.setattr(queue, "starving_until", lambda context, workload: context.now + datetime.timedelta(days=1))
-    patch.setattr(queue, "starving_workload", lambda context, workload: context.starving.get(workload.instance_type))
+    patch.setattr(queue, "starving_until", lambda workload, now, limits: now + datetime.timedelta(days=1))
+    patch.setattr(queue, "goes_first", lambda view: view.starving)
 
 
 def keeps_what_does_not_fit(patch: pytest.MonkeyPatch) -> None:
     """13.6"""
-    patch.setattr(serving, "_fits", lambda context, workload, one: True)
+    patch.setattr(serving, "_fits", lambda view, one: True)
 
 
 def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
     """13.7"""
-    patch.setattr(context, "template_names", lambda workloads, templates, holdings: {})
+    patch.setattr(queue, "template_names", lambda workloads, templates, holdings: {})
 
 
 def drops_reservations_for_any_claim(patch: pytest.MonkeyPatch) -> None:
     """13.2: also for claims that requested reserved devices without a workload."""
-    patch.setattr(Holdings, "untagged_claims", Holdings.foreign)
+    patch.setattr(Sight, "untagged_claims", Sight.foreign)
 
 
 def ignores_outages(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +133,7 @@ def sees_no_lost_tags(patch: pytest.MonkeyPatch) -> None:
 
 def sees_no_cordons(patch: pytest.MonkeyPatch) -> None:
     """13.9"""
-    patch.setattr(recovery, "_cordons_and_taints", lambda context, one: ())
+    patch.setattr(recovery, "_cordons_and_taints", lambda view, one: ())
 
 
 def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
@@ -155,18 +153,14 @@ def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
 def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     """As before the fix: no finalizer, no copy, and nodes drop tags that their object does not have."""
     makes_no_reservation_again(patch)
-    patch.setattr(ultraserver_writes, "_finalizers", lambda context, stored: None)
+    patch.setattr(ultraserver_writes, "_finalizers", lambda ledger, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
 
 
 def publishes_ranks_that_are_only_requested(patch: pytest.MonkeyPatch) -> None:
     """As before the fix: a failed growth left groups with ranks that do not exist."""
-    right = Holdings.set_world_size
-
-    def requested(self: Holdings, workload: Workload, rendezvous: Rendezvous | None, groups: int) -> None:
-        right(self, workload, rendezvous, max(groups, workload.count))
-
-    patch.setattr(Holdings, "set_world_size", requested)
+    right = binding._open_groups
+    patch.setattr(binding, "_open_groups", lambda view, opened: max(right(view, opened), view.workload.count))
 
 
 def keeps_what_no_job_needs(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from controller import timing as controller
 from neuron_dra.ask.doctor import timing as doctor
 from neuron_dra.ask.read import timing as inspect
+from neuron_dra.ask.ui import timing as ui
 from neuron_dra.core.timing import rows
 from neuron_dra.demo import timing as demo
 from neuron_dra.node import timing as node
@@ -17,6 +18,8 @@ TIMINGS = {
     "run": controller.DEFAULT_TIMING,
     "watch-limits": controller.DEFAULT_WATCHER_TIMING,
     "inspect": inspect.DEFAULT_TIMING,
+    "watched": inspect.DEFAULT_WATCHED_TIMING,
+    "ui": ui.DEFAULT_TIMING,
     "doctor": doctor.DEFAULT_TIMING,
     "demo": demo.DEFAULT_TIMING,
 }

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from controller.observe.model import (
+    NOTHING_KNOWN,
     ClaimUse,
     ClusterNode,
     PublishedNode,
     Reservation,
     Snapshot,
     UltraServer,
-    Workload,
 )
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.held import Held
 from controller.plan.holdings import Holdings
+from controller.plan.limits import DEFAULT_LIMITS
+from controller.plan.sight import Sight
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from tests.unit.ultraserver_world import START
 
@@ -54,17 +57,26 @@ def holdings(
     return Holdings(FleetIndex.of(Snapshot(published=shown, nodes=nodes, claims=claims, ultraservers=(stored,))))
 
 
+def sight(
+    nodes: tuple[ClusterNode, ...] = (node("n0"), node("n1")),
+    shown: tuple[PublishedNode, ...] = (),
+    claims: tuple[ClaimUse, ...] = (),
+) -> Sight:
+    index = FleetIndex.of(Snapshot(published=shown, nodes=nodes, claims=claims))
+    return Sight(index, NOTHING_KNOWN, START, DEFAULT_LIMITS)
+
+
 @pytest.mark.parametrize("ids", [("a-1", "a-2"), ("a-2", "a-1")])
 def test_bound_reservation_wins_over_pending(ids: tuple[str, str]) -> None:
     bound = allocation(ids[0], Phase.BOUND)
     coming = allocation(ids[1], Phase.PENDING, nodes=("n2", "n3"))
     draining = allocation("a-0", Phase.DRAINING, nodes=("n4", "n5"))
-    assert holdings(coming, bound, draining).live("uid-llm") == {0: Reservation("us-u0", bound)}
+    assert holdings(coming, bound, draining).of("uid-llm").live() == {0: Reservation("us-u0", bound)}
 
 
 def test_duplicate_pending_choice_is_stable() -> None:
     one, other = (allocation(each, Phase.PENDING) for each in ("a-1", "a-2"))
-    assert holdings(one, other).live("uid-llm") == holdings(other, one).live("uid-llm")
+    assert holdings(one, other).of("uid-llm").live() == holdings(other, one).of("uid-llm").live()
 
 
 def test_reservations_are_in_index_order() -> None:
@@ -94,7 +106,7 @@ SHOWS = allocation(phase=Phase.PENDING)
     ],
 )
 def test_only_the_exact_tag_is_an_answer(shown: PublishedNode, there: ClusterNode) -> None:
-    found = holdings(SHOWS, nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
+    found = sight(nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
     assert (found.shows("n0", SHOWS, Phase.PENDING), found.without_tag(SHOWS), found.has_tags(SHOWS)) == (
         *(False, ["n0"], False),
     )
@@ -102,11 +114,11 @@ def test_only_the_exact_tag_is_an_answer(shown: PublishedNode, there: ClusterNod
 
 def test_answered_needs_ready_tagged_unused_nodes() -> None:
     shown = tuple(published(name, SHOWS) for name in NODES)
-    assert holdings(SHOWS, shown=shown).has_tags(SHOWS)
-    assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_tags(SHOWS)
-    assert not holdings(SHOWS, shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_tags(SHOWS)
+    assert sight(shown=shown).has_tags(SHOWS)
+    assert sight(shown=shown, claims=(claim("mine", "n0"),)).has_tags(SHOWS)
+    assert not sight(shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_tags(SHOWS)
     unready = (node("n0"), node("n1", ready=False))
-    assert holdings(SHOWS, nodes=unready, shown=shown).without_tag(SHOWS) == ["n1"]
+    assert sight(nodes=unready, shown=shown).without_tag(SHOWS) == ["n1"]
 
 
 # -- Draining ----------------------------------------------------------------------------------------------------------
@@ -116,7 +128,7 @@ OPEN = published("n1", allocation(phase=Phase.BOUND))
 
 
 def closed(shown: PublishedNode | None, there: ClusterNode | None, *, final: bool) -> bool:
-    found = holdings(DRAINING, nodes=(there,) if there is not None else (), shown=(shown,) if shown is not None else ())
+    found = sight((there,) if there is not None else (), (shown,) if shown is not None else ())
     return found.is_closed("n1", DRAINING, final=final)
 
 
@@ -164,13 +176,12 @@ def test_pending_node_closes_with_its_workload(tagged: Allocation | None) -> Non
 def test_pods_may_run_while_open_or_claimed(
     nodes: tuple[ClusterNode, ...], shown: tuple[PublishedNode, ...], claims: tuple[ClaimUse, ...], leaves: bool
 ) -> None:
-    found = holdings(DRAINING, allocation("a-2"), nodes=nodes, shown=shown, claims=claims)
-    assert [each.allocation.allocation_id for each in found.leaving("uid-llm")] == (["a-1"] if leaves else [])
+    assert sight(nodes, shown, claims).may_run(Reservation("us-u0", DRAINING)) is leaves
 
 
 def test_claim_on_two_nodes_is_listed_once() -> None:
     claims = (claim("both", "n0", "n1"), claim("a", "n1", workload_uid="uid-other"))
-    found = holdings(allocation(), claims=claims)
+    found = sight(claims=claims)
     assert found.uses(NODES) == [claims[0], claims[1]]
     assert found.foreign(allocation()) == [claims[1]]
 
@@ -181,23 +192,38 @@ def test_claim_on_two_nodes_is_listed_once() -> None:
 def test_changes_update_workload_and_ultraserver() -> None:
     found = holdings(allocation("a-1"), allocation("a-2", Phase.DRAINING, index=1, nodes=("n2", "n3")))
     first, second = found.of("uid-llm")
-    found.drain(first)
-    found.drop(second)
-    left = [Reservation("us-u0", allocation("a-1", Phase.DRAINING))]
-    assert (found.of("uid-llm"), found.at("us-u0"), found.live("uid-llm")) == (left, left, {})
+    found.put("uid-llm", found.of("uid-llm").drain(first).drop(second))
+    left = Reservation("us-u0", allocation("a-1", Phase.DRAINING))
+    assert (found.of("uid-llm"), found.at("us-u0"), found.of("uid-llm").live()) == (Held((left,)), [left], {})
     assert [name for name in ("n0", "n1", "n2", "n3") if name in found] == ["n0", "n1"]
 
 
 def test_bound_nodes_drain_before_release() -> None:
     """Bound becomes only Draining, and Draining only free (15)."""
-    found = holdings(allocation("a-1"))
+    bound = Held.of([Reservation("us-u0", allocation("a-1"))])
     with pytest.raises(ValueError, match="a reservation cannot go from Bound to free"):
-        found.drop(found.of("uid-llm")[0])
-    found.drain(found.of("uid-llm")[0])
+        bound.drop(*bound)
+    draining = bound.drain(*bound)
     with pytest.raises(ValueError, match="a reservation cannot go from Draining to Bound"):
-        found.bind(found.of("uid-llm")[0])
-    found.drop(found.of("uid-llm")[0])
-    assert found.of("uid-llm") == []
+        draining.bind(*draining)
+    assert draining.drop(*draining) == Held()
+
+
+def test_reservation_that_a_decision_has_changed_is_another_one() -> None:
+    """A mistake in a decision is an error of its workload, and does not change anything silently."""
+    bound = Held.of([Reservation("us-u0", allocation("a-1"))])
+    with pytest.raises(ValueError, match="that its workload does not have"):
+        bound.drain(*bound).drain(*bound)
+
+
+def test_draft_has_the_taken_nodes_after_a_decision() -> None:
+    found = holdings(allocation("a-1"), allocation("a-2", Phase.DRAINING, index=1, nodes=("n2", "n3")))
+    held = found.of("uid-llm")
+    draft = found.draft("uid-llm", held.drop(*held.draining))
+    assert draft is not None
+    assert ([name for name in ("n0", "n2") if name in draft], draft.ultraservers) == (["n0"], frozenset({"us-u0"}))
+    assert found.draft("uid-llm", held.drain(*held.bound)) is None
+    assert "n2" in found
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------
@@ -205,12 +231,7 @@ def test_bound_nodes_drain_before_release() -> None:
 
 def test_growing_workload_keeps_its_published_size() -> None:
     held = [allocation("a-0", index=0, world_size=4), allocation("a-1", index=1, nodes=("n2", "n3"), world_size=4)]
-    wanted = Workload(
-        *("ml", "llm", "uid-llm", "1", 1, START, False, (), "trn3.48xlarge"), size=2, count=3, strategy="NoOp",
-        logical_neuron_core=2, template_name="llm", status={},
-    )  # fmt: skip
-    found = holdings(*held)
-    found.set_world_size(wanted, None, 2)
-    assert [each.allocation.world_size for each in found.of("uid-llm")] == [4, 4]
-    found.set_world_size(wanted, None, 3)
-    assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found.of("uid-llm")] == [(6, "n0")] * 2
+    found = Held.of(Reservation("us-u0", each) for each in held)
+    assert [each.allocation.world_size for each in found.with_world_size(2, None, 2)] == [4, 4]
+    grown = found.with_world_size(2, None, 3)
+    assert [(each.allocation.world_size, each.allocation.rank0_node) for each in grown] == [(6, "n0")] * 2

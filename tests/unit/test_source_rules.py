@@ -23,6 +23,7 @@ ALLOWED = {
     "ask/doctor/bundle.py": {"open"},  # a file for a user
     "ask/migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
     "ask/templates/command.py": {"write_text"},  # manifests for a user
+    "ask/ui/opening.py": {"open", "rmtree"},  # leads the user's browser to the page
     "node/files.py": WRITES | {"open"},
     "node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
     "node/publish/publisher_lock.py": {"open"},  # a lock file without contents

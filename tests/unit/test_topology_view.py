@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from neuron_dra.ask.read import snapshot
-from neuron_dra.ask.topology import fleet_svg, matrix, picture
+from neuron_dra.ask.topology import fleet_svg, matrix
 from neuron_dra.ask.topology import svg as topology_svg
 from neuron_dra.ask.topology import text as topology_text
-from neuron_dra.ask.topology.picture import Legend
 from neuron_dra.ask.world import faults as found_faults
-from neuron_dra.ask.world import fleet
+from neuron_dra.ask.world import fleet, picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import Legend
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.wire import Obj

@@ -91,20 +91,29 @@ async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
         found = await asyncio.gather(*kinds)
-        version = await _version(client)
+        server = await _version(client)
     for kind in OPTIONAL:
         left_out.pop(kind, None)
     if all(kind in left_out for kind in RESOURCES if kind not in OPTIONAL):
         raise SettingsError(f"nothing can be read from {kube.url}: {next(iter(left_out.values()))}")
     built = snapshot.build([item for items in found for item in items], left_out, damaged)
-    return dataclasses.replace(built, version=version)
+    return dataclasses.replace(built, version=server)
 
 
 async def _version(client: KubeClient) -> str:
     """Return the version of the API server; empty if it cannot be read, which answers then say."""
     try:
-        found = msgspec.json.decode(await client.request("GET", "/version"), type=dict[str, Any])
-    except (NeuronDraError, msgspec.DecodeError):
+        return await version(client)
+    except NeuronDraError:
+        return ""
+
+
+async def version(client: KubeClient) -> str:
+    """Return the version of the API server, empty if it tells none. Raises NeuronDraError."""
+    text = await client.request("GET", "/version")
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
         return ""
     return str(found.get("gitVersion") or "")
 

@@ -1,4 +1,4 @@
-"""The limits of the commands that read plugins. No flag changes them; docs/settings.md lists them."""
+"""The waits of the commands that read plugins or watch a cluster. No flag changes them; docs/settings.md has them."""
 
 from __future__ import annotations
 
@@ -18,3 +18,15 @@ class InspectTiming:
 
 
 DEFAULT_TIMING: Final = InspectTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTiming:
+    """Of a cluster that is watched."""
+
+    look_s: float = seconds(5.0, "interval at which the API server is asked whether it answers")
+    again_s: float = seconds(30.0, "after this long, a kind that may not be read is tried again")
+    gather_s: float = seconds(0.1, "changes in quick succession arrive together, up to this much later")
+
+
+DEFAULT_WATCHED_TIMING: Final = WatchedTiming()

@@ -34,6 +34,11 @@ class Row:
         """The pods, or the claim that no pod uses."""
         return ", ".join(self.pods) or f"claim {self.claim}"
 
+    @property
+    def short(self) -> str:
+        """The devices without the word for them: "0-3"."""
+        return words.devices(self.devices).removeprefix("devices ").removeprefix("device ")
+
 
 def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
     """Return who holds devices of the nodes, those with the most first; `namespace` limits it, empty for all."""
@@ -63,8 +68,7 @@ def table(world: World, namespace: str, selected: labels.Test) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["namespace", "pod", "node", "devices", "count"])
     for row in rows(fleet.nodes(world, selected), namespace):
-        short = words.devices(row.devices).removeprefix("devices ").removeprefix("device ")
-        writer.writerow([row.namespace, row.who, row.node, short, len(row.devices)])
+        writer.writerow([row.namespace, row.who, row.node, row.short, len(row.devices)])
     return out.getvalue()
 
 

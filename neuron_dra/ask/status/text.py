@@ -11,7 +11,7 @@ import msgspec
 
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.why import situations
-from neuron_dra.ask.world import capacity, faults, fleet, unseen
+from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
 from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
@@ -34,7 +34,12 @@ _TOTALS: Final = ("notReady", "cordoned", "silent", "reserved", "devices", "free
 
 def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
     """Return the status for `-o json` and `-o yaml`; `namespace` limits the pods that wait, empty for all."""
-    found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
+    return of_nodes(world, fleet.nodes(world, selected), namespace)
+
+
+def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[str, Any]:
+    """Return the same of nodes that are known already."""
+    missing = unseen.kinds(world.snapshot)
     types = [_type(kind, of_type, missing) for kind, of_type in _by_type(found)]
     groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
@@ -115,22 +120,7 @@ def _row(node: NodeView, missing: Collection[str]) -> dict[str, Any]:
 
 def state(node: NodeView, missing: Collection[str]) -> str:
     """Return a node's state in a few words, the first that applies; `missing` kinds were not read."""
-    if not node.ready:
-        return "not Ready"
-    if not node.devices:
-        return "unknown" if "ResourceSlice" in missing else "publishes nothing"
-    if node.tag is not None:
-        return f"{node.tag.workload} {node.tag.phase.value}"
-    if not node.schedulable:
-        return "cordoned"
-    users = sorted({str(holder) for device in node.devices for holder in device.holders})
-    if users:
-        return words.listed(users, 2)
-    if node.faulty == len(node.devices):
-        return f"unhealthy: {node.devices[0].faults}"
-    if "ResourceClaim" in missing:
-        return "unknown"
-    return f"free, but for {node.faulty} unhealthy" if node.faulty else "free"
+    return states.of(node, missing).text
 
 
 def _waiting(pod: Wire) -> dict[str, Any]:
@@ -255,8 +245,8 @@ def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
 def _groups(groups: dict[str, list[NodeView]], missing: Collection[str], *, wide: bool) -> list[str]:
     rows = []
     for name, nodes in list(groups.items())[: None if wide else ROWS]:
-        states = [state(node, missing) for node in nodes]
-        texts = [f"{states.count(each)} {each}" for each in dict.fromkeys(states)]
+        shown = [state(node, missing) for node in nodes]
+        texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
         text = words.listed(texts, 3)
         down = [way for way in ("vertical", "horizontal") if any(getattr(node, way) is False for node in nodes)]
         if down:
@@ -281,8 +271,8 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     if not pods:
         return ["", "no pod waits for Neuron devices"]
     out = ["", terminal.colored(f"WAITING ({words.count(len(pods), 'pod')})", "bold")]
-    alike = _alike(pods)
-    shown = alike if wide else alike[:EXPLAINED]
+    groups = alike(pods)
+    shown = groups if wide else groups[:EXPLAINED]
     causes: dict[str, list[str]] = defaultdict(list)
     for same in shown:
         found = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
@@ -297,7 +287,7 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
 
 
-def _alike(pods: Sequence[Wire]) -> list[list[Wire]]:
+def alike(pods: Sequence[Wire]) -> list[list[Wire]]:
     """Return pods with equal demands together, which wait for one reason."""
     found: dict[bytes, list[Wire]] = defaultdict(list)
     for pod in pods:

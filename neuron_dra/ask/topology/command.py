@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from neuron_dra.ask.read import source
+from neuron_dra.core import labels
 from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    from neuron_dra.ask.read.snapshot import Snapshot
 
 EXAMPLES = """\
 examples:
@@ -14,6 +21,7 @@ examples:
   kubectl neuron topology cr-0123456789abcdef0
   kubectl neuron topology --fleet
   neuron-dra topology node-1 --snapshot cluster.json -o svg > node-1.svg
+  kubectl neuron topology -o html > fleet.html
 
 Exit code 0; 2: it cannot be looked at."""
 
@@ -31,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fleet", action="store_true", help="every Neuron node")
     parser.add_argument(
-        "-o", "--output", choices=("text", "wide", "svg"), default="text", help="wide: the matrix of any number of pods"
+        "-o",
+        "--output",
+        choices=("text", "wide", "svg", "html"),
+        default="text",
+        help="wide: the matrix of any number of pods; html: the page of `neuron-dra ui` as one file",
     )
     source.add_selector(parser)
     source.add_arguments(parser)
@@ -59,14 +71,21 @@ def run(args: argparse.Namespace) -> int:
     wide, svg = args.output == "wide", args.output == "svg"
     if not views:
         raise SettingsError(f"no Neuron nodes: {fleet.NONE}")
+    if args.output == "html" and args.selector is not labels.EVERY:
+        raise SettingsError("-l and -o html: the page has all nodes, and a search")
     if not args.name:
-        if svg:
+        if args.output == "html":
+            _write_page(args, snapshot, "#fleet")
+        elif svg:
             gone = {each: faults.missing(faults.members(world, each), servers.get(each)) for each in groups}
             sys.stdout.write(fleet_svg.fleet(views, gone))
         else:
             terminal.write(topology_text.fleet(views))
         return 0
     node = next((view for view in views if view.name == args.name), None)
+    if node is not None and args.output == "html":
+        _write_page(args, snapshot, f"#node/{quote(node.name, safe='')}")
+        return 0
     if node is not None:
         sys.stdout.write(topology_svg.node(node)) if svg else terminal.write(topology_text.node(world, node, wide=wide))
         return 0
@@ -75,8 +94,17 @@ def run(args: argparse.Namespace) -> int:
         known = words.listed([*groups, *(view.name for view in views)], 6)
         raise SettingsError(f"{args.name} is no Neuron node and no UltraServer; there are {known}")
     missing = faults.missing(faults.members(world, name), servers.get(name))
-    if svg:
+    if args.output == "html":
+        _write_page(args, snapshot, f"#server/{quote(name, safe='')}")
+    elif svg:
         sys.stdout.write(topology_svg.ultraserver(name, groups[name], missing))
     else:
         terminal.write(topology_text.ultraserver(world, name, groups[name], missing, wide=wide))
     return 0
+
+
+def _write_page(args: argparse.Namespace, snapshot: Snapshot, start: str) -> None:
+    """Print the page of a snapshot, which begins with the view of the link `start`."""
+    from neuron_dra.ask.ui import files, one_file
+
+    sys.stdout.write(one_file.page(snapshot, Path(args.snapshot).name or "a cluster", files.read(), start))

@@ -8,11 +8,11 @@ from html import escape
 from typing import Final
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.topology import picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, PLACES, Cell, Legend, Picture
 from neuron_dra.ask.topology.svg import LINE, MARGIN, Canvas
 from neuron_dra.ask.world import fleet as fleets
+from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, PLACES, Cell, Legend, Picture
 
 STATES: Final = {FREE: "free", CLOSED: "free, on a node that takes no pods", FAULT: "unhealthy or not published"}
 HELD: Final = "#0072B2"

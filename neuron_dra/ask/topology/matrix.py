@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from neuron_dra.ask.topology.picture import PAIRS
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import PAIRS
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 

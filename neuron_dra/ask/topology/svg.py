@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from neuron_dra.ask.topology import picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture
+from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture
 
 MARGIN: Final = 24
 LINE: Final = 20

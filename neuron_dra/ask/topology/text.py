@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.render import terminal, words
-from neuron_dra.ask.topology import matrix, picture
-from neuron_dra.ask.topology.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, Legend, Picture
+from neuron_dra.ask.topology import matrix
+from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, Legend, Picture
 from neuron_dra.ask.world.world import World
 
 _COLORS: Final = ("cyan", "green", "yellow", "magenta", "blue")

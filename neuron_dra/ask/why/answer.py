@@ -98,8 +98,19 @@ _OF_NODES: Final = ("ResourceSlice", "DeviceTaintRule")
 
 def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
     """Return the report about an object; what could not be read makes a cause unknown, and changes are not proposed."""
+    return of(World(snapshot, proposes=proposes(snapshot)), kind, item)
+
+
+def proposes(snapshot: Snapshot) -> bool:
+    """Return True if everything was read that changes are judged by."""
+    return not unseen.kinds(snapshot).keys() & set(unseen.JUDGED)
+
+
+def of(world: World, kind: str, item: Wire) -> Report:
+    """Return the report about an object of a world, which proposes changes only if it can judge them."""
+    snapshot = world.snapshot
     missing = unseen.kinds(snapshot)
-    found = REPORTS[kind](World(snapshot, proposes=not missing.keys() & set(unseen.JUDGED)), item)
+    found = REPORTS[kind](world, item)
     findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
     hidden = [each for each in _OF_NODES if each in missing] if kind == "Node" and found.fine else []
     if hidden:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from controller.plan.objects import NOT_STORED
+from controller.plan.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
@@ -83,7 +83,7 @@ def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: 
     mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
     stuck = any(not nodes[name].healthy or name in known.closed for name in mine)
     if _not_stored_again(workload, view.of(workload["metadata"]["uid"]), known):
-        stuck = reason == NOT_STORED
+        stuck = reason == Reason.RESERVATION_NOT_STORED
     if not (stuck or (known.budgets and reason == "EvictionBlocked")):
         yield f"workload {workload['metadata']['name']} is not released: {condition(workload, 'Ready').get('message')}"
 
@@ -113,11 +113,13 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
         yield f"workload {name} is Allocated without its Service"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
     taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
-    if not taken and (template is None or not owned_by(template, uid)):
+    mine = [(held, node) for held in live for node in held.allocation.nodes]
+    # What a template requests is known from what a node publishes; where all are gone, no pod could start either.
+    publish = any(node in view.tags() for _, node in mine)
+    if publish and not taken and (template is None or not owned_by(template, uid)):
         yield f"workload {name} is Allocated without its template"
     if not taken and template is not None and mode_of(template) != size:
         yield f"workload {name} is Allocated with a template for groups of {mode_of(template)}, not {size}"
-    mine = [(held, node) for held in live for node in held.allocation.nodes]
     broken = [name for held, name in mine if not is_well(view, held, nodes[name])]
     if "cordons" in known.actors:
         broken += [name for held in live for name in shut(held, nodes)]
@@ -198,7 +200,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     if workload["metadata"]["namespace"] in known.limits:
         return  # it may wait for that
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
-    if _not_stored_again(workload, mine, known) and reason == NOT_STORED:
+    if _not_stored_again(workload, mine, known) and reason == Reason.RESERVATION_NOT_STORED:
         return
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from neuron_dra.ask.render import words
@@ -20,6 +21,9 @@ MANY: Final = "+"
 """The mark of holders for which no letter is left, and of devices with several holders."""
 CLOSED: Final = "-"
 """The mark of devices that no pod can get: their node is cordoned, not Ready, or publishes nothing."""
+HELD: Final = "#"
+RESERVED: Final = "R"
+"""The marks of a small picture, which does not show by whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
     return [(each, 0) for each in range(number)], number
 
 
-def _links(neighbors: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+@cache  # there are few types, and thousands of nodes
+def _links(neighbors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
     found = {(min(one, other), max(one, other)) for one, others in enumerate(neighbors) for other in others}
     return tuple(sorted(found))
 
@@ -193,3 +198,10 @@ def link(nodes: Iterable[NodeView], way: str, pair: tuple[int, int]) -> bool | N
     if False in ends:
         return False
     return True if ends == [True, True] else None
+
+
+def fill(cell: Cell) -> str:
+    """Return what a small picture shows of a device: free, closed, faulty, held or reserved, and not by whom."""
+    if cell.mark in (FREE, CLOSED, FAULT):
+        return cell.mark
+    return RESERVED if cell.title.startswith("reserved") else HELD

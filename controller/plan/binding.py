@@ -1,0 +1,46 @@
+"""Opens the nodes of a workload for its pods, once they show their tags, and publishes how many there are. Pure."""
+
+from __future__ import annotations
+
+from controller.observe.model import Reservation
+from controller.plan import rendezvous
+from controller.plan.view import View
+from neuron_dra.core.ultraserver import Phase
+
+
+def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[str]]:
+    """Bind the Pending slots if all their nodes show the tag; return the nodes that are waited for.
+
+    A slot waits while pods with its index may run elsewhere; other slots do not wait for it. `closing` are the indices
+    that this plan drains: the next plan finds out whether they are empty. All wait until the open slots publish the
+    planned number of nodes: without it, pods there do not know the new ranks. `opened`: how many groups are or were
+    open.
+    """
+    size, groups = view.workload.size, _open_groups(view, opened)
+    view = view.having(view.held.with_world_size(size, rendezvous.wanted(view), groups))
+    held, sight = view.held, view.sight
+    live = held.live()
+    occupied = closing | {each.allocation.ultraserver_index for each in view.leaving()}
+    occupied |= {index for index, each in live.items() if each.allocation.phase is Phase.BOUND}
+    free = [each for each in held.pending if each.allocation.ultraserver_index not in occupied]
+    other_size = _with_another_size(view) if free else []
+    if not other_size and all(sight.has_tags(each.allocation) for each in free):
+        held = held.bind(*free)
+    untagged = [name for each in held.pending for name in sight.without_tag(each.allocation)]
+    return view.having(held), [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
+
+
+def _with_another_size(view: View) -> list[Reservation]:
+    """Return the Bound slots whose number of the workload's nodes is not stored as planned."""
+    stored = {each.allocation.allocation_id: each.allocation.world_size for each in view.stored}
+    return [
+        each
+        for each in view.held.live().values()
+        if each.allocation.phase is Phase.BOUND
+        and stored.get(each.allocation.allocation_id) != each.allocation.world_size
+    ]
+
+
+def _open_groups(view: View, opened: int) -> int:
+    """Return how many groups count for the number of nodes that pods see, even while one of them is repaired."""
+    return min(opened, view.workload.count)

@@ -1,0 +1,201 @@
+"""What a plan has decided so far: it follows one step after the other. Pure, no I/O.
+
+Workloads are planned one after the other, and each sees what the decisions before it left. Only `after` changes the
+ledger, and only with a complete step: an error in a decision leaves nothing to take back.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.observe.model import FINALIZER, ClaimUse, Known, Meeting, Starting, Turn, Workload
+from controller.plan import outage, queue, releasing, restoration
+from controller.plan.actions import (
+    Action,
+    CreateTemplate,
+    Decided,
+    DeleteTemplate,
+    Evict,
+    SetFinalizers,
+    Verdict,
+    WriteWorkloadStatus,
+)
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.free_slots import FreeSlots
+from controller.plan.held import Held
+from controller.plan.holdings import Holdings
+from controller.plan.limits import Limits
+from controller.plan.quota import Quota
+from controller.plan.sight import Sight
+from controller.plan.strategies import NO_OP, STRATEGIES
+from controller.plan.view import Reads, Step, TurnKey, View
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The writes of workloads so far, in the order in which they are made; reservations come after `before`.
+
+    - `before`: finalizers, and deletions of templates.
+    - `after`: creations of templates, and evictions.
+    - `statuses`.
+    - `last`: our finalizer is removed.
+    """
+
+    before: list[Action] = field(default_factory=list)
+    after: list[Action] = field(default_factory=list)
+    statuses: list[Action] = field(default_factory=list)
+    last: list[Action] = field(default_factory=list)
+
+    def add(self, action: Action) -> None:
+        """Add a write where it belongs."""
+        match action:
+            case SetFinalizers(finalizers=finalizers):
+                (self.before if FINALIZER in finalizers else self.last).append(action)
+            case DeleteTemplate():
+                self.before.append(action)
+            case CreateTemplate() | Evict():
+                self.after.append(action)
+            case WriteWorkloadStatus():
+                self.statuses.append(action)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no write of a workload")
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The state of one call of `planning.plan`: what it is given, and the steps so far."""
+
+    workloads: list[Workload]
+    """In the order in which they are planned."""
+    sight: Sight
+    holdings: Holdings
+    free_slots: FreeSlots
+    quota: Quota
+    contested: Mapping[tuple[str, str], Workload]
+    """Which workload gets each template name that several request."""
+    unrestored: restoration.Failures
+    turns: dict[TurnKey, Turn]
+    errors: dict[str, Exception]
+    """By namespace/name or name of the object."""
+    writes: Writes = field(default_factory=Writes)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    starving: dict[str, Workload] = field(default_factory=dict)
+    """By instance type, the workload that goes first."""
+    starting: list[Starting] = field(default_factory=list)
+    meetings: list[Meeting] = field(default_factory=list)
+    recheck: list[datetime.datetime] = field(default_factory=list)
+    shared: dict[ClaimUse, None] = field(default_factory=dict)
+    """Claims whose pods have to be read, see `claim_pods`."""
+
+    @classmethod
+    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known) -> Ledger:
+        """Return the ledger before any step, except that lost reservations are restored.
+
+        `now` is the time of the plan; every duration is measured against it.
+        """
+        holdings = Holdings(index)
+        quota = Quota(index, limits.max_reserved_nodes, holdings)
+        unrestored = restoration.restore(index, holdings, quota, now)
+        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
+        workloads, errors = queue.ordered(index.workloads, holdings, known.priorities, now)
+        return cls(
+            workloads,
+            Sight(index, known, now, limits, found),
+            holdings,
+            FreeSlots(index, holdings, known.unwritable),
+            quota,
+            queue.template_names(index.workloads, index.template_by_key, holdings),
+            unrestored,
+            turns=dict(known.turns),
+            errors={**unrestored.ultraservers, **errors},
+        )
+
+    @property
+    def index(self) -> FleetIndex:
+        """The objects."""
+        return self.sight.index
+
+    def view(self, workload: Workload) -> View:
+        """Return what the decision about a workload depends on, after the steps so far."""
+        index, holdings = self.index, self.holdings
+        key = (workload.namespace, workload.template_name)
+        rival = self.contested.get(key)
+        return View(
+            workload=workload,
+            strategy=STRATEGIES.get(workload.strategy, NO_OP),
+            held=holdings.of(workload.uid),
+            stored=Held.of(index.held(workload.uid)),
+            sight=self.sight.anew(),
+            template=index.template_by_key.get(key),
+            templates=index.templates_of(workload.uid),
+            rival=None if rival is None or rival.uid == workload.uid else rival,
+            entries=holdings.unread,
+            withheld=holdings.withheld(workload.uid),
+            unrestored=self.unrestored.workloads.get(workload.uid),
+            starving=self.starving.get(workload.instance_type),
+            turns=self.turns,
+            holdings=holdings,
+            free_slots=self.free_slots,
+            quota=self.quota,
+        )
+
+    def kept(self, view: View, reads: Reads) -> Step | None:
+        """Return the step of an earlier plan that needed nothing, if all that it depends on is the same."""
+        known = self.index.decided.get(view.workload.uid)
+        if known is None or known.reads != reads:
+            return None
+        return Step(known.verdict, view.held, starting=known.starting, meeting=known.meeting)
+
+    def after(self, view: View, step: Step, reads: Reads) -> None:
+        """Follow the step of a workload. One of a healthy workload that needs nothing is kept for later plans."""
+        workload, verdict = view.workload, step.verdict
+        self.index.decided.pop(workload.uid, None)
+        idle = step.held == view.held and not (step.actions or step.starving or view.sight.recheck or view.sight.shared)
+        if idle and reads is not None and verdict is not None and verdict.is_healthy:
+            self.index.decided[workload.uid] = Decided(reads, verdict, step.starting, step.meeting)
+        self.holdings.put(workload.uid, step.held)
+        for action in step.actions:
+            self.writes.add(action)
+        self.note(view.sight)
+        if step.verdict is not None:
+            self.verdicts[workload.uid] = step.verdict
+        if step.starving:
+            self.starving.setdefault(workload.instance_type, workload)
+        if step.turn is not None:
+            key, turn = step.turn
+            self.turns[key] = turn
+        if step.starting is not None:
+            self.starting.append(step.starting)
+        if step.meeting is not None:
+            self.meetings.append(step.meeting)
+        if step.error is not None:
+            self.errors[workload.ref] = step.error
+
+    def release_the_gone(self) -> None:
+        """Forget the workloads that are gone, and release their reservations; after an error these stay."""
+        present = {workload.uid for workload in self.index.workloads}
+        for uid in self.index.decided.keys() - present:
+            del self.index.decided[uid]
+        for uid in sorted(self.holdings.workload_uids() - present):
+            held, sight = self.holdings.of(uid), self.sight.anew()
+            try:
+                made = releasing.release_reservations(sight, uid, held, held.all, final=True)
+            except Exception as err:
+                self.errors[held.all[0].allocation.workload] = err
+                continue
+            self.holdings.put(uid, made.held)
+            self.writes.after.extend(made.evictions)
+            self.note(sight)
+
+    @property
+    def touched(self) -> list[str]:
+        """The names of the UltraServers that may need a write."""
+        unread, failed = self.holdings.unread, self.unrestored.ultraservers
+        return sorted({*self.index.unsettled, *self.holdings.changed, *unread, *failed})
+
+    def note(self, sight: Sight) -> None:
+        """Follow what a decision would have to look at later."""
+        self.recheck += sight.recheck
+        self.shared.update(dict.fromkeys(sight.shared))

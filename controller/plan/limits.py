@@ -1,0 +1,35 @@
+"""The limits of a plan. Each is a flag of the controller."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a plan: waits, and numbers of nodes or restarts.
+
+    - `tag_timeout`: a node that has not tagged after this time loses its Pending reservation.
+    - `starvation_threshold`: a workload that has waited for this time holds back others of its type.
+    - `starvation_limit`: it does so for at most this time.
+    - `node_failure_grace`: a node may be gone or not Ready for this time before a strategy acts.
+    - `fault_grace`: the same for all other faults.
+    - `outage_nodes`, `outage_percent`: nothing is evicted if at least this number of nodes, and more than this
+      percentage, are unavailable.
+    - `restart_limit`: restarts in a row, for RestartAll.
+    - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
+    """
+
+    tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
+    starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
+    starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
+    node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
+    fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
+    outage_nodes: int = 3
+    outage_percent: int = 55
+    restart_limit: int = 3
+    max_reserved_nodes: int | None = None
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,152 @@
+"""What nodes and claims show of reservations, and what a decision would have to look at later. Pure, no I/O.
+
+A plan gives each decision a `Sight` of its own. Whatever depends on a time that has not come, or on pods that were not
+read, is noted in it: the plan is then made again at that time, or with these pods.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controller.observe.model import ClaimUse, ClusterNode, Known, PublishedNode, Reservation
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
+from controller.plan.outage import Outage
+from neuron_dra.core.ultraserver import Allocation, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The objects, what else is known, and the time. `outage` is None unless most nodes are unavailable.
+
+    - `recheck`: the times at which the decision may be another one.
+    - `shared`: the claims of which the pods must be read, see `claim_pods`.
+    """
+
+    index: FleetIndex
+    known: Known
+    now: datetime.datetime
+    limits: Limits
+    outage: Outage | None = None
+    recheck: list[datetime.datetime] = field(default_factory=list)
+    shared: list[ClaimUse] = field(default_factory=list)
+
+    def anew(self) -> Sight:
+        """Return the sight of another decision, with nothing noted."""
+        return Sight(self.index, self.known, self.now, self.limits, self.outage)
+
+    def look_again(self, moment: datetime.datetime) -> None:
+        """Note a time at which the decision may be another one, if it is in the future."""
+        if moment > self.now:
+            self.recheck.append(moment)
+
+    def node(self, name: str) -> ClusterNode | None:
+        """Return a Node, None if it does not exist."""
+        return self.index.node_by_name.get(name)
+
+    def is_ready(self, name: str) -> bool:
+        """Return True if the Node exists and is Ready."""
+        node = self.index.node_by_name.get(name)
+        return node is not None and node.ready
+
+    def is_there(self, name: str, allocation: Allocation) -> bool:
+        """Return True if the reserved Node exists, and not another one with its name."""
+        node = self.index.node_by_name.get(name)
+        return node is not None and allocation.is_for(name, node.uid)
+
+    def published(self, name: str, allocation: Allocation) -> PublishedNode | None:
+        """Return what the reserved node publishes; None without slices, or if another Node has its name."""
+        found = self.index.published_by_name.get(name)
+        if found is None or not self.is_there(name, allocation):
+            return None
+        return found if found.node_uid in ("", self.index.node_by_name[name].uid) else None
+
+    def kind(self, name: str) -> str | None:
+        """Return the resourceType that the node publishes, neuron_node or neuron_device, or None."""
+        published = self.index.published_by_name.get(name)
+        return published.kind or None if published else None
+
+    # Tags
+
+    def shows(self, name: str, allocation: Allocation, phase: Phase) -> bool:
+        """Return True if the node's slices have the tag of exactly this reservation, in this phase.
+
+        Incomplete slices show nothing, and neither does another Node with its name.
+        """
+        published = self.index.published_by_name.get(name)
+        tag = published.tag if published else None
+        return (
+            published is not None
+            and published.complete
+            and tag is not None
+            and (tag.allocation_id, tag.phase) == (allocation.allocation_id, phase)
+            and self.is_there(name, allocation)
+        )
+
+    def has_tags(self, allocation: Allocation) -> bool:
+        """Return True if all nodes are Ready and show this reservation, and no other claim came before it.
+
+        It may then be bound.
+        """
+        return not self.without_tag(allocation) and not self.untagged_claims(allocation)
+
+    def without_tag(self, allocation: Allocation) -> list[str]:
+        """Return the nodes of a Pending reservation that do not show it, or are not Ready, in the order of ranks."""
+        return [
+            name
+            for name in allocation.nodes
+            if not (self.shows(name, allocation, Phase.PENDING) and self.is_ready(name))
+        ]
+
+    def foreign(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the claims on the nodes of a reservation that are not its workload's."""
+        return [use for use in self.uses(allocation.nodes) if not use.is_of(allocation)]
+
+    def untagged_claims(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the foreign claims that were allocated before the tag: their pods may run.
+
+        A claim of the DeviceClass of reserved devices cannot have a running pod here: a node is not free while one of
+        its last workload exists, and plugins reject all others. Such a claim neither removes nor delays a reservation.
+        """
+        return [use for use in self.foreign(allocation) if not use.reserved_class]
+
+    def is_closed(self, name: str, allocation: Allocation, *, final: bool) -> bool:
+        """Return True if no pod of the workload can be placed on the node.
+
+        That is so if the node shows the reservation as Draining, publishes nothing, is gone, or was given up by a user.
+        `final`: another tag, or none, is enough, because the workload will not be bound again.
+        """
+        published = self.index.published_by_name.get(name)
+        if published is None or not self.is_there(name, allocation) or self.index.node_by_name[name].out_of_service:
+            return True
+        if self.shows(name, allocation, Phase.DRAINING):
+            return True
+        if not published.complete or not final:
+            return False
+        return published.tag is None or (published.tag.allocation_id, published.tag.phase) != (
+            allocation.allocation_id,
+            Phase.BOUND,
+        )
+
+    # Claims
+
+    def uses(self, names: Iterable[str]) -> list[ClaimUse]:
+        """Return the claims that are allocated on these nodes, each once."""
+        return self.index.uses_of(names)
+
+    def own_uses(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the claims of the reservation's workload that are allocated on its nodes, each once."""
+        return [use for use in self.uses(allocation.nodes) if use.is_of(allocation)]
+
+    def may_run(self, one: Reservation) -> bool:
+        """Return True if pods may still run on the nodes of a Draining reservation.
+
+        A dead node shows its last tag permanently. No pod can start there: when it comes back, its plugin reads the
+        reservation first.
+        """
+        allocation = one.allocation
+        if any(self.shows(name, allocation, Phase.BOUND) and self.is_ready(name) for name in allocation.nodes):
+            return True
+        return bool(self.own_uses(allocation))

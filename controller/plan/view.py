@@ -1,0 +1,299 @@
+"""What a decision about one workload reads, and what it returns. Pure values.
+
+`View` is frozen. A decision that changes reservations on its way goes on with another view (`View.having`); its end is
+a `Step`, which the plan's `Ledger` follows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controller.observe.model import (
+    GROUPS_AT_MOST,
+    SLOT_SIZES,
+    Meeting,
+    Reservation,
+    Starting,
+    Template,
+    Turn,
+    Workload,
+    shortened,
+)
+from controller.plan import objects
+from controller.plan.actions import Action, Verdict
+from controller.plan.free_slots import FreeSlots
+from controller.plan.held import Held
+from controller.plan.holdings import Draft, Holdings
+from controller.plan.limits import Limits
+from controller.plan.placement import Shortage, Slot
+from controller.plan.places import Overlay
+from controller.plan.quota import Quota
+from controller.plan.reasons import Reason
+from controller.plan.sight import Sight
+from neuron_dra.core.ultraserver import Allocation, Phase, Unread
+
+TurnKey = tuple[str, str]
+"""Instance type and namespace."""
+Reads = tuple[object, ...] | None
+"""All that the decision about a healthy workload depends on; None if it must be made again in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What a failureStrategy does; `strategies` has the table.
+
+    - `name`: as in the spec.
+    - `acts`: it acts on faults; otherwise it only reports them.
+    - `on_every_fault`: also on faults that may concern every node at once.
+    - `replaces`: it reserves other nodes for a slot with a fault, then drains the slot.
+    - `instead`: returns a step in place of allocation if there are slots on which it acts; None if it has to wait.
+    - `outlook`: what it waits for once a fault lasts too long: a reason, empty unless it outranks the faults, and a
+      message.
+    """
+
+    name: str
+    acts: bool = False
+    on_every_fault: bool = True
+    replaces: bool = False
+    instead: Callable[[View], Step | None] = lambda view: None
+    outlook: Callable[[View, list[Reservation]], tuple[str, str]] = lambda view, bound: ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One workload, and what the decision about it depends on.
+
+    - `held`, `stored`: its reservations at this point of the decision, and as they are stored.
+    - `sight`: what nodes and claims show; it notes times and pods that would change the decision.
+    - `template`, `templates`: the ResourceClaimTemplate with the name in its spec, and those that it controls.
+    - `rival`: the workload that gets the template's name, if it is not this one.
+    - `entries`: reservations that cannot be read, by UltraServer; `withheld`: its nodes that publish nothing.
+    - `unrestored`: why its reservations could not be restored.
+    - `starving`: the workload of its type that goes first, if an earlier decision found one.
+    - `turns`: since when namespaces hold others back.
+    """
+
+    workload: Workload
+    strategy: Strategy
+    held: Held
+    stored: Held
+    sight: Sight
+    template: Template | None
+    templates: Sequence[Template]
+    rival: Workload | None
+    entries: Mapping[str, Sequence[Unread]]
+    withheld: Sequence[str]
+    unrestored: Exception | None
+    starving: Workload | None
+    turns: Mapping[TurnKey, Turn]
+    holdings: Holdings
+    free_slots: FreeSlots
+    quota: Quota
+
+    @property
+    def now(self) -> datetime.datetime:
+        """The time of the plan."""
+        return self.sight.now
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the plan."""
+        return self.sight.limits
+
+    def reads(self) -> Reads:
+        """Return what the decision depends on, if the workload is Allocated and healthy.
+
+        Most workloads of a fleet are. Deciding about each of them in every plan again costs more than the change that
+        caused the plan. It is made again in an outage, and while reservations are unreadable, not seen, or changed
+        earlier in this plan.
+        """
+        workload, sight, index = self.workload, self.sight, self.sight.index
+        if workload.deleting or workload.problem or self.unrestored is not None or sight.outage is not None:
+            return None
+        if self.entries or self.withheld or self.holdings.has_changed(workload.uid):
+            return None
+        found: list[object] = [
+            workload,
+            sight.limits,
+            index.workload_class,
+            sight.known.without_services,
+            sight.known.unschedulable.get(workload.uid),
+            self.rival,
+            self.template,
+            *self.templates,
+        ]
+        for one in self.held:
+            group, stored = index.group_by_name.get(one.ultraserver), index.ultraserver_by_name.get(one.ultraserver)
+            found += [one, group and group.instance_type, stored and stored.uid]
+            for name in one.allocation.nodes:
+                found += [index.node_by_name.get(name), index.published_by_name.get(name), index.uses(name)]
+        return tuple(found)
+
+    def having(self, held: Held) -> View:
+        """Return the view with other reservations of the workload."""
+        return self if held is self.held else replace(self, held=held)
+
+    # What it has, and what is wrong with it
+
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """What a user must correct before anything is reserved, as a reason and a message; None if nothing."""
+        workload, template = self.workload, self.template
+        if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
+            return Reason.INVALID_SPEC, (
+                f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for "
+                f"each group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so "
+                "upgrade the CRD, too"
+            )
+        name = f"ResourceClaimTemplate {workload.namespace}/{workload.template_name}"
+        advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
+        if self.rival is not None:
+            return Reason.TEMPLATE_NAME_TAKEN, f"{name} belongs to workload {self.rival.ref}: {advice}"
+        if template is not None and not template.is_of(workload):
+            return Reason.TEMPLATE_NAME_TAKEN, f"{name} exists and has another owner: delete it, or {advice}"
+        return None
+
+    @property
+    def unreadable(self) -> str:
+        """Where the workload has unreadable reservations, as a message; empty if nowhere.
+
+        Until they are gone it gets no others, because its groups would have the same indices.
+        """
+        where = [
+            name
+            for name, entries in sorted(self.entries.items())
+            for one in entries
+            if isinstance(one.entry, Mapping) and one.entry.get("workloadRef") == self.workload.ref
+        ]
+        if not where:
+            return ""
+        return (
+            f"NeuronUltraServers {shortened(where)} have reservations of this workload that this release cannot read: "
+            "nothing is reserved or released until the release that wrote them runs again, or until they are removed "
+            "from status.allocations"
+        )
+
+    @property
+    def has_run(self) -> bool:
+        """True if pods of the workload may run in a group, or in the one that a Pending group replaces."""
+        return bool(self.held.bound or (self.held.pending and self.workload.status.get("allocatedAt")))
+
+    @property
+    def has_template(self) -> bool:
+        """True if the workload's template exists and is for groups of the size in its spec."""
+        template = self.template
+        mine = template is not None and template.is_of(self.workload) and not template.deleting
+        return template is not None and mine and template.size in (None, self.workload.size)
+
+    @property
+    def template_kind(self) -> str:
+        """The resourceType that the workload's template requests, neuron_node or neuron_device; empty if unknown."""
+        kinds = {each.kind for each in self.templates if not each.deleting} - {""}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    @property
+    def kind(self) -> str | None:
+        """The resourceType that the workload's nodes must publish: its template's, else that of nodes it has."""
+        if self.template_kind:
+            return self.template_kind
+        live = self.held.live().values()
+        kinds = {self.sight.kind(name) for each in live for name in each.allocation.nodes} - {None}
+        return min(kinds, default=None, key=str)
+
+    def leaving(self) -> list[Reservation]:
+        """Return the Draining reservations on which pods of the workload may still run."""
+        return [one for one in self.held.draining if self.sight.may_run(one)]
+
+    def reserving(self, indices: Sequence[int], slots: Sequence[Slot]) -> View:
+        """Return the view with a new Pending reservation of each slot, under these indices."""
+        made = (self._reservation(index, slot) for index, slot in zip(indices, slots, strict=True))
+        return self.having(self.held.add(*made))
+
+    def _reservation(self, number: int, slot: Slot) -> Reservation:
+        """Return a Pending reservation.
+
+        The allocationId contains the object's resourceVersion, which guards the write: no two written reservations can
+        have the same id, and planning twice gives the same one.
+        """
+        workload, index = self.workload, self.sight.index
+        stored = index.ultraserver_by_name[slot.ultraserver]
+        parts = (stored.uid, stored.version, workload.uid, str(number), *slot.nodes)
+        allocation = Allocation(
+            workload_namespace=workload.namespace,
+            workload_name=workload.name,
+            workload_uid=workload.uid,
+            allocation_id=hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16],
+            phase=Phase.PENDING,
+            nodes=slot.nodes,
+            node_count=len(slot.nodes),
+            ultraserver_index=number,
+            allocated_at=objects.time(self.now),
+            node_uids=tuple(index.node_by_name[name].uid for name in slot.nodes),
+        )
+        return Reservation(slot.ultraserver, allocation)
+
+    def near(self, live: Mapping[int, Reservation]) -> tuple[Slot, ...]:
+        """Return the slots of reservations, to choose others near them in the network."""
+        return self.slots_of({name for each in live.values() for name in each.allocation.nodes})
+
+    # The nodes that others left
+
+    def free(self) -> Overlay:
+        """Return the free slots of the workload's type and size."""
+        return self.free_slots.free(self.workload.instance_type, self.workload.size, self._draft())
+
+    def shortage(self, count: int) -> Shortage:
+        """Return why `count` more slots are not available."""
+        return self.free_slots.shortage(self.workload, count, self._draft())
+
+    def slots_of(self, nodes: set[str]) -> tuple[Slot, ...]:
+        """Return the slots that nodes form, reserved or not."""
+        return self.free_slots.of_nodes(nodes, self.workload.instance_type, self.workload.size)
+
+    def refusal(self, indices: Sequence[int]) -> Shortage | None:
+        """Return why the namespace may not have nodes for these indices; None if it may."""
+        return self.quota.refusal(self.workload, indices, self.held)
+
+    def _draft(self) -> Draft | None:
+        return self.holdings.draft(self.workload.uid, self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The decision about one workload.
+
+    - `verdict`: its state; None if nothing of it is left.
+    - `held`: its reservations from now on.
+    - `actions`: the writes besides those of reservations, in no order.
+    - `withdrawn`: a restart that was decided earlier is withdrawn.
+    - `starving`: it holds back others of its type.
+    - `turn`: the namespace that holds it back, by type, and since when.
+    - `starting`, `meeting`: what to read of its pods, and its pod with rank 0.
+    - `error`: why no decision could be made.
+    """
+
+    verdict: Verdict | None
+    held: Held
+    actions: tuple[Action, ...] = ()
+    withdrawn: bool = False
+    starving: bool = False
+    turn: tuple[TurnKey, Turn] | None = None
+    starting: Starting | None = None
+    meeting: Meeting | None = None
+    error: Exception | None = None
+
+    def doing(self, *actions: Action) -> Step:
+        """Return the step with more writes."""
+        return replace(self, actions=(*self.actions, *actions)) if actions else self
+
+    def seeing(self, starting: Starting | None, meeting: Meeting | None) -> Step:
+        """Return the step with what to read of the workload's pods, and its pod with rank 0."""
+        return self if starting is None and meeting is None else replace(self, starting=starting, meeting=meeting)
+
+
+def join_texts(*texts: str) -> str:
+    """Return the texts that are not empty, joined with semicolons."""
+    return "; ".join(text for text in texts if text)

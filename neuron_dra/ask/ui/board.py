@@ -1,0 +1,47 @@
+"""Rows of the newest world, and answers about single objects, once each. Pure, except for the terminal's width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.ui import rows
+from neuron_dra.ask.why import answer
+from neuron_dra.ask.world import faults, fleet
+from neuron_dra.ask.world.world import World
+
+
+class Board:
+    """The world and the answers of one moment; it belongs to one thread at a time."""
+
+    def __init__(self) -> None:
+        self._world = World(Snapshot({}))
+        self._answers: dict[tuple[str, str, str], Mapping[str, Any] | None] = {}
+
+    def show(self, snapshot: Snapshot) -> rows.Rows:
+        """Take a snapshot in place of the last one, and return its rows."""
+        self._world = World(snapshot, proposes=answer.proposes(snapshot), memo=self._world.memo)
+        self._answers = {}
+        return rows.rows(self._world)
+
+    def about(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return what is to be said about an object; None if it is not there."""
+        key = (kind, namespace, name)
+        if key not in self._answers:
+            self._answers[key] = self._about(kind, namespace, name)
+        return self._answers[key]
+
+    def _about(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        if kind == "NeuronUltraServer":
+            item = faults.by_id(self._world).get(name)
+        else:
+            item = self._world.snapshot.get(kind, name, namespace)
+        if item is None or kind not in answer.REPORTS:
+            return None
+        report = answer.of(self._world, kind, item)
+        found = {**report.to_wire(), "fine": report.fine}
+        view = fleet.view(self._world, name) if kind == "Node" else None
+        if view is not None:
+            found["picture"] = rows.node_details(view)
+        return found

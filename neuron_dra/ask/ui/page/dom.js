@@ -1,0 +1,62 @@
+// Makes elements. All text of a cluster is put in as text nodes, never as markup, and names are isolated, so that
+// right-to-left letters in them do not reorder what is around.
+
+const SVG = "http://www.w3.org/2000/svg";
+const CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Return a text with its invisible marks of direction written out: one that is not closed would end an isolation. */
+export function plain(text) {
+  return String(text).replace(CONTROLS, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value === true ? "" : plain(value));
+  }
+  element.append(...shownOf(children));
+  return element;
+}
+
+function shownOf(children) {
+  const all = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== "");
+  return all.map((child) => (typeof child === "string" ? plain(child) : child));
+}
+
+/** Return an element; functions among the attributes are listeners. */
+export function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** Return an element of a picture. */
+export function draw(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Return a name of a cluster, or another text of it, isolated from what is around. */
+export function name(text) {
+  return make("bdi", {}, String(text));
+}
+
+/** Put these children in place of all others, unless they look the same: focus and selection stay then. */
+export function show(parent, ...children) {
+  const next = document.createElement("div");
+  next.append(...shownOf(children));
+  if (sameMarkup(next, parent)) return false;
+  parent.replaceChildren(...next.childNodes);
+  return true;
+}
+
+function sameMarkup(one, other) {
+  if (one.childNodes.length !== other.childNodes.length) return false;
+  for (let at = 0; at < one.childNodes.length; at += 1) {
+    if (!one.childNodes[at].isEqualNode(other.childNodes[at])) return false;
+  }
+  return true;
+}
+
+/** Return "1 node" or "2 nodes". */
+export function count(number, noun) {
+  const shown = number.toLocaleString("en");
+  return number === 1 ? `${shown} ${noun}` : `${shown} ${noun}s`;
+}

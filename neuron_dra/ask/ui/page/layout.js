@@ -1,0 +1,146 @@
+// Where each node is on the map: UltraServers as blocks, the other nodes alone, by type and name. Nothing is drawn here.
+
+const GAP = 8;
+const MARGIN = 10;
+const HEADING = 26;
+
+export const SIZES = {
+  small: { device: 0, head: 0, tile: 18, between: 2 },
+  medium: { device: 7, head: 13, tile: 0, between: 5 },
+  large: { device: 15, head: 20, tile: 0, between: 8 },
+};
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Return names as a person counts: node-2 before node-10. */
+export function sorted(names) {
+  return [...names].sort(collator.compare);
+}
+
+/** Return headings, blocks and tiles, from top to bottom, and the height of all. */
+export function arranged(store, size, width) {
+  const made = { headings: [], blocks: [], tiles: new Map(), order: [], height: MARGIN };
+  for (const [type, blocks] of byType(store)) {
+    made.headings.push({ y: made.height, type });
+    made.height += HEADING;
+    flow(made, blocks, size, width, store);
+    made.height += GAP;
+  }
+  return made;
+}
+
+function byType(store) {
+  const types = new Map();
+  const add = (type, block) => {
+    if (!types.has(type)) types.set(type, []);
+    types.get(type).push(block);
+  };
+  const servers = store.all("servers");
+  for (const server of sorted(servers.keys())) {
+    const row = servers.get(server);
+    add(row.type, { server, nodes: row.nodes, links: row.links });
+  }
+  const alone = [...store.all("nodes").entries()].filter(([, row]) => !row.server).map(([node]) => node);
+  for (const node of sorted(alone)) {
+    add(store.get("nodes", node).type, { server: "", nodes: [{ name: node, x: 0, y: 0 }], links: [] });
+  }
+  return sorted(types.keys()).map((type) => [type, types.get(type)]);
+}
+
+/** Put the blocks of a type in rows, each as high as its highest block. */
+function flow(made, blocks, size, width, store) {
+  let x = MARGIN;
+  let high = 0;
+  for (const block of blocks) {
+    const tile = tileOf(block, size, store);
+    const columns = Math.max(...block.nodes.map((node) => node.x)) + 1;
+    const rows = Math.max(...block.nodes.map((node) => node.y)) + 1;
+    const pad = block.server ? 4 : 0;
+    block.w = columns * tile.w + (columns - 1) * size.between + 2 * pad;
+    block.h = rows * tile.h + (rows - 1) * size.between + 2 * pad;
+    if (x > MARGIN && x + block.w > width - MARGIN) {
+      x = MARGIN;
+      made.height += high + GAP;
+      high = 0;
+    }
+    block.x = x;
+    block.y = made.height;
+    for (const node of block.nodes) {
+      const left = x + pad + node.x * (tile.w + size.between);
+      const top = made.height + pad + node.y * (tile.h + size.between);
+      made.tiles.set(node.name, { x: left, y: top, w: tile.w, h: tile.h, server: block.server });
+      made.order.push(node.name);
+    }
+    made.blocks.push(block);
+    x += block.w + GAP;
+    high = Math.max(high, block.h);
+  }
+  made.height += high + GAP;
+}
+
+function tileOf(block, size, store) {
+  if (size.tile) return { w: size.tile, h: size.tile };
+  let [columns, rows] = [1, 1];
+  for (const node of block.nodes) {
+    const shape = store.get("shapes", store.get("nodes", node.name)?.shape);
+    columns = Math.max(columns, shape?.columns ?? 1);
+    rows = Math.max(rows, shape?.rows ?? 1);
+  }
+  return { w: Math.max(columns, 4) * size.device + 5, h: rows * size.device + size.head + 5 };
+}
+
+/** Return the node at a point, or an empty text. */
+export function nodeAt(made, x, y) {
+  for (const block of between(made, y, y)) {
+    for (const { name } of block.nodes) {
+      const tile = made.tiles.get(name);
+      if (x >= tile.x && x < tile.x + tile.w && y >= tile.y && y < tile.y + tile.h) return name;
+    }
+  }
+  return "";
+}
+
+/** Return the blocks that reach into a strip of the map. */
+export function between(made, top, bottom) {
+  let [low, high] = [0, made.blocks.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (made.blocks[middle].y + tallest(made) < top) low = middle + 1;
+    else high = middle;
+  }
+  const found = [];
+  for (let at = low; at < made.blocks.length && made.blocks[at].y <= bottom; at += 1) found.push(made.blocks[at]);
+  return found;
+}
+
+function tallest(made) {
+  made.tallest ??= made.blocks.reduce((most, block) => Math.max(most, block.h), 0);
+  return made.tallest;
+}
+
+/** Return the node to which a key leads from another one. */
+export function neighbor(made, from, key) {
+  const at = made.order.indexOf(from);
+  if (at < 0) return made.order[0] ?? "";
+  if (key === "Home") return made.order[0];
+  if (key === "End") return made.order.at(-1);
+  const here = made.tiles.get(from);
+  let best = from;
+  let least = Infinity;
+  for (const name of made.order) {
+    const tile = made.tiles.get(name);
+    const distance = away(key, tile.x - here.x, tile.y - here.y);
+    if (distance < least) [least, best] = [distance, name];
+  }
+  if (best === from && key === "ArrowRight") return made.order[Math.min(at + 1, made.order.length - 1)];
+  if (best === from && key === "ArrowLeft") return made.order[Math.max(at - 1, 0)];
+  return best;
+}
+
+/** Return how far a tile is in the direction of a key; those that are not straight ahead are farther. */
+function away(key, dx, dy) {
+  if (key === "ArrowRight") return dx > 0 && dy === 0 ? dx : Infinity;
+  if (key === "ArrowLeft") return dx < 0 && dy === 0 ? -dx : Infinity;
+  const ahead = key === "ArrowDown" ? dy : -dy;
+  return ahead > 0 ? ahead * 1000 + Math.abs(dx) : Infinity;
+}

@@ -1,0 +1,253 @@
+// The map of the fleet: a canvas that shows the part to which one has scrolled. A reader of the screen hears the node at
+// the cursor, which the arrow keys move.
+
+import { count, make, name, plain, show } from "./dom.js";
+import { SIZES, arranged, between, neighbor, nodeAt } from "./layout.js";
+import { link } from "./routes.js";
+import { MARKS, STATES, palette } from "./states.js";
+
+const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
+
+export class FleetMap {
+  constructor(store) {
+    this.store = store;
+    this.size = "medium";
+    this.cursor = "";
+    this.layout = -1;
+    this.canvas = make("canvas", { "aria-hidden": "true" });
+    this.spacer = make("div", {});
+    this.option = make("div", { id: "node-at-cursor", role: "option", class: "hidden", "aria-selected": "true" });
+    this.element = make(
+      "div",
+      {
+        class: "map", role: "listbox", tabindex: "0", "aria-label": "Map of the nodes: arrow keys move, Enter opens",
+        scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.soon(), blur: () => this.soon(),
+        mousemove: (event) => this.onMove(event), mouseleave: () => this.tip(""), click: (event) => this.onClick(event),
+      },
+      this.canvas, this.spacer, this.option,
+    );
+    this.pending = false;
+    new ResizeObserver(() => this.update()).observe(this.element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
+  }
+
+  /** Show what the store has now. */
+  update() {
+    this.colors = palette();
+    const width = this.element.clientWidth;
+    const key = `${this.store.layout}/${this.size}/${width}`;
+    if (width > 0 && key !== this.layout) {
+      this.layout = key;
+      this.made = arranged(this.store, SIZES[this.size], width);
+      const height = Math.max(0, this.made.height - this.element.clientHeight);
+      this.spacer.style.height = `${height}px`;
+      if (!this.made.tiles.has(this.cursor)) this.cursor = this.made.order[0] ?? "";
+    }
+    this.tell();
+    this.soon();
+  }
+
+  /** Choose the size of a node. */
+  resize(size) {
+    this.size = size;
+    this.update();
+    this.reveal();
+  }
+
+  soon() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.paint();
+    });
+  }
+
+  paint() {
+    if (!this.made || !this.element.isConnected) return;
+    const [width, height] = [this.element.clientWidth, this.element.clientHeight];
+    const scale = devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+      this.canvas.style.width = `${width}px`;
+      this.canvas.style.height = `${height}px`;
+      this.spacer.style.height = `${Math.max(0, this.made.height - height)}px`;
+    }
+    const pen = this.canvas.getContext("2d");
+    const top = this.element.scrollTop;
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.fillStyle = this.colors.ground;
+    pen.fillRect(0, 0, width, height);
+    pen.translate(0, -top);
+    for (const heading of this.made.headings) {
+      if (heading.y > top - 30 && heading.y < top + height) this.paintHeading(pen, heading);
+    }
+    for (const block of between(this.made, top, top + height)) this.paintBlock(pen, block);
+  }
+
+  paintHeading(pen, { y, type }) {
+    const row = this.store.get("types", type);
+    const [free, devices] = [row?.free, row?.devices].map((number) => number?.toLocaleString("en") ?? "?");
+    const text = row ? `${type || "unknown type"}: ${count(row.nodes, "node")}, ${free} of ${devices} devices free` : type;
+    write(pen, plain(text), 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
+  }
+
+  paintBlock(pen, block) {
+    if (block.server) {
+      pen.strokeStyle = this.colors.quiet;
+      pen.lineWidth = 1;
+      pen.strokeRect(block.x + 0.5, block.y + 0.5, block.w - 1, block.h - 1);
+    }
+    for (const each of block.links) this.paintLink(pen, each);
+    for (const node of block.nodes) this.paintTile(pen, node.name);
+  }
+
+  /** Draw a link between two nodes: a line, a cross where it is down, dashes where that is unknown. */
+  paintLink(pen, { ends, up }) {
+    const [one, other] = ends.map((each) => this.made.tiles.get(each));
+    if (!one || !other) return;
+    const [x1, y1] = [one.x + one.w / 2, one.y + one.h / 2];
+    const [x2, y2] = [other.x + other.w / 2, other.y + other.h / 2];
+    pen.strokeStyle = up === false ? this.colors.faulty : this.colors.quiet;
+    pen.lineWidth = up === false ? 3 : 1.5;
+    pen.setLineDash(up === null ? [2, 2] : []);
+    pen.beginPath();
+    pen.moveTo(x1, y1);
+    pen.lineTo(x2, y2);
+    pen.stroke();
+    pen.setLineDash([]);
+    if (up === false) write(pen, "×", (x1 + x2) / 2, (y1 + y2) / 2 + 6, this.colors.faulty, "700 18px sans-serif");
+  }
+
+  paintTile(pen, node) {
+    const row = this.store.get("nodes", node);
+    const tile = this.made.tiles.get(node);
+    if (!row || !tile) return;
+    const size = SIZES[this.size];
+    const [style] = STATES[row.letter];
+    pen.fillStyle = this.colors[style];
+    pen.fillRect(tile.x, tile.y, tile.w, tile.h);
+    if (size.tile) {
+      write(pen, row.letter, tile.x + tile.w / 2, tile.y + 13, this.colors[`${style}Ink`], "600 11px system-ui, sans-serif");
+    } else {
+      this.paintDevices(pen, row, tile, size, style);
+    }
+    const isCursor = node === this.cursor && document.activeElement === this.element;
+    pen.strokeStyle = isCursor ? this.colors.focus : this.colors.quiet;
+    pen.lineWidth = isCursor ? 3 : 1;
+    pen.strokeRect(tile.x + 0.5, tile.y + 0.5, tile.w - 1, tile.h - 1);
+  }
+
+  paintDevices(pen, row, tile, size, style) {
+    const ink = this.colors[`${style}Ink`];
+    const font = `600 ${size.head - 3}px system-ui, sans-serif`;
+    write(pen, row.letter, tile.x + size.head / 2 + 1, tile.y + size.head - 3, ink, font);
+    const number = size.head > 15 ? `${row.free}/${row.devices}` : String(row.free);
+    const small = `${size.head > 15 ? 11 : 9}px system-ui, sans-serif`;
+    if (row.devices) write(pen, number, tile.x + tile.w - 3, tile.y + size.head - 4, ink, small, "right");
+    const shape = this.store.get("shapes", row.shape);
+    const [left, top] = [tile.x + 2.5, tile.y + size.head + 2.5];
+    pen.fillStyle = this.colors.ground;
+    pen.fillRect(left - 1, top - 1, tile.w - 3, tile.h - size.head - 3);
+    for (let at = 0; at < row.marks.length; at += 1) {
+      const place = shape?.places[at] ?? [at, 0];
+      this.paintDevice(pen, row.marks[at], left + place[0] * size.device, top + place[1] * size.device, size.device - 1);
+    }
+  }
+
+  paintDevice(pen, mark, x, y, side) {
+    const [style] = MARKS[mark] ?? MARKS["#"];
+    pen.fillStyle = this.colors[style];
+    pen.fillRect(x, y, side, side);
+    if (style === "free") {
+      pen.strokeStyle = this.colors.line;
+      pen.lineWidth = 1;
+      pen.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
+    } else if (style === "faulty") {
+      cross(pen, x, y, side, this.colors.faultyInk);
+    } else if (style === "reserved") {
+      pen.fillStyle = this.colors.reservedInk;
+      pen.fillRect(x + side / 2 - 1, y + side / 2 - 1, 2, 2);
+    }
+  }
+
+  onKey(event) {
+    if (event.key === "Enter" && this.cursor) location.hash = link("node", this.cursor);
+    if (!KEYS.includes(event.key) || !this.made) return;
+    event.preventDefault();
+    this.cursor = neighbor(this.made, this.cursor, event.key);
+    this.reveal();
+    this.tell();
+    this.soon();
+  }
+
+  /** Scroll so that the node at the cursor is seen. */
+  reveal() {
+    const tile = this.made?.tiles.get(this.cursor);
+    if (!tile) return;
+    const height = this.element.clientHeight;
+    if (tile.y < this.element.scrollTop) this.element.scrollTop = tile.y - 30;
+    if (tile.y + tile.h > this.element.scrollTop + height) this.element.scrollTop = tile.y + tile.h - height + 10;
+  }
+
+  /** Put the node at the cursor into words. */
+  tell() {
+    const row = this.store.get("nodes", this.cursor);
+    this.element.toggleAttribute("aria-activedescendant", false);
+    if (!row || !this.made) return;
+    this.element.setAttribute("aria-activedescendant", this.option.id);
+    this.option.setAttribute("aria-setsize", String(this.made.order.length));
+    this.option.setAttribute("aria-posinset", String(this.made.order.indexOf(this.cursor) + 1));
+    show(this.option, words(this.cursor, row));
+  }
+
+  at(event) {
+    const box = this.element.getBoundingClientRect();
+    return this.made ? nodeAt(this.made, event.clientX - box.left, event.clientY - box.top + this.element.scrollTop) : "";
+  }
+
+  onClick(event) {
+    const node = this.at(event);
+    if (node) location.hash = link("node", node);
+  }
+
+  onMove(event) {
+    this.tip(this.at(event), event);
+  }
+
+  tip(node, event) {
+    const box = document.getElementById("tip");
+    const row = node && this.store.get("nodes", node);
+    this.element.style.cursor = row ? "pointer" : "";
+    box.hidden = !row;
+    if (!row) return;
+    show(box, words(node, row));
+    box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8))}px`;
+    box.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.offsetHeight - 8))}px`;
+  }
+}
+
+function words(node, row) {
+  const devices = row.devices ? `, ${row.free} of ${count(row.devices, "device")} free` : "";
+  const server = row.server ? [", UltraServer ", name(row.server), `, node ${row.position}`] : [];
+  return [make("p", {}, name(node), ": ", name(row.state)), make("p", {}, row.type || "unknown type", devices, server)];
+}
+
+function write(pen, text, x, y, color, font, align = "center") {
+  pen.fillStyle = color;
+  pen.font = font;
+  pen.textAlign = align;
+  pen.fillText(text, x, y);
+}
+
+function cross(pen, x, y, side, color) {
+  pen.strokeStyle = color;
+  pen.lineWidth = 1.2;
+  pen.beginPath();
+  pen.moveTo(x + 1, y + 1);
+  pen.lineTo(x + side - 1, y + side - 1);
+  pen.moveTo(x + side - 1, y + 1);
+  pen.lineTo(x + 1, y + side - 1);
+  pen.stroke();
+}

@@ -1,0 +1,36 @@
+// Answers of `why`, as the command prints them.
+
+import { make, name } from "./dom.js";
+
+/** Return the answer about an object, or that it is being looked for. */
+export function report(found) {
+  if (found === undefined) return make("p", { class: "quiet" }, "asking why …");
+  if (found === null) return make("p", { class: "quiet" }, "it is not there, or not any more");
+  const causes = found.causes.map((cause, number) => [
+    make("p", {}, make("strong", {}, number ? "also: " : "", name(cause.text))),
+    facts(cause.facts),
+    cause.changes.map(change),
+  ]);
+  const notes = found.notes.map((note) => make("p", { class: "quiet" }, "note: ", name(note)));
+  return [make("p", {}, name(`${found.subject} ${found.state}`)), causes, notes];
+}
+
+function facts(items) {
+  if (!items.length) return null;
+  return make("dl", {}, items.map((each) => [make("dt", {}, name(each.name)), make("dd", {}, name(each.text))]));
+}
+
+/** Return a change that helps. */
+export function change(each) {
+  return make("p", { class: "change" }, "to change: ", make("code", {}, name(each.text)), make("br"), make("span", { class: "quiet" }, name(each.outcome)));
+}
+
+/** Return how long ago a time was, in words. */
+export function ago(text) {
+  const seconds = Math.max(0, (Date.now() - Date.parse(text)) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  if (seconds < 90) return "for about a minute";
+  if (seconds < 5400) return `for ${Math.round(seconds / 60)} minutes`;
+  if (seconds < 129_600) return `for ${Math.round(seconds / 3600)} hours`;
+  return `for ${Math.round(seconds / 86_400)} days`;
+}

@@ -1,0 +1,104 @@
+// Where the rows come from: the server of this page, or the page itself where it is one file.
+
+const KEPT = "neuron-dra-token";
+const CHANNEL = "neuron-dra-ui";
+const SILENCE = 15_000; // milliseconds without a line: the server sends one every five seconds
+const AGAIN = 2_000;
+const ANSWER = 500;
+
+let token = "";
+
+const element = document.getElementById("embedded");
+const data = element ? JSON.parse(element.textContent) : null;
+
+/** Return what is embedded in the page, or null. */
+export function embedded() {
+  return data;
+}
+
+/** Take the token out of the address, or from another tab of this page. */
+export async function takeToken() {
+  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  if (found) {
+    history.replaceState(null, "", `${location.pathname}#fleet`);
+    sessionStorage.setItem(KEPT, found[1]);
+  }
+  token = sessionStorage.getItem(KEPT) ?? (await fromAnotherTab());
+  if (token) sessionStorage.setItem(KEPT, token);
+  const channel = new BroadcastChannel(CHANNEL); // reaches pages of this address only
+  channel.onmessage = (event) => event.data.wanted && channel.postMessage({ token });
+}
+
+function fromAnotherTab() {
+  const channel = new BroadcastChannel(CHANNEL);
+  return new Promise((resolve) => {
+    channel.onmessage = (event) => event.data.token && resolve(event.data.token);
+    channel.postMessage({ wanted: true });
+    setTimeout(() => resolve(""), ANSWER);
+  }).finally(() => channel.close());
+}
+
+function ask(path, signal) {
+  return fetch(path, { headers: { Authorization: `Bearer ${token}` }, signal, cache: "no-store" });
+}
+
+/** Return what is to be said about an object, or null if there is none. Throws when the server does not answer. */
+export async function about(kind, namespace, name) {
+  if (data) return data.about[`${kind}/${namespace}/${name}`] ?? { subject: name, state: "", causes: [], notes: ["this file has no answer about it"] };
+  const words = new URLSearchParams({ kind, namespace, name });
+  const response = await ask(`api/about?${words}`);
+  if (!response.ok) throw new Error(await response.text());
+  return response.json();
+}
+
+/** Call `onLine` with each line of the server for as long as the page is open, and `onState` with what is wrong. */
+export async function follow(onLine, onState) {
+  for (;;) {
+    try {
+      await oneStream(onLine, onState);
+    } catch (error) {
+      if (error instanceof Refused) {
+        onState("refused", error.message);
+        return;
+      }
+      onState("ended", "neuron-dra ui does not answer: it has ended, or the machine slept");
+    }
+    await new Promise((resolve) => setTimeout(resolve, AGAIN));
+  }
+}
+
+class Refused extends Error {}
+
+async function oneStream(onLine, onState) {
+  const silence = new AbortController();
+  let timer = setTimeout(() => silence.abort(), SILENCE);
+  try {
+    const response = await ask("api/stream", silence.signal);
+    if (response.status === 401) throw new Refused("this page has no key: open it again with `neuron-dra ui`");
+    if (!response.ok) throw new Error(await response.text());
+    onState("", "");
+    for await (const line of lines(response.body)) {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), SILENCE);
+      onLine(JSON.parse(line));
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+  throw new Error("the stream has ended");
+}
+
+async function* lines(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [];
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const pieces = value.split("\n");
+    while (pieces.length > 1) {
+      yield parts.join("") + pieces.shift();
+      parts = [];
+    }
+    parts.push(pieces[0]);
+  }
+}

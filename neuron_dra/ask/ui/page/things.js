@@ -1,0 +1,165 @@
+// Views of single things: a node, an UltraServer, a workload, a pod.
+
+import { answer } from "./answers.js";
+import { count, make, name, show } from "./dom.js";
+import { torus } from "./pictures.js";
+import { report } from "./reports.js";
+import { link } from "./routes.js";
+import { STATES } from "./states.js";
+
+class ThingView {
+  constructor(store, parts) {
+    this.store = store;
+    this.parts = parts;
+    this.title = parts.at(-1);
+  }
+
+  open(main) {
+    this.main = main;
+    main.replaceChildren();
+    this.update();
+  }
+
+  answered(kind, namespace, thing) {
+    return answer(kind, namespace, thing, this.store.version, () => this.main.isConnected && this.isOpen() && this.update());
+  }
+
+  isOpen() {
+    return this.main.dataset.view === this.parts.join("/");
+  }
+}
+
+function heading(kind, thing) {
+  return make("h1", {}, `${kind} `, name(thing));
+}
+
+function gone(kind, thing) {
+  return [heading(kind, thing), make("p", { class: "empty" }, "It is not there, or not any more.")];
+}
+
+/** Return the letter of a node with its state. */
+function stateOf(row) {
+  return [make("span", { class: `key ${STATES[row.letter][0]}` }, row.letter), name(row.state)];
+}
+
+export class NodeView extends ThingView {
+  update() {
+    const node = this.parts[1];
+    const row = this.store.get("nodes", node);
+    if (!row) return show(this.main, gone("Node", node));
+    const found = this.answered("Node", "", node);
+    const server = row.server ? make("p", {}, "node ", String(row.position), " of UltraServer ", make("a", { href: link("server", row.server) }, name(row.server))) : null;
+    return show(
+      this.main,
+      heading("Node", node), make("p", {}, stateOf(row)), server,
+      make("div", { class: "side" }, picture(found), make("div", { class: "report" }, report(found), held(this.store, node))),
+    );
+  }
+}
+
+function picture(found) {
+  if (!found?.picture) return null;
+  const { shape, cells, summary, groups } = found.picture;
+  const legend = new Map();
+  for (const [mark, title] of cells) {
+    const key = `${mark} ${title}`;
+    legend.set(key, [mark, title, (legend.get(key)?.[2] ?? 0) + 1]);
+  }
+  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: "key" }, mark), name(title), `, ${number}`));
+  const devices = cells.map(([, title], number) => make("li", {}, `device ${number}: `, name(title)));
+  return make(
+    "div", {},
+    torus(shape, cells, summary), make("p", {}, summary), groups.map((each) => make("p", { class: "quiet" }, each)),
+    make("ul", { class: "faults", "aria-label": "Marks of the picture" }, marks),
+    make("details", {}, make("summary", {}, "each device in words"), make("ol", { start: "0", class: "faults" }, devices)),
+  );
+}
+
+function held(store, node) {
+  const rows = [...store.all("holders").values()].filter((each) => each.node === node);
+  if (!rows.length) return null;
+  const cells = rows.map((row) => make("tr", {}, make("td", {}, who(row)), make("td", {}, row.devices)));
+  return [make("h2", {}, "Who holds its devices"), make("div", { class: "scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Pod"), make("th", { scope: "col" }, "Devices"))), make("tbody", {}, cells)))];
+}
+
+/** Return the pods of a holder as links, or its claim. */
+export function who(row) {
+  if (!row.pods.length) return ["claim ", name(`${row.namespace}/${row.claim}`)];
+  return row.pods.map((pod, at) => [at ? ", " : "", make("a", { href: link("pod", row.namespace, pod) }, name(`${row.namespace}/${pod}`))]);
+}
+
+export class ServerView extends ThingView {
+  update() {
+    const server = this.parts[1];
+    const row = this.store.get("servers", server);
+    if (!row) return show(this.main, gone("UltraServer", server));
+    const links = row.links.map((each) => make("li", {}, `${each.way}: `, name(each.ends[0]), " – ", name(each.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[each.up]));
+    const nodes = row.nodes.map(({ name: node }) => this.member(node));
+    const found = this.answered("NeuronUltraServer", "", server);
+    return show(
+      this.main,
+      heading("UltraServer", server), make("p", {}, `${row.type}, ${count(nodes.length, "node")}`),
+      make("div", { class: "side" }, nodes),
+      links.length ? [make("h2", {}, "Links between nodes"), make("ul", { class: "faults" }, links)] : null,
+      make("div", { class: "report" }, found === null ? make("p", { class: "quiet" }, "The cluster has no NeuronUltraServer object of it.") : report(found)),
+    );
+  }
+
+  member(node) {
+    const row = this.store.get("nodes", node);
+    if (!row) return null;
+    const shape = this.store.get("shapes", row.shape);
+    const cells = [...row.marks].map((mark) => [mark, ""]);
+    const label = `${node}: ${row.state}`;
+    return make("div", {}, make("p", {}, make("a", { href: link("node", node) }, name(node)), ` (node ${row.position})`), torus(shape, cells, label, 22, 30), make("p", {}, stateOf(row)));
+  }
+}
+
+export class WorkloadView extends ThingView {
+  update() {
+    const [, namespace, thing] = this.parts;
+    const key = `${namespace}/${thing}`;
+    const row = this.store.get("workloads", key);
+    const past = happened(this.store.history.get(key));
+    if (!row) return show(this.main, gone("Workload", key), past);
+    return show(
+      this.main,
+      heading("Workload", key), make("p", {}, make("strong", {}, name(row.state)), `, ${row.size} nodes of `, name(row.type || "any type")),
+      make("div", { class: "report" }, report(this.answered("NeuronUltraServerWorkload", namespace, thing))),
+      ranks(row.ranks), conditions(row.conditions), past,
+    );
+  }
+}
+
+function table(heads, rows) {
+  return make("div", { class: "scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows.map((cells) => make("tr", {}, cells.map((each) => make("td", {}, each)))))));
+}
+
+function ranks(list) {
+  if (!list.length) return [make("h2", {}, "Ranks"), make("p", { class: "quiet" }, "It has no nodes yet.")];
+  return [make("h2", {}, "Ranks"), table(["Rank", "Node", "Phase"], list.map(([rank, node, phase]) => [String(rank), make("a", { href: link("node", node) }, name(node)), phase]))];
+}
+
+function conditions(list) {
+  if (!list.length) return null;
+  return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], list.map((each) => [each.type, each.status, each.reason, each.message].map(name)))];
+}
+
+function happened(list) {
+  const lines = (list ?? []).map(({ at, text }) => make("li", {}, make("time", { datetime: at.toISOString() }, at.toLocaleTimeString()), " ", name(text)));
+  const none = make("p", { class: "quiet" }, "Nothing has changed.");
+  return [make("h2", {}, "Since this page is open"), lines.length ? make("ol", { class: "faults" }, lines) : none];
+}
+
+export class PodView extends ThingView {
+  update() {
+    const [, namespace, thing] = this.parts;
+    const rows = [...this.store.all("holders").values()].filter((row) => row.namespace === namespace && row.pods.includes(thing));
+    const lines = rows.map((row) => make("li", {}, row.devices, " of ", make("a", { href: link("node", row.node) }, name(row.node)), ", by claim ", name(row.claim)));
+    return show(
+      this.main,
+      heading("Pod", `${namespace}/${thing}`), make("div", { class: "report" }, report(this.answered("Pod", namespace, thing))),
+      lines.length ? [make("h2", {}, "Devices that it holds"), make("ul", { class: "faults" }, lines)] : null,
+    );
+  }
+}

@@ -1,0 +1,196 @@
+"""What the page shows of a world, as rows by section and key. Pure, except for the terminal's width."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.views import WorkloadView
+from neuron_dra.ask.status import holders
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.world import fleet, picture, states, unseen
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import Legend, Picture
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import ultraserver
+from neuron_dra.core.ultraserver import Allocation
+from neuron_dra.core.wire import Wire
+
+Rows = dict[str, dict[str, Any]]
+"""By section, then by key."""
+
+NOTE: Final = "note"
+EMPTY: Final = "empty"
+
+
+def rows(world: World) -> Rows:
+    """Return all rows."""
+    nodes = fleet.nodes(world)
+    missing = unseen.kinds(world.snapshot)
+    status = status_text.of_nodes(world, nodes, "")
+    pictures = [picture.draw(node, Legend()) for node in nodes]
+    servers = fleet.ultraservers(nodes)
+    return {
+        "facts": _facts(world, nodes),
+        "types": _by(status["types"], "type"),
+        "shapes": _shapes(pictures),
+        "nodes": {made.node.name: _node(made, missing) for made in pictures},
+        "servers": {name: _server(members) for name, members in servers.items()},
+        "wrong": _by(status["wrong"], "kind", "name", "what"),
+        "holders": _holders(nodes),
+        "waiting": _waiting(fleet.waiting(world)),
+        "workloads": _workloads(world),
+    }
+
+
+def _by(found: Sequence[Mapping[str, Any]], *fields: str) -> dict[str, Any]:
+    """Return rows by the values of these fields."""
+    return {"/".join(str(each[field]) for field in fields): each for each in found}
+
+
+def _facts(world: World, nodes: Sequence[NodeView]) -> dict[str, Any]:
+    empty = ""
+    if not nodes:
+        is_unknown = "Node" in unseen.kinds(world.snapshot)
+        empty = "unknown: the nodes could not be read" if is_unknown else f"no Neuron nodes: {fleet.NONE}"
+    return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "version": world.snapshot.version}
+
+
+def _shapes(pictures: Sequence[Picture]) -> dict[str, Any]:
+    """Return where the devices of each type are, and how they are linked."""
+    found: dict[str, Any] = {}
+    for made in pictures:
+        key = shape_key(made)
+        if key not in found:
+            found[key] = shape(made)
+    return found
+
+
+def shape_key(made: Picture) -> str:
+    """Return the key of a picture's shape: nodes of an unknown type can have any number of devices."""
+    return f"{made.node.type}/{len(made.cells)}"
+
+
+def shape(made: Picture) -> dict[str, Any]:
+    """Return the places of devices, and their links, in a picture."""
+    return {
+        "columns": made.columns,
+        "rows": made.rows,
+        "places": [(cell.x, cell.y) for cell in made.cells],
+        "links": made.links,
+        "switched": made.switched,
+    }
+
+
+def _node(made: Picture, missing: Collection[str]) -> dict[str, Any]:
+    node = made.node
+    state = states.of(node, missing)
+    return {
+        "type": node.type,
+        "shape": shape_key(made),
+        "letter": state.kind.value,
+        "state": state.text,
+        "marks": "".join(picture.fill(cell) for cell in made.cells),
+        "devices": len(node.devices),
+        "free": node.free,
+        "held": node.held,
+        "faulty": node.faulty,
+        "server": node.ultraserver,
+        "position": node.position,
+    }
+
+
+def _server(members: Sequence[NodeView]) -> dict[str, Any]:
+    """Return an UltraServer: its nodes with their places, and the links between them."""
+    is_square = picture.square(members)
+    nodes = []
+    for number, member in enumerate(members):
+        x, y = picture.PLACES[member.position] if is_square else (number, 0)
+        nodes.append({"name": member.name, "x": x, "y": y})
+    links = []
+    for way, pairs in picture.PAIRS.items() if is_square else ():
+        for pair in pairs:
+            ends = [member.name for member in members if member.position in pair]
+            if len(ends) == 2:
+                links.append({"way": way, "ends": ends, "up": picture.link(members, way, pair)})
+    return {"type": members[0].type, "nodes": nodes, "links": links}
+
+
+def _holders(nodes: Sequence[NodeView]) -> dict[str, Any]:
+    """Return who holds devices, by claim and node."""
+    found = {}
+    for row in holders.rows(nodes, ""):
+        found[f"{row.namespace}/{row.claim}@{row.node}"] = {
+            "namespace": row.namespace,
+            "pods": row.pods,
+            "claim": row.claim,
+            "node": row.node,
+            "devices": row.short,
+            "count": len(row.devices),
+        }
+    return found
+
+
+def _waiting(pods: Sequence[Wire]) -> dict[str, Any]:
+    """Return the pods that wait, equal ones together, in order."""
+    found = {}
+    for number, same in enumerate(status_text.alike(pods)):
+        meta = same[0]["metadata"]
+        namespace = str(meta.get("namespace") or "default")
+        names = [str(pod["metadata"]["name"]) for pod in same]
+        found[f"{namespace}/{names[0]}"] = {
+            "order": number,
+            "namespace": namespace,
+            "pods": names,
+            "since": str(meta.get("creationTimestamp") or ""),
+        }
+    return found
+
+
+def _workloads(world: World) -> dict[str, Any]:
+    """Return the UltraServer workloads: their state, ranks and conditions."""
+    slots: dict[str, list[Allocation]] = {}
+    for server in world.snapshot.all("NeuronUltraServer"):
+        for slot in ultraserver.decode_allocations(server):
+            slots.setdefault(slot.workload, []).append(slot)
+    found = {}
+    for item in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = views.of(WorkloadView, item)
+        namespace = workload.metadata.namespace or "default"
+        key = f"{namespace}/{workload.metadata.name}"
+        found[key] = _workload(workload, item, slots.get(key, ()))
+    return found
+
+
+def _workload(workload: WorkloadView, item: Wire, slots: Sequence[Allocation]) -> dict[str, Any]:
+    spec, status = workload.spec, workload.status
+    ready = status.condition("Ready")
+    ranks = [(slot.rank(node), node, slot.phase.value) for slot in slots for node in slot.nodes]
+    conditions = [
+        {"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
+        for each in status.conditions
+    ]
+    return {
+        "namespace": workload.metadata.namespace or "default",
+        "name": workload.metadata.name,
+        "state": status.state or "not handled yet",
+        "waits": ready is None or ready.status != "True",
+        "type": spec.instance_type,
+        "size": f"{spec.server_count} x {spec.topology_size}",
+        "since": str(item["metadata"].get("creationTimestamp") or ""),
+        "ranks": sorted(ranks),
+        "conditions": conditions,
+    }
+
+
+def node_details(view: NodeView) -> Mapping[str, Any]:
+    """Return the picture of one node with who holds what, in words."""
+    legend = Legend()
+    made = picture.draw(view, legend)
+    return {
+        "summary": picture.summary(view),
+        "cells": [(cell.mark, cell.title) for cell in made.cells],
+        "shape": shape(made),
+        "groups": picture.free_groups(view),
+    }

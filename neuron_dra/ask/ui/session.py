@@ -1,0 +1,147 @@
+"""One run of the page: reads a file once or watches a cluster, and keeps the table of all pages up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from neuron_dra.ask.read.mirror import Changes, Mirror
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
+from neuron_dra.ask.read.watched import WatchedCluster
+from neuron_dra.ask.ui.board import Board
+from neuron_dra.ask.ui.rows import Rows
+from neuron_dra.ask.ui.server import Changed, Server
+from neuron_dra.ask.ui.table import Table
+from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+
+T = TypeVar("T")
+TOKEN_BYTES: Final = 32
+NOT_READ: Final = {"state": "reading", "text": "reading the cluster"}
+
+
+class Session:
+    """Serves pages while `served()` is entered; what it shows comes from `run`, in a task beside it."""
+
+    def __init__(self, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._timing = timing
+        self._board = Board()
+        self._table = Table()
+        self._published = Changed()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="world")
+        self._table.put({"source": {"name": name}, "connection": {"": NOT_READ}})
+
+    async def run(self) -> None:
+        """Show what there is until cancelled."""
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def served(self, port: int = 0) -> AsyncIterator[Server]:
+        """Serve on a port, 0 for any. Raises OSError if it is in use."""
+        server = Server(self._table, self._published, self._about, self.token, self._timing)
+        async with server.listening(port):
+            showing = asyncio.create_task(self.run(), name="show the fleet")
+            try:
+                yield server
+            finally:
+                showing.cancel()
+                await asyncio.gather(showing, return_exceptions=True)
+                self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _about(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return await self._computed(functools.partial(self._board.about, kind, namespace, name))
+
+    async def _computed(self, function: Callable[[], T]) -> T:
+        """Return what a function gives in the thread that the world belongs to."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _put(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        if self._table.put(sections):
+            self._published.tell()
+
+
+class FileSession(Session):
+    """Shows a snapshot that was read from a file."""
+
+    def __init__(self, snapshot: Snapshot, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
+        super().__init__(name, timing)
+        self._snapshot = snapshot
+
+    async def run(self) -> None:
+        """Show the snapshot."""
+        rows = await self._computed(functools.partial(self._board.show, self._snapshot))
+        self._put({**rows, "connection": {"": {"state": "file", "text": ""}}})
+
+
+class ClusterSession(Session):
+    """Shows a cluster, as long as it is watched."""
+
+    def __init__(self, kube: KubeConfig, namespace: str, timing: UiTiming, watched: WatchedTiming) -> None:
+        super().__init__(kube.url, timing)
+        self._watched = watched
+        self._kube = kube
+        self._namespace = namespace
+        self._mirror = Mirror()
+        self._dirty = asyncio.Event()
+
+    async def run(self) -> None:
+        """Watch the cluster, and show it after each change, at most once in `between_s`."""
+        async with KubeClient(self._kube) as client, asyncio.TaskGroup() as tasks:
+            watched = WatchedCluster(client, self._namespace, self._dirty.set, self._watched)
+            tasks.create_task(watched.run(), name="watch the cluster")
+            await self._first(watched)
+            while True:
+                self._dirty.clear()
+                changes = watched.take()
+                rows = await self._computed(functools.partial(self._shown, changes))
+                self._put({**rows, "connection": {"": _connection(watched)}})
+                await asyncio.sleep(self._timing.between_s)
+                await self._dirty.wait()
+
+    def _shown(self, changes: Changes) -> Rows:
+        return self._board.show(self._mirror.apply(changes))
+
+    async def _first(self, watched: WatchedCluster) -> None:
+        """Wait until everything was read; say meanwhile why it is not."""
+        reading = asyncio.create_task(watched.read_once(), name="read everything once")
+        try:
+            while not reading.done():
+                self._dirty.clear()
+                changed = asyncio.create_task(self._dirty.wait())
+                await asyncio.wait((reading, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if watched.connection.kind:
+                    self._put({"connection": {"": _connection(watched)}})
+        finally:
+            reading.cancel()
+
+
+def _connection(watched: WatchedCluster) -> dict[str, str]:
+    if watched.connection.kind:
+        return {"state": watched.connection.kind, "text": watched.connection.problem}
+    if not watched.readable:
+        return {"state": "denied", "text": "your account may read nothing that this page shows"}
+    return {"state": "live", "text": ""}
+
+
+def of_file(snapshot: Snapshot, name: str) -> Session:
+    """Return the session of a file."""
+    return FileSession(snapshot, name)
+
+
+def of_cluster(
+    kube: KubeConfig,
+    namespace: str,
+    timing: UiTiming = DEFAULT_TIMING,
+    watched: WatchedTiming = DEFAULT_WATCHED_TIMING,
+) -> Session:
+    """Return the session of a cluster; `namespace` is read where all namespaces are forbidden."""
+    return ClusterSession(kube, namespace, timing, watched)

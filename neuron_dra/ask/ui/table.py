@@ -1,0 +1,65 @@
+"""The rows of the page with the version in which each changed, so that a page gets what it does not have. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+KEPT: Final = 100_000
+"""Rows that are gone and that are remembered; a page that is behind by more gets everything again."""
+
+
+class Table:
+    """Rows by section and key; `version` grows by one with each change."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.version = 0
+        self._rows: dict[str, dict[str, tuple[int, bytes]]] = {}
+        self._gone: deque[tuple[int, str, str]] = deque(maxlen=kept)
+        self._forgotten = 0  # the version up to which rows that are gone may no longer be remembered
+
+    def put(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Replace all rows of these sections, and return True if that changed any."""
+        version = self.version + 1
+        is_changed = False
+        for section, new in rows.items():
+            is_changed |= self._put(section, new, version)
+        self.version += is_changed
+        return is_changed
+
+    def _put(self, section: str, new: Mapping[str, Any], version: int) -> bool:
+        before = self._rows.get(section, {})
+        after: dict[str, tuple[int, bytes]] = {}
+        for key, row in new.items():
+            text = msgspec.json.encode(row)
+            known = before.get(key)
+            after[key] = known if known is not None and known[1] == text else (version, text)
+        gone = before.keys() - after.keys()
+        for key in gone:
+            if len(self._gone) == self._gone.maxlen:
+                self._forgotten = self._gone[0][0]
+            self._gone.append((version, section, key))
+        self._rows[section] = after
+        return bool(gone) or any(each is not before.get(key) for key, each in after.items())
+
+    def since(self, version: int) -> bytes:
+        """Return one line of JSON for a page that has this version, 0 for a new one.
+
+        `set` has rows by section and key, `gone` keys by section; with `whole`, the page forgets all others.
+        """
+        whole = version == 0 or version < self._forgotten
+        least = 0 if whole else version
+        changed: dict[str, dict[str, msgspec.Raw]] = {}
+        for section, rows in self._rows.items():
+            new = {key: msgspec.Raw(text) for key, (when, text) in rows.items() if when > least}
+            if new:
+                changed[section] = new
+        gone: dict[str, list[str]] = {}
+        for when, section, key in () if whole else self._gone:
+            if when > least and key not in self._rows[section]:
+                gone.setdefault(section, []).append(key)
+        line = {"version": self.version, "whole": whole, "set": changed, "gone": gone}
+        return msgspec.json.encode(line) + b"\n"

@@ -1,0 +1,20 @@
+"""The waits of `neuron-dra ui`. No flag changes them; docs/settings.md lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.core.timing import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class UiTiming:
+    """Of the page's server."""
+
+    between_s: float = seconds(0.5, "the least time between two updates of the page")
+    alive_s: float = seconds(5.0, "a page that nothing changes for is told this often that the server is there")
+    stop_s: float = seconds(1.0, "limit for the end of open connections at the end of the command")
+
+
+DEFAULT_TIMING: Final = UiTiming()

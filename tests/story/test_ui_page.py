@@ -1,0 +1,308 @@
+"""`neuron-dra ui` in a real browser: each view, live changes, hostile names and pages, and pictures to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser
+
+from neuron_dra.ask.ui import files, one_file, opening, session
+from neuron_dra.core.wire import Obj
+from neuron_dra.demo.cluster import Cluster, NodeSpec, temporary_folder
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.kube.config import KubeConfig
+from tests.support import browser as browsers
+from tests.support import shown_fleet
+from tests.support import small_clusters as small
+from tests.support.browser import PICTURES, Watched, browser_test, opened
+
+PHONE = {"width": 390, "height": 844}
+RTL = "\u202e\u2067\u05d0"
+HTML = "<img src=x onerror=alert(1)>"
+LONG = "n" * 253
+MARKS_OF_DIRECTION = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+PAN = """() => new Promise((done) => {
+    const map = document.querySelector(".map");
+    const took = [];
+    const mean = (all) => all.reduce((one, other) => one + other) / all.length;
+    const finish = (all) => done({ mean: mean(all), longest: Math.max(...all) });
+    let last = performance.now();
+    const step = (now) => {
+        took.push(now - last);
+        last = now;
+        map.scrollTop += 40;
+        if (took.length < 120) requestAnimationFrame(step);
+        else finish(took.slice(1));
+    };
+    requestAnimationFrame(step);
+})"""
+"""Scrolls the map for 120 frames, and returns the milliseconds that they took."""
+LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
+
+VIEWS = {
+    "#fleet": "held by pods",
+    "#holders": "ml/train-65",
+    "#waiting": "request neurons wants 17 devices of one node, and the largest node has 16 that match",
+    "#workloads": "ml/llm-1",
+    "#faults": "vertical links down",
+    "#node/trn2-10": "groups of 4 free: 8-11, 12-15",
+    "#node/trn2-11": "neuron.aws.com/unhealthy",
+    "#server/trn2u-ultraserver-3": "vertical: trn2u-12 – trn2u-13, down",
+    "#workload/ml/llm-1": "Nothing has changed.",
+    "#pod/ml/waits-0": "to change: in ResourceClaimTemplate seventeen, request neurons: count: 16",
+    "#search/llm": "5 things found",
+}
+
+DEMO = {
+    "#fleet": "16 of 16",
+    "#node/trn2-a": "4 x 4 torus",
+    "#node/inf2-a": "ring",
+    "#waiting": "request neurons wants 17 devices of one node",
+    "#holders": "No claim holds Neuron devices.",
+    "#workloads": "There is no NeuronUltraServerWorkload.",
+    "#faults": "Nothing is wrong with nodes and UltraServers.",
+}
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with browsers.chromium() as found:
+        yield found
+
+
+async def shown(items: list[Obj], browser: Browser, views: dict[str, str], name: str, **context: Any) -> Watched:
+    """Open the page of a snapshot, keep a picture of each view, and return the page."""
+    made = session.of_file(small.cluster(items), f"{name}.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token), **context)
+        for view, words in views.items():
+            await page.view(view)
+            await page.text(words)
+            await page.picture(f"{name}{view.replace('#', '-').replace('/', '_')}")
+        assert page.said == []
+        assert page.elsewhere == []
+        return page
+
+
+@browser_test
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("servers", "nodes"), [(0, 1), (1, 4), (16, 36), (1000, 1000)])
+async def test_the_fleet_is_shown_at_every_size(browser: Browser, servers: int, nodes: int, scheme: str) -> None:
+    items = shown_fleet.mixed(servers, nodes)
+    number = 4 * servers + nodes
+    page = await shown(items, browser, {"#fleet": "free: "}, f"{number}-{scheme}", color_scheme=scheme)
+    for size in ("small", "medium", "large"):
+        await page.page.get_by_role("button", name=size).click()
+        frames = await page.page.evaluate(PAN)
+        (PICTURES / f"frames-{number}-{scheme}-{size}.json").write_text(json.dumps(frames))
+
+
+@browser_test
+@pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": PHONE}])
+async def test_each_view_has_a_link(browser: Browser, context: dict[str, Any]) -> None:
+    tag = "-phone" if "viewport" in context else f"-{context.get('color_scheme', 'light')}"
+    page = await shown(shown_fleet.mixed(16, 36), browser, VIEWS, f"view{tag}", **context)
+    assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+
+
+@browser_test
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_each_view_can_be_used_by_all(browser: Browser, scheme: str) -> None:
+    code = browsers.axe()
+    made = session.of_file(small.cluster(shown_fleet.mixed(16, 36)), "cluster.json")
+    async with made.served() as server:
+        address = opening.address(server.host, made.token)
+        page = await opened(browser, server.host, address, color_scheme=scheme, bypass_csp=True)
+        await page.page.evaluate(code)
+        found = {}
+        for view, words in VIEWS.items():
+            await page.view(view)
+            await page.text(words)
+            judged = await page.page.evaluate("axe.run()")
+            found[view] = [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]]
+        assert {view: wrong for view, wrong in found.items() if wrong} == {}
+
+
+@browser_test
+async def test_the_token_is_nowhere_to_be_seen_and_a_new_tab_gets_it_from_the_page(browser: Browser) -> None:
+    made = session.of_file(small.cluster(small.base("a")), "cluster.json")
+    async with made.served() as server:
+        with opening.redirecting(opening.address(server.host, made.token)) as file:
+            page = await opened(browser, server.host, file.as_uri())
+        assert page.page.url == f"http://{server.host}/#fleet"
+        assert made.token not in await page.page.content()
+        assert await page.page.context.cookies() == []
+        await page.page.reload()
+        await page.text("16 of 16")
+        other = await page.page.context.new_page()
+        await other.goto(f"http://{server.host}/#node/a")
+        await other.locator("h1", has_text="Node a").wait_for()
+        stranger = await (await browser.new_context()).new_page()
+        await stranger.goto(f"http://{server.host}/#node/a")
+        await stranger.locator("#connection", has_text="this page has no key").wait_for()
+        assert await stranger.locator("h1", has_text="Node a").count() in (0, 1)
+        assert "16 of 16" not in await stranger.content()
+
+
+@browser_test
+async def test_the_demos_cluster_is_shown(browser: Browser) -> None:
+    folder = temporary_folder()
+    try:
+        nodes = (NodeSpec("trn2-a", "trn2.48xlarge"), NodeSpec("inf2-a", "inf2.48xlarge"))
+        async with Cluster(nodes, folder) as demo, asyncio.timeout(120):
+            await demo.ready(60)
+            demo.api.apply(small.template("seventeen", 17))
+            demo.api.apply(small.pod("too-many", "seventeen"))
+            made = session.of_cluster(KubeConfig(demo.api.url), "default")
+            async with made.served() as server:
+                page = await opened(browser, server.host, opening.address(server.host, made.token))
+                for view, words in DEMO.items():
+                    await page.view(view)
+                    await page.text(words)
+                    await page.picture(f"demo{view.replace('#', '-').replace('/', '_')}")
+                assert (page.said, page.elsewhere) == ([], [])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@browser_test
+async def test_changes_are_shown_without_a_reload(browser: Browser) -> None:
+    async with EmbeddedApi() as api:
+        api.register_neuron_kinds()
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+        for item in [namespace, *small.base("a", "b"), small.template("four", 4)]:
+            api.apply(item)
+        made = session.of_cluster(KubeConfig(api.url), "default")
+        async with made.served() as server, asyncio.timeout(120):
+            page = await opened(browser, server.host, opening.address(server.host, made.token))
+            await page.text("32 of 32")
+            api.apply({**small.node("a"), "spec": {"unschedulable": True}})
+            await page.text("cordoned: 1")
+            await page.view("#waiting")
+            api.apply(small.pod("p", "four"))
+            await page.text("default/p")
+            await page.view("#workload/ml/llm")
+            api.apply(shown_fleet.workload("llm", "ml", "Pending", ready=False, message="no UltraServer is free"))
+            await page.text("no UltraServer is free")
+            api.apply(shown_fleet.workload("llm", "ml", "Allocated", ready=True))
+            await page.text("Pending → Allocated")
+            await page.picture("live-history")
+            await api.refuse_connections()
+            await page.text("lost connection")
+            await page.picture("live-lost")
+        await page.text("neuron-dra ui does not answer")
+        assert [text for text in page.said if "ERR_" not in text] == []
+
+
+def hostile() -> list[Obj]:
+    """Objects with names and texts that no API server would accept, as a file can have them."""
+    items = small.base(HTML, f"{RTL}node", LONG)
+    for item in items:
+        if item["kind"] == "ResourceSlice":
+            for device in item["spec"]["devices"]:
+                device["attributes"] = {**device["attributes"], "ultraserverId": {"string": HTML}}
+                device["taints"] = [{"key": f"{RTL}{HTML}", "effect": "NoSchedule"}]
+    pod = small.pod(f"</script><script>alert(1)</script>{RTL}", "none", namespace="javascript:alert(1)")
+    workload = shown_fleet.workload(f"{LONG}{RTL}", HTML, f"<b>{RTL}", ready=False, message=f"{HTML}{RTL}")
+    return [*items, pod, workload]
+
+
+@browser_test
+async def test_hostile_names_are_text_and_nothing_of_them_runs(browser: Browser) -> None:
+    made = session.of_file(small.cluster(hostile()), f"{HTML}{RTL}.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token), viewport=PHONE)
+        seen = 0
+        for view in ("#fleet", "#holders", "#waiting", "#workloads", "#faults", "#search/n", f"#search/{HTML}"):
+            await page.view(view)
+            await page.picture(f"hostile-{view[1:7]}")
+            links = await page.page.evaluate(LINKS)
+            for link in links:
+                assert link.startswith("#")
+                await page.view(link)
+                await page.page.locator("main", has_text="asking why").wait_for(state="hidden")
+                await page.picture("hostile-thing")
+                seen += 1
+            text = await page.page.evaluate("document.title + document.body.innerText")
+            assert not set(text) & MARKS_OF_DIRECTION, "a mark of direction that is not closed reorders what follows"
+        assert seen > 8
+        made_of_names = "img, b, iframe, main script, object, embed, [onerror]"
+        assert await page.page.locator(made_of_names).count() == 0
+        isolated = "getComputedStyle(document.querySelector('main bdi')).unicodeBidi"
+        assert await page.page.evaluate(isolated) == "isolate"
+        assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+        assert page.said == []
+        assert page.elsewhere == []
+
+
+@browser_test
+async def test_the_page_as_one_file_is_the_same_page(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.html"
+    items = [*shown_fleet.mixed(2, 20), *hostile()[-2:]]
+    file.write_text(one_file.page(small.cluster(items), "cluster.json", files.read(), "#node/trn2-1"))
+    page = await opened(browser, "127.0.0.1:1", file.as_uri())
+    await page.text("Node trn2-1")
+    await page.view("#fleet")
+    await page.text("held by pods")
+    await page.view("#waiting")
+    await page.text("request neurons wants 17 devices")
+    await page.picture("one-file-waiting")
+    assert (page.said, page.elsewhere) == ([], [])
+
+
+@browser_test
+async def test_a_page_of_another_origin_learns_nothing(browser: Browser) -> None:
+    mine = session.of_file(small.cluster(small.base("a")), "mine.json")
+    other = session.of_file(small.cluster(small.base("b")), "other.json")
+    async with mine.served() as server, other.served() as foreign:
+        page = await (await browser.new_context()).new_page()
+        await page.goto(f"http://{foreign.host}/")
+        ask = """async ([host, token, mode]) => {
+            const headers = { Authorization: `Bearer ${token}` };
+            try {
+                const answer = await fetch(`http://${host}/api/about?kind=Node&namespace=&name=a`, { headers, mode });
+                return await answer.text();
+            } catch { return "nothing"; }
+        }"""
+        for mode in ("cors", "no-cors"):
+            assert await page.evaluate(ask, [server.host, mine.token, mode]) in ("nothing", "")
+        hidden = await (await browser.new_context(bypass_csp=True)).new_page()
+        await hidden.goto(f"http://{foreign.host}/")
+        for mode in ("cors", "no-cors"):
+            assert await hidden.evaluate(ask, [server.host, mine.token, mode]) in ("nothing", "")
+        framed = """async (host) => {
+            const frame = document.createElement("iframe");
+            frame.src = `http://${host}/`;
+            document.body.append(frame);
+            await new Promise((done) => { frame.onload = done; });
+            try { return frame.contentDocument?.body.textContent ?? "nothing"; } catch { return "nothing"; }
+        }"""
+        assert await hidden.evaluate(framed, server.host) == "nothing"
+
+
+@browser_test
+async def test_the_map_can_be_read_with_the_keyboard_alone(browser: Browser) -> None:
+    made = session.of_file(small.cluster(shown_fleet.mixed(2, 20)), "cluster.json")
+    async with made.served() as server:
+        page = (await opened(browser, server.host, opening.address(server.host, made.token))).page
+        grid = page.get_by_role("listbox")
+        await grid.focus()
+        said = page.locator("#node-at-cursor")
+        assert await said.text_content() == "trn2-0: freetrn2.48xlarge, 16 of 16 devices free"
+        await page.keyboard.press("ArrowRight")
+        assert (await said.text_content() or "").startswith("trn2-1: ")
+        await page.keyboard.press("End")
+        assert "UltraServer" in (await said.text_content() or "")
+        await page.keyboard.press("Home")
+        await page.keyboard.press("Enter")
+        await page.locator("h1", has_text="Node trn2-0").wait_for()
+        await page.keyboard.press("/")
+        await page.keyboard.type("train-9")
+        await page.keyboard.press("Enter")
+        await page.locator("h1", has_text="Search: train-9").wait_for()

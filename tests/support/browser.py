@@ -1,0 +1,102 @@
+"""A real browser for tests of the page: Debian's Chromium, which is installed where root may."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from hack.bed import packages
+from hack.bed.errors import NotPossibleHereError
+from tests.support.skipping import impossible
+
+PICTURES = Path(__file__).resolve().parent.parent.parent / "build" / "ui"
+"""Where pictures of the page are kept, to be looked at."""
+PACKAGES = {"chromium": "chromium", "fonts-dejavu-core": "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"}
+
+browser_test = pytest.mark.tool
+"""Mark a test that runs a browser."""
+
+
+@contextlib.asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """Yield a browser; skip the test where there is none and none can be installed."""
+    try:
+        packages.require(PACKAGES, "the page's tests")
+    except NotPossibleHereError as err:
+        impossible(str(err))
+    program = shutil.which("chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+AXE = "4.14.1"
+"""The version of axe-core, which judges whether a page can be used by all."""
+
+
+def axe() -> str:
+    """Return the program of axe-core; skip the test where it cannot be had."""
+    folder = PICTURES.parent / f"axe-{AXE}"
+    file = folder / "node_modules/axe-core/axe.min.js"
+    if not file.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            impossible("no npm on the PATH, which installs axe-core")
+        words = [npm, "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", f"axe-core@{AXE}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            impossible(f"npm cannot install axe-core: {done.stderr[-500:]}")
+    return file.read_text()
+
+
+class Watched:
+    """A page with what it has said: messages of its console, errors, and requests that left the page's own server."""
+
+    def __init__(self, page: Page, host: str) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.elsewhere: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: self.said.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: self._asked(request.url, host))
+
+    def _asked(self, url: str, host: str) -> None:
+        if not url.startswith((f"http://{host}/", "file://")):
+            self.elsewhere.append(url)
+
+    async def view(self, link: str) -> None:
+        """Open a view by its link."""
+        await self.page.evaluate("link => { location.hash = link; }", link)
+
+    async def text(self, words: str) -> None:
+        """Wait until the page shows these words."""
+        await self.page.locator("body", has_text=words).wait_for()
+
+    async def picture(self, name: str) -> None:
+        """Keep a picture of the page as it is when it has been drawn."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        await self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        await self.page.screenshot(path=PICTURES / f"{name}.png")
+
+
+async def opened(browser: Browser, host: str, address: str, **context: Any) -> Watched:
+    """Return a page that has read everything."""
+    made = await (await browser.new_context(**context)).new_page()
+    made.set_default_timeout(30_000)
+    watched = Watched(made, host)
+    await made.goto(address)
+    await made.locator("#connection", has_text="live").or_(made.locator("#connection", has_text="snapshot")).wait_for()
+    return watched
