@@ -1,7 +1,7 @@
 """Completion of commands, flags, values and names, from the parser itself.
 
-bash and zsh read `script`. kubectl runs `kubectl_complete-neuron` with the words after `kubectl neuron`, of which the last
-is being typed; the program prints a line for each completion, then a colon and what the shell may do with them.
+bash and zsh read `script`. kubectl runs `kubectl_complete-neuron` with the words after `kubectl neuron`, of which the
+last is being typed; the program prints a line for each completion, then a colon and what the shell may do with them.
 """
 
 from __future__ import annotations
