@@ -10,7 +10,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 # grpc reads these when it is imported: no fork handlers, and no log lines of its C core.
@@ -27,11 +27,33 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-dra` and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(words)
+    return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+
+
+def complete_main(arguments: Sequence[str] | None = None) -> int:
+    """Print what kubectl offers for the last word of `kubectl neuron ...`, as `kubectl_complete-neuron`."""
+    from neuron_dra import completion
+
+    line = list(sys.argv[1:] if arguments is None else arguments)
+
+    def names(kind: str, chosen: Mapping[str, str]) -> list[str]:
+        from neuron_dra.ask.read import known_names
+
+        flags = [chosen.get(name, "") for name in ("kubeconfig", "context", "namespace")]
+        return known_names.names(kind, *flags)
+
+    found, directive = completion.offered(_parser(line), line, names)
+    sys.stdout.write("".join(f"{each}\n" for each in [*found, f":{directive}"]))
+    return 0
+
+
+def _parser(words: Sequence[str]) -> Parser:
+    """Return the parser of a line, with the arguments of its command alone."""
     parser = Parser(prog="neuron-dra", description="Device management for AWS Trainium and Inferentia on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    words = list(sys.argv[1:] if arguments is None else arguments)
     plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
     if _wanted("plugin", words):
         from neuron_dra import settings
@@ -43,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         completion = commands.add_parser("completion", help="print the completion script for bash and zsh")
         completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion)"
         completion.set_defaults(run=lambda _: _print_completion(parser))
-    return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+    return parser
 
 
 def _wanted(name: str, words: Sequence[str]) -> bool:

@@ -1,11 +1,28 @@
-"""Completion of commands and flags in bash and zsh, from the parser itself."""
+"""Completion of commands, flags, values and names, from the parser itself.
+
+bash and zsh read `script`. kubectl runs `kubectl_complete-neuron` with the words after `kubectl neuron`, of which the
+last is being typed; the program prints a line for each completion, then a colon and what the shell may do with them.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 PROGRAMS = ("neuron-dra", "kubectl-neuron")
+FILES: Final = 0
+"""What the shell may do: complete names of files if nothing else fits."""
+NO_SPACE: Final = 2
+NO_FILES: Final = 4
+KINDS: Final = {"pod": "Pod", "claim": "ResourceClaim", "node": "Node", "workload": "NeuronUltraServerWorkload"}
+"""The types that are offered, and their kinds."""
+OF_COMMAND: Final = {"topology": "Node", "top": "Node"}
+"""The kind whose names a command takes without a type."""
+
+Names = Callable[[str, Mapping[str, str]], Iterable[str]]
+"""Returns the names of the objects of a kind; the mapping has the flags that choose a cluster and a namespace."""
 
 
 def words(parser: argparse.ArgumentParser) -> Mapping[str, list[str]]:
@@ -29,7 +46,7 @@ def _choices(parser: argparse.ArgumentParser) -> Iterable[str]:
         if not action.option_strings and action.choices:
             yield from map(str, action.choices)
         if action.metavar == "TYPE/NAME":
-            yield from ("pod/", "claim/", "node/", "workload/")
+            yield from (f"{kind}/" for kind in KINDS)
 
 
 def script(parser: argparse.ArgumentParser) -> str:
@@ -51,3 +68,54 @@ _neuron_dra() {{
 }}
 complete -o default -F _neuron_dra {" ".join(PROGRAMS)}
 """
+
+
+def offered(parser: argparse.ArgumentParser, line: Sequence[str], names: Names) -> tuple[list[str], int]:
+    """Return the completions of the last word of a line, and what the shell may do."""
+    *before, current = line or [""]
+    commands: Mapping[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            commands = action.choices
+    if not before:
+        return _starting(current, commands), NO_FILES
+    command = commands.get(before[0])
+    if command is None:
+        return [], NO_FILES
+    flag = _flag(command, before[-1]) if len(before) > 1 else None
+    if flag is not None and flag.nargs != 0:
+        return _starting(current, map(str, flag.choices or ())), NO_FILES if flag.choices else FILES
+    if current.startswith("-"):
+        return _starting(current, _flags(command)), NO_FILES
+    if "/" in current:
+        kind, _, _ = current.partition("/")
+        found = (f"{kind}/{name}" for name in names(KINDS[kind], _chosen(before))) if kind in KINDS else ()
+        return _starting(current, found), NO_FILES
+    fixed = _starting(current, _choices(command))
+    if fixed and all(each.endswith("/") for each in fixed):
+        return fixed, NO_FILES | NO_SPACE
+    if not fixed and before[0] in OF_COMMAND:
+        return _starting(current, names(OF_COMMAND[before[0]], _chosen(before))), NO_FILES
+    return fixed, FILES
+
+
+def _flag(command: argparse.ArgumentParser, word: str) -> argparse.Action | None:
+    return next((action for action in command._actions if word in action.option_strings), None)
+
+
+def _starting(current: str, words: Iterable[str]) -> list[str]:
+    return [word for word in words if word.startswith(current)]
+
+
+def _chosen(before: Sequence[str]) -> Mapping[str, str]:
+    """Return the values of the flags that choose a cluster and a namespace."""
+    found = {}
+    for flag, value in itertools.pairwise(before):
+        for name, forms in (
+            ("namespace", ("-n", "--namespace")),
+            ("context", ("--context",)),
+            ("kubeconfig", ("--kubeconfig",)),
+        ):
+            if flag in forms:
+                found[name] = value
+    return found

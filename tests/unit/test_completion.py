@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from neuron_dra import cli
+from neuron_dra import cli, completion
+from neuron_dra.emulation.embedded_api import EmbeddedApi
 
 
 def complete(*line: str) -> list[str]:
@@ -46,3 +50,57 @@ def test_script_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in ("status", "topology", "why", "simulate", "validate", "templates", "migrate", "slices", "plugin"):
         assert f"\n    {name}) words=" in text
+
+
+CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "directive"),
+    [
+        (["sta"], ["status"], completion.NO_FILES),
+        (["status", "-o", ""], ["text", "wide", "name", "csv", "json", "yaml"], completion.NO_FILES),
+        (["status", "--sort-by", "f"], ["free"], completion.NO_FILES),
+        (["status", "--snapshot", ""], [], completion.FILES),
+        (["status", "--no-h"], ["--no-headers"], completion.NO_FILES),
+        (["why", "po"], ["pod/"], completion.NO_FILES | completion.NO_SPACE),
+        (["why", "pod/ll"], ["pod/llm-0", "pod/llm-1"], completion.NO_FILES),
+        (["why", "--context", "b", "node/"], ["node/node-a", "node/node-b"], completion.NO_FILES),
+        (["topology", "node-b"], ["node-b"], completion.NO_FILES),
+        (["nothing", ""], [], completion.NO_FILES),
+        (["simulate", ""], [], completion.FILES),
+    ],
+)
+def test_kubectl_is_offered_values_and_names(line: list[str], offered: list[str], directive: int) -> None:
+    found = completion.offered(cli._parser(line), line, lambda kind, chosen: CLUSTER[kind])
+    assert found == (offered, directive)
+
+
+def test_flags_choose_the_cluster_whose_names_are_offered() -> None:
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def names(kind: str, chosen: Mapping[str, str]) -> list[str]:
+        asked.append((kind, dict(chosen)))
+        return []
+
+    line = ["why", "-n", "ml", "--context", "east", "pod/"]
+    completion.offered(cli._parser(line), line, names)
+    assert asked == [("Pod", {"namespace": "ml", "context": "east"})]
+
+
+async def test_names_are_read_from_the_cluster(
+    api: EmbeddedApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("llm-0", "web"):
+        spec = {"containers": [{"name": "main", "image": "none"}]}
+        api.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        )
+    file = api.write_kubeconfig(tmp_path / "kubeconfig")
+    assert await asyncio.to_thread(cli.complete_main, ["why", "--kubeconfig", str(file), "pod/l"]) == 0
+    assert capsys.readouterr().out == "pod/llm-0\n:4\n"
+
+
+def test_a_cluster_that_does_not_answer_offers_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.complete_main(["why", "--kubeconfig", str(tmp_path / "absent"), "pod/l"]) == 0
+    assert capsys.readouterr().out == ":4\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import stat
@@ -14,12 +15,13 @@ import pytest
 
 from neuron_dra.ask.doctor import bundle, lines, nodes, redacted
 from neuron_dra.ask.doctor.seen import KINDS, Seen
-from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read import snapshot, source
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
 from tests.support import small_clusters as small
 from tests.support.installations import NOW, healthy, the
+from tests.support.questions import ask
 
 PLANTED = "hunter2-planted"
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
@@ -131,3 +133,26 @@ def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 )
 def test_ordinary_text_stays(text: str) -> None:
     assert redacted.text(text) == text
+
+
+def test_a_bundle_is_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = leaky()
+    found = seen(items)
+    hidden = dataclasses.replace(found.snapshot, left_out={"ResourceQuota": "forbidden"})
+    file = tmp_path / "doctor.tar.gz"
+    bundle.write(file, [], dataclasses.replace(found, snapshot=hidden, version="v1.36.2"))
+    again, _ = source.from_file(str(file))
+    assert (again.version, again.left_out["ResourceQuota"]) == ("v1.36.2", "forbidden")
+    assert {node["metadata"]["name"] for node in again.all("Node")} == {
+        node["metadata"]["name"] for node in found.snapshot.all("Node")
+    }
+    answer = ask(capsys, "status", "--snapshot", str(file))
+    assert (answer.code, "not seen: ResourceQuota (forbidden)" in answer.out) == (0, True)
+
+
+@pytest.mark.parametrize("raw", [gzip.compress(b"{}"), b"\x1f\x8b", gzip.compress(b"")])
+def test_another_compressed_file_is_no_snapshot(raw: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "other.gz"
+    file.write_bytes(raw)
+    with pytest.raises(SettingsError, match="it is no bundle of neuron-dra doctor"):
+        source.from_file(str(file))

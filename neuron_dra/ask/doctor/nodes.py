@@ -71,7 +71,16 @@ def _ultraservers(world: World) -> Iterator[Line]:
     for what, group in same.items():
         who = f"UltraServer {group[0].name}" if len(group) == 1 else f"{len(group)} UltraServers"
         names = "" if len(group) == 1 else f": {words.listed((each.name for each in group), 8)}"
-        yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", f"kubectl neuron why nus/{group[0].name}")
+        to_do = _explained(group[0].name, servers.get(group[0].name))
+        yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", to_do)
+
+
+def _explained(name: str, server: Wire | None) -> str:
+    """Return the command that shows an UltraServer; `why` needs the controller's object of it."""
+    if server is None:
+        return f"kubectl neuron topology {name}"
+    meta = server["metadata"]
+    return f"kubectl neuron why nus/{meta['name']} -n {meta.get('namespace') or 'default'}"
 
 
 def neuron_nodes(world: World) -> Iterator[str]:

@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the cluster", f"The kubeconfig's current context, or a file with what `{DUMP}` printed."
     )
     group.add_argument(
-        "--snapshot", metavar="FILE", default="", help="read a file in place of the cluster; - for stdin"
+        "--snapshot",
+        metavar="FILE",
+        default="",
+        help="read a file, or a bundle of doctor, not the cluster; - for stdin",
     )
     group.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
     group.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
@@ -182,14 +185,21 @@ def from_file(name: str, *, whole: bool = False) -> tuple[Snapshot, list[dict[st
 
     Raises SettingsError.
     """
-    from neuron_dra.ask.read import snapshot
+    from neuron_dra.ask.read import bundles, snapshot
 
+    bundle = bundles.read(name) if bundles.is_bundle(name) else None
     try:
-        items = _items(name, whole=whole)
+        if bundle is not None:
+            items = list(object_files.objects(f"--snapshot {name}", [bundle.objects]))
+        else:
+            items = _items(name, whole=whole)
         found = snapshot.build(items)
     except SettingsError as err:
         text = str(err)
         raise SettingsError(text if text.startswith("--") else f"--snapshot {name}: {text}") from err
     if not found.objects:
         raise SettingsError(f"--snapshot {name}: it has no objects of a snapshot; print one with `{DUMP}`")
-    return dataclasses.replace(found, left_out=snapshot.absent_from_file(found)), items
+    left_out = snapshot.absent_from_file(found)
+    if bundle is not None:
+        found, left_out = dataclasses.replace(found, version=bundle.version), {**left_out, **bundle.not_seen}
+    return dataclasses.replace(found, left_out=left_out), items

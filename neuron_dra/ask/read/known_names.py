@@ -1,0 +1,32 @@
+"""The names of objects of a cluster, for completion: none if the cluster does not answer soon, or forbids it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from neuron_dra.ask.read import cluster
+from neuron_dra.errors import NeuronDraError
+from neuron_dra.kube.client import KubeClient
+
+LIMIT_S: Final = 3.0
+"""A person who types waits no longer."""
+
+
+def names(kind: str, kubeconfig: str, context: str, namespace: str) -> list[str]:
+    """Return the names of the objects of a kind, of one namespace if the kind has them."""
+    try:
+        kube = cluster.connection(kubeconfig, context)
+        return asyncio.run(asyncio.wait_for(_names(kube, kind, namespace or kube.namespace or "default"), LIMIT_S))
+    except (NeuronDraError, OSError, TimeoutError):
+        return []
+
+
+async def _names(kube: cluster.KubeConfig, kind: str, namespace: str) -> list[str]:
+    resource = cluster.RESOURCES[kind]
+    found: list[str] = []
+    async with KubeClient(kube) as client:
+        async for page in client.list(resource, namespace if resource.namespaced else ""):
+            for item in page.decoded(dict[str, Any]).objects:
+                found.append(str(item["metadata"]["name"]))
+    return sorted(found)
