@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from controller.observe.model import Reservation
 from controller.plan import rendezvous
 from controller.plan.view import View
 from neuron_dra.core.ultraserver import Phase
@@ -23,22 +22,11 @@ def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[s
     occupied = closing | {each.allocation.ultraserver_index for each in view.leaving()}
     occupied |= {index for index, each in live.items() if each.allocation.phase is Phase.BOUND}
     free = [each for each in held.pending if each.allocation.ultraserver_index not in occupied]
-    other_size = _with_another_size(view) if free else []
+    other_size = held.with_another_size(view.stored) if free else []
     if not other_size and all(sight.has_tags(each.allocation) for each in free):
         held = held.bind(*free)
     untagged = [name for each in held.pending for name in sight.without_tag(each.allocation)]
     return view.having(held), [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
-
-
-def _with_another_size(view: View) -> list[Reservation]:
-    """Return the Bound slots whose number of the workload's nodes is not stored as planned."""
-    stored = {each.allocation.allocation_id: each.allocation.world_size for each in view.stored}
-    return [
-        each
-        for each in view.held.live().values()
-        if each.allocation.phase is Phase.BOUND
-        and stored.get(each.allocation.allocation_id) != each.allocation.world_size
-    ]
 
 
 def _open_groups(view: View, opened: int) -> int:

@@ -69,6 +69,12 @@ class Held:
     def _in(self, phase: Phase) -> list[Reservation]:
         return [each for each in self.all if each.allocation.phase is phase]
 
+    def with_another_size(self, stored: Held) -> list[Reservation]:
+        """Return the Bound reservations whose number of the workload's nodes is not stored as it is here."""
+        sizes_stored = {each.allocation.allocation_id: each.allocation.world_size for each in stored}
+        live = (each for each in self.live().values() if each.allocation.phase is Phase.BOUND)
+        return [each for each in live if sizes_stored.get(each.allocation.allocation_id) != each.allocation.world_size]
+
     def add(self, *more: Reservation) -> Held:
         """Return the value with more reservations."""
         return Held.of((*self.all, *more))

@@ -56,10 +56,10 @@ def _first(view: View) -> Step:
         step = rule(view)
         if step is not None:
             return step if rule in WITHOUT_FINALIZER else statuses.with_finalizer(view, step)
-    return statuses.with_finalizer(view, _after_faults(view))
+    return statuses.with_finalizer(view, _about_faults(view))
 
 
-def _after_faults(view: View) -> Step:
+def _about_faults(view: View) -> Step:
     """Return the step of a workload that may have faults: what its strategy does about them, else allocation."""
     view = recovery.noted(view)
     broken = recovery.faulty_slots(view)

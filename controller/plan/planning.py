@@ -82,19 +82,19 @@ def steps(
         more = ultraserver_writes.writes(ledger, names[first : first + ULTRASERVERS_A_STEP])
         others += more[0]
         reservations += more[1]
-    return _plan(ledger, names, others, reservations)
+    written = {ultraserver_writes.object_of(action) for action in (*others, *reservations)}
+    return _plan(ledger, frozenset(names) - written, others, reservations)
 
 
 def _plan(
-    ledger: Ledger, names: Sequence[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
+    ledger: Ledger, settled: frozenset[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
 ) -> Plan:
     """Return the plan of a complete ledger.
 
-    - `names`: the UltraServers that were looked at; `others` and `reservations` are their writes.
+    - `settled`: the UltraServers that need no write; `others` and `reservations` are the writes of the rest.
     """
     sight, index, writes = ledger.sight, ledger.index, ledger.writes
     suspects = _suspects(ledger)
-    written = {ultraserver_writes.object_of(action) for action in (*others, *reservations)}
     labelled = node_labels.changes(index)
     explained = statuses.explained(writes.statuses, reservations, index.workloads, sight.known, sight.now)
     turns, pauses = queue.turns(ledger.turns, index.workloads, ledger.verdicts, sight.now, sight.limits)
@@ -115,7 +115,7 @@ def _plan(
         starting=tuple(ledger.starting),
         shared=tuple(ledger.shared),
         meetings=tuple(ledger.meetings),
-        settled=frozenset(names) - written,
+        settled=settled,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
         errors=ledger.errors,
         turns=turns,

@@ -14,7 +14,7 @@ RESERVATIONS = ("held", "holdings", "quota", "free_slots", "sight", "view", "lim
 VALUES = ("actions", "objects", "states")
 READ = [f"controller.plan.{name}" for name in (*INDEX, *RESERVATIONS, *VALUES)]
 """What decisions read and return; the walk is that of the modules that decide."""
-RETURNS = 23
+RETURNS = 21
 """34 before plans were folds."""
 
 
