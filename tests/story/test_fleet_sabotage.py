@@ -271,6 +271,8 @@ FINDS: dict[Sabotage, int] = {
     forgets_jobs_that_scale: 3,
     trusts_a_mark_for_the_job: 3,
     gives_quota_back_before_the_nodes: 4,
+    leaves_preempted_workloads_out_of_the_queue: 4,
+    keeps_quota_of_groups_that_it_gave_up: 2,
     grows_without_quota: 22,
     hoards_quota: 13,
     never_queues_again: 13,
