@@ -35,6 +35,7 @@ class Situation:
     - `codes`: each of them names the fault.
     - `judge`: who says that the pod does not run with the fault.
     - `places`: it adds pods that hold devices, so it needs devices that are free; at most one of these in a cluster.
+    - `alone`: beside most others it cannot be, since the scheduler would not have tried the pod.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Situation:
     codes: tuple[str, ...]
     judge: str = SCHEDULER
     places: bool = False
+    alone: bool = False
 
 
 # Devices that others hold.
@@ -413,7 +415,7 @@ SITUATIONS: Final = (
     _waiting("quota", faults.quota, "QuotaExceeded", judge=QUOTAS),
     _waiting("configuration", faults.configuration, "DriverRejects", judge=DRIVER),
     _waiting("another scheduler", faults.no_scheduler, "NoScheduler"),
-    _waiting("the scheduler's time-out", timeout, "SchedulerTimeout", judge=MESSAGES),
+    _waiting("the scheduler's time-out", timeout, "SchedulerTimeout", judge=MESSAGES, alone=True),
     _waiting("spec.nodeName", faults.node_name, "SchedulerBypassed", judge=KUBELET),
     _waiting("zombie claims", zombie, "ClaimNotReleased", places=True),
     _waiting("zombie claims of recreated pods", recreated, "ClaimNotReleased", places=True),

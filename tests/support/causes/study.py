@@ -62,8 +62,8 @@ def situations_of(seed: int) -> list[Situation]:
         for each in SITUATIONS
         if each is not first and each.fleet is first.fleet and not (each.places and first.places)
     ]
-    rng = random.Random(seed)
-    return [first, rng.choice(others)] if others else [first]
+    second = random.Random(seed).choice(others)
+    return [first] if first.alone or second.alone else [first, second]
 
 
 def broken(seed: int, situations: Sequence[Situation]) -> list[Obj]:
