@@ -22,12 +22,15 @@ SUITES = (
     "tests/contract/test_one_owner.py",
     "tests/story/test_crash_controller.py",
 )
+MOST_S = 3600
 COUNT = re.compile(r"^(?P<what>.+): (?P<count>(\d+) of (\d+) points|(\d+) states .*|(\d+) random walks .*)$")
 
 
 def run() -> tuple[int, str]:
     """Run every point of the suites; return the exit code and pytest's output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *SUITES]
+    # All states of a power cut are ten times those of `make test`, and a busy machine takes ten times as long.
+    limit = f"--timeout={MOST_S}"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", limit, *SUITES]
     environment = {**os.environ, "NEURON_DRA_LONG": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout

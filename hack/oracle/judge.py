@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -107,17 +108,26 @@ class NotDecided(Exception):
     """The scheduler could not be asked, or has not decided on a pod; the message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What the scheduler did in a cluster; hack/oracle/scheduler/main.go describes it.
+
+    - `pods`: its decision on each pod without a node, by namespace and name.
+    - `claims`: the claims that it has written, as they are then.
+    """
+
+    pods: Mapping[str, Obj]
+    claims: Mapping[str, Obj]
+
+
 class Scheduler(_Program):
     """The running program with the scheduler; `gates` are feature gates, such as GenericWorkload=true."""
 
     def __init__(self, program: Path, gates: Sequence[str] = ()) -> None:
         super().__init__([program, *gates])
 
-    def ask(self, clusters: Iterable[Sequence[Any]]) -> list[Obj]:
-        """Return for each cluster, its objects, what the scheduler decides on the pods in it that have no node.
-
-        hack/oracle/scheduler/main.go describes a decision. Raises NotDecided.
-        """
+    def ask(self, clusters: Iterable[Sequence[Any]]) -> list[Decisions]:
+        """Return what the scheduler does in each cluster, which is a list of its objects. Raises NotDecided."""
         asked = 0
         for objects in clusters:
             self._say({"objects": list(objects)})
@@ -126,4 +136,4 @@ class Scheduler(_Program):
         for answer in answers:
             if answer.get("error"):
                 raise NotDecided(str(answer["error"]))
-        return [answer.get("pods") or {} for answer in answers]
+        return [Decisions(answer.get("pods") or {}, answer.get("claims") or {}) for answer in answers]

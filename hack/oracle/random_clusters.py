@@ -6,7 +6,6 @@ containers and sidecars whose requests count in other ways.
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from neuron_dra.core.wire import Obj
 
 TYPES: Final = ("trn2.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "trn1.2xlarge")
 WITH_SETS: Final = ("inf2.48xlarge", "trn1.32xlarge", "trn1.2xlarge")
-"""Types of nodes that publish sets too; those of inf1.24xlarge would fill the API server."""
+"""Types of nodes that publish sets too."""
 SIZES: Final = ("connected-1", "connected-2", "connected-3", "connected-4", "connected-8", "cores-1", "cores-2")
 PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 LABEL: Final = "case"
@@ -41,11 +40,6 @@ class Step:
     pods: list[tuple[Obj, Obj | None]]
     group: Obj | None = None
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the pods."""
-        return [pod["metadata"]["name"] for pod, _ in self.pods]
-
 
 @dataclass(slots=True)
 class Case:
@@ -61,21 +55,21 @@ class Case:
     placed: int = 0
     refused: int = 0
     late: int = 0
-    predicted: int = 0
+    undecided: int = 0
 
 
-def case(number: int, *, newest: bool) -> Case:
-    """Return the case of this number; `newest` with what only the newest release has: groups and rules that taint."""
+def case(number: int) -> Case:
+    """Return the case of this number."""
     rng = random.Random(number)
     made = Case(number)
     for index in range(rng.randint(2, 4)):
         made.nodes.append(_node(rng, f"c{number}-n{index}", number))
     made.sizes = _offered(made) or SIZES
-    if newest and rng.random() < 0.4:
+    if rng.random() < 0.4:
         made.rules = [_rule(rng, made, index) for index in range(rng.randint(1, 2))]
     for index in range(rng.randint(2, 5)):
         name = f"c{number}-p{index}"
-        if newest and rng.random() < 0.2:
+        if rng.random() < 0.2:
             made.steps.append(_gang(rng, name, made))
         else:
             made.steps.append(Step([_pod(rng, name, made)]))
@@ -234,8 +228,3 @@ def _wanted(rng: random.Random, count: int) -> Obj:
     if rng.random() < 0.2:
         wanted["tolerations"] = [{"operator": "Exists", "effect": rng.choice(("NoSchedule", "NoExecute"))}]
     return wanted
-
-
-def of_case(made: Case) -> list[Obj]:
-    """Return the objects that a case has from the start, but for Nodes."""
-    return [copy.deepcopy(item) for _, published in made.nodes for item in published] + made.rules

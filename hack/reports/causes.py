@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from hack.bed.build import KUBERNETES
@@ -53,23 +54,21 @@ template changes, and claims of deleted pods are released. It helps if the pod t
 
 def outcomes(first: int, seeds: int, jobs: int) -> list[dict[str, Any]]:
     """Run the seeds in several processes, and return what they print, in order."""
-    words = [str(PYTHON), "-m", "tests.support.causes", "--step", str(jobs)]
-    started = [
-        subprocess.Popen(
-            ["nice", "-n", "10", *words, "--first", str(first + job), "--seeds", str(seeds - job)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for job in range(min(jobs, seeds))
-    ]
-    found = []
-    for process in started:
-        printed, _ = process.communicate()
-        if process.returncode:
-            raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.returncode}")  # type: ignore[arg-type]
-        found += [json.loads(line) for line in printed.splitlines()]
+    with ThreadPoolExecutor(jobs) as threads:
+        shares = threads.map(lambda job: _share_of(first + job, seeds - job, jobs), range(min(jobs, seeds)))
+        found = [each for share in shares for each in share]
     return sorted(found, key=lambda each: int(each["seed"]))
+
+
+def _share_of(first: int, seeds: int, step: int) -> list[dict[str, Any]]:
+    """Run every so many seeds in a process, and return what it prints."""
+    options = {"first": first, "seeds": seeds, "step": step}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [str(PYTHON), "-m", "tests.support.causes", *words]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"python -m tests.support.causes {' '.join(words)}: {ran.stderr[-2000:]}")
+    return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 def by_situation(found: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
@@ -146,7 +145,7 @@ def _line(case: Mapping[str, Any]) -> str:
 def judges() -> dict[str, str]:
     """Return the situations, with who judges each."""
     listed = subprocess.run(
-        [PYTHON, "-m", "tests.support.causes", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
+        [str(PYTHON), "-m", "tests.support.causes", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     found: dict[str, str] = json.loads(listed.stdout)
     return found

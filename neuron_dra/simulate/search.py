@@ -21,7 +21,8 @@ from neuron_dra.simulate.model import DeviceId, PoolDevice
 from neuron_dra.simulate.pools import ResourcePool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
-MAX_STEPS: Final = 100_000  # devices tried on one node
+MAX_STEPS: Final = 100_000  # devices tried on one node before the combinations are counted
+MOST_STEPS: Final = 400_000  # devices tried if there are not too many combinations for the scheduler: some seconds
 MAX_COMBINATIONS: Final = 1_000_000
 """Steps above which that allocator may exceed its 10 s: each takes it 3 to 6 microseconds, more on a busy machine."""
 CHECK_CLAIMS_ALONE: Final = 2_000  # after this many steps each claim is tried alone
@@ -99,17 +100,19 @@ class Search:
                 return False
             return self._whole(shortcuts=True)
 
-    def _whole(self, *, shortcuts: bool) -> bool:
-        """Search from the start, up to MAX_STEPS. Without shortcuts it evaluates what Kubernetes evaluates."""
+    def _whole(self, *, shortcuts: bool, limit: int = MAX_STEPS) -> bool:
+        """Search from the start, up to the limit. Without shortcuts it evaluates what Kubernetes evaluates."""
         self._begin(shortcuts=shortcuts)
-        self._limit = MAX_STEPS
+        self._limit = limit
         try:
             return self._claim(0)
         except _Hopeless:
             return False if self._nothing_fails() else self._whole(shortcuts=False)
         except _TooLong:
             self._check(self._choices(self._needs))
-            message = f"gave up after trying {MAX_STEPS} devices; use stricter selectors or constraints"
+            if limit < MOST_STEPS:
+                return self._whole(shortcuts=shortcuts, limit=MOST_STEPS)
+            message = f"gave up after trying {limit} devices; use stricter selectors or constraints"
             raise AllocationError(FailureKind.GAVE_UP, message) from None
 
     def _one_claim_is_hopeless(self) -> bool:

@@ -10,7 +10,7 @@ from neuron_dra.api import objects
 from neuron_dra.api.objects import slice_objects
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import placing
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import devices, names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
@@ -92,7 +92,7 @@ def running(
     assert found is not None
     outcome = world.place(found)
     assert isinstance(outcome, Placement), outcome
-    placed = [dict(item) for item in trials.placed_objects(world, found, outcome)]
+    placed = [dict(item) for item in placing.placed_objects(world, found, outcome)]
     placed[-1]["status"] = {**placed[-1]["status"], "phase": "Running"}
     return [made, *placed]
 

@@ -490,9 +490,14 @@ def test_slices_of_other_nodes_count_only_while_slices_are_missing(counted: int)
 
 def test_search_has_a_limit() -> None:
     wanted = claim(*(exactly(f"r{i}", 4) for i in range(4)))
-    kind, reason = failed(allocate(wanted, used=(0, 1, 2, 3, 4)))
+    kind, reason = failed(allocate(wanted, used=(0, 1, 2, 3)))
     assert kind is FailureKind.GAVE_UP
-    assert "gave up after trying 100000 devices" in reason
+    assert "gave up after trying 400000 devices" in reason
+
+
+def test_long_search_without_a_solution_ends_with_that() -> None:
+    wanted = claim(*(exactly(f"r{i}", 4) for i in range(4)))
+    assert failed(allocate(wanted, used=(0, 1, 2, 3, 4)))[0] is FailureKind.NO_SOLUTION
 
 
 def test_long_search_of_newer_schedulers_is_predicted() -> None:

@@ -13,8 +13,7 @@ import yaml
 from neuron_dra import cli
 from neuron_dra.ask.read import manifests, snapshot
 from neuron_dra.ask.simulate import simulation
-from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import fleet, imagined
+from neuron_dra.ask.world import fleet, imagined, placing
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
@@ -235,7 +234,7 @@ def test_equal_demands_get_what_the_whole_simulation_gives(seed: int) -> None:
         slow: Any = here.place(pod)
         if isinstance(slow, Placement):
             assert outcome.placement == slow
-            here = here.after(trials.placed_objects(here, pod, slow))
+            here = here.after(placing.placed_objects(here, pod, slow))
         else:
             assert outcome.placement is None
             assert outcome.finding is not None

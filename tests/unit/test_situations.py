@@ -12,8 +12,9 @@ import pytest
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.render import report_text
 from neuron_dra.ask.render.findings import Report
-from neuron_dra.ask.why import answer, trials
+from neuron_dra.ask.why import answer
 from neuron_dra.ask.why import command as why_command
+from neuron_dra.ask.world import placing
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, vocabulary
 from neuron_dra.core.wire import Obj
@@ -153,7 +154,7 @@ def holding(items: list[Obj], made: Obj) -> list[Obj]:
     assert pod is not None
     outcome = world.place(pod)
     assert isinstance(outcome, Placement)
-    return [dict(each) for each in trials.placed_objects(world, pod, outcome)]
+    return [dict(each) for each in placing.placed_objects(world, pod, outcome)]
 
 
 def limits_of_the_plugin() -> list[Obj]:

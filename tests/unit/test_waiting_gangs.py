@@ -73,3 +73,20 @@ def test_pods_that_run_count(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_pod_that_does_not_fit_alone_has_its_own_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = why(tmp_path, capsys, gang("p", "q", count=17))
     assert "17 devices" in found.first, found.out
+
+
+@pytest.mark.parametrize("pods", [("p", "q"), ("p",)], ids=["gang that does not fit", "pods that do not exist"])
+def test_no_change_is_proposed_after_which_the_gang_still_waits(
+    pods: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = gang(*pods)
+    reported.node(items)["spec"]["unschedulable"] = True
+    found = why(tmp_path, capsys, items)
+    assert ("it is cordoned" in found.first, "kubectl uncordon" in found.text) == (True, False), found.out
+
+
+def test_change_after_which_the_gang_fits_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = gang("p", "q", count=8)
+    reported.node(items)["spec"]["unschedulable"] = True
+    found = why(tmp_path, capsys, items)
+    assert "kubectl uncordon a" in found.text, found.out

@@ -1,14 +1,16 @@
 // scheduler answers, line by line, what Kubernetes' own scheduler does with the pods of a small cluster.
 //
 // It is the scheduler of kube-scheduler, with all its plugins and default feature gates, on a client in memory. Each
-// question is a cluster of its own, and no API server, controller or kubelet runs beside it.
+// question is a cluster of its own, and no API server, controller or kubelet runs beside it. Only the time in which it
+// searches a node is longer, so that the answer does not depend on what else the machine does.
 //
 // Input, one JSON object per line: {"objects": [...]}, as kubectl prints them. Objects of kinds that Kubernetes itself
 // does not have are left out, and so is what pods that wait say of earlier attempts.
 //
 // Output, one JSON object per line, in the order of the questions: {"pods": {"NAMESPACE/NAME": {"node": "..."}}} with
 // each pod that has no node: its node, or the "message" of the attempt, or "gate", the plugin that keeps it from the
-// queue, or nothing of these, if it is no pod of this scheduler. With "error" the question could not be asked.
+// queue; a pod of another scheduler is not in it. "claims" are the claims that it has written, by namespace and name.
+// With "error" the question could not be asked.
 //
 // The arguments are feature gates, such as GenericWorkload=true.
 package main
@@ -28,7 +30,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -38,14 +42,18 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	configscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
 )
 
 const (
 	maxLine   = 64 << 20
 	atOnce    = 4
-	deadline  = 20 * time.Second // an attempt of the scheduler ends after 10 s
+	search    = 60 * time.Second // 10 s by default
+	deadline  = 4 * search
 	pollEvery = time.Millisecond
 	ofSystem  = "default-scheduler"
 )
@@ -62,8 +70,9 @@ type decision struct {
 }
 
 type answer struct {
-	Pods  map[string]decision `json:"pods,omitempty"`
-	Error string              `json:"error,omitempty"`
+	Pods   map[string]decision                   `json:"pods,omitempty"`
+	Claims map[string]*resourceapi.ResourceClaim `json:"claims,omitempty"`
+	Error  string                                `json:"error,omitempty"`
 }
 
 func main() {
@@ -119,11 +128,11 @@ func asked(line []byte) answer {
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
-	pods, err := schedule(objects, waiting)
+	found, err := schedule(objects, waiting)
 	if err != nil {
-		return answer{Error: err.Error(), Pods: pods}
+		return answer{Error: err.Error()}
 	}
-	return answer{Pods: pods}
+	return answer{Pods: found.pods, Claims: found.claims}
 }
 
 // decoded returns the objects, and of them the pods without a node.
@@ -176,10 +185,11 @@ func defaults(pod *corev1.Pod) {
 	}
 }
 
-// seen is what the scheduler has written about pods.
+// seen is what the scheduler has written.
 type seen struct {
 	sync.Mutex
-	pods map[string]decision
+	pods   map[string]decision
+	claims map[string]*resourceapi.ResourceClaim
 }
 
 func (s *seen) put(namespace, name string, found decision) {
@@ -198,14 +208,19 @@ func (s *seen) has(pod *corev1.Pod) bool {
 	return ok
 }
 
-func schedule(objects []runtime.Object, waiting []*corev1.Pod) (map[string]decision, error) {
+func schedule(objects []runtime.Object, waiting []*corev1.Pod) (*seen, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
-	found := &seen{pods: map[string]decision{}}
+	found := &seen{pods: map[string]decision{}, claims: map[string]*resourceapi.ResourceClaim{}}
 	client := clientOf(objects, found)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	recorder := events.NewFakeRecorder(1 << 12)
-	made, err := scheduler.New(ctx, client, factory, nil, func(string) events.EventRecorderLogger { return recorder })
+	profiles, err := patient()
+	if err != nil {
+		return nil, err
+	}
+	record := func(string) events.EventRecorderLogger { return recorder }
+	made, err := scheduler.New(ctx, client, factory, nil, record, scheduler.WithProfiles(profiles...))
 	if err != nil {
 		return nil, err
 	}
@@ -227,16 +242,32 @@ func schedule(objects []runtime.Object, waiting []*corev1.Pod) (map[string]decis
 			}
 			select {
 			case <-ctx.Done():
-				return found.pods, fmt.Errorf("pod %s/%s is not decided after %s", pod.Namespace, pod.Name, deadline)
+				return nil, fmt.Errorf("pod %s/%s is not decided after %s", pod.Namespace, pod.Name, deadline)
 			case <-time.After(pollEvery):
 			}
 		}
 	}
 	cancel()
 	<-ended
-	found.Lock()
-	defer found.Unlock()
-	return found.pods, nil
+	return found, nil
+}
+
+// patient returns the default profile with more time to search a node.
+func patient() ([]config.KubeSchedulerProfile, error) {
+	var defaulted configv1.KubeSchedulerConfiguration
+	configscheme.Scheme.Default(&defaulted)
+	var made config.KubeSchedulerConfiguration
+	if err := configscheme.Scheme.Convert(&defaulted, &made, nil); err != nil {
+		return nil, err
+	}
+	for _, profile := range made.Profiles {
+		for _, plugin := range profile.PluginConfig {
+			if arguments, ok := plugin.Args.(*config.DynamicResourcesArgs); ok {
+				arguments.FilterTimeout = &metav1.Duration{Duration: search}
+			}
+		}
+	}
+	return made.Profiles, nil
 }
 
 // clientOf returns a client with these objects that notes nodes and conditions of pods as the scheduler writes them.
@@ -258,6 +289,11 @@ func clientOf(objects []runtime.Object, found *seen) *fake.Clientset {
 			if about.GetUID() == "" {
 				about.SetUID(types.UID("uid-" + number))
 			}
+		}
+		if claim, ok := written.GetObject().(*resourceapi.ResourceClaim); ok {
+			found.Lock()
+			defer found.Unlock()
+			found.claims[claim.Namespace+"/"+claim.Name] = claim.DeepCopy()
 		}
 		return false, nil, nil
 	})

@@ -13,7 +13,7 @@ from neuron_dra.ask.read.manifests import NODE_NAME
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import creating, situations, trials
-from neuron_dra.ask.world import demand, users
+from neuron_dra.ask.world import demand, gangs, placing, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.ask.world.world import World
@@ -68,7 +68,7 @@ class Simulation:
             if key_of(pod) in done:
                 continue
             namespace, group = _gang_of(pod)
-            least = _least(self._world, namespace, group)
+            least = gangs.least(self._world.snapshot, namespace, group)
             outcomes = self._gang(mates[namespace, group], group, least) if least > 1 else [self._one(pod)]
             done |= {key_of(each.pod): each for each in outcomes}
         return [done[key_of(pod)] for pod in listed]
@@ -171,7 +171,7 @@ class Simulation:
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
         if refused := trials.rejected_name(world, pod, placement.node):
             return PodOutcome(pod, None, Finding("KubeletRejectsName", refused))
-        placed = trials.placed_objects(world, pod, placement)
+        placed = placing.placed_objects(world, pod, placement)
         self._waiting += placed
         claims = [item for item in placed if item["kind"] == "ResourceClaim"]
         self._used |= allocator.devices_in_use(claims)
@@ -196,13 +196,6 @@ def held(world: World) -> tuple[int, int]:
 
 def _gang_of(pod: Wire) -> tuple[str, str]:
     return pod["metadata"].get("namespace") or "", users.group_of(pod)
-
-
-def _least(world: World, namespace: str, group: str) -> int:
-    """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
-    found = world.snapshot.get("PodGroup", group, namespace) if group else None
-    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
-    return int((policy.get("gang") or {}).get("minCount") or 0)
 
 
 TOLERATED: Final = ("unschedulable", "not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure")

@@ -1,73 +1,34 @@
-"""Pods of a gang, which run at once or not at all: one that fits waits until enough of its PodGroup fit. Pure."""
+"""Why a pod that fits waits for others of its gang. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from neuron_dra.ask.why import obstacles, trials
-from neuron_dra.ask.world import users
+from neuron_dra.ask.why import obstacles
+from neuron_dra.ask.world import gangs
 from neuron_dra.ask.world.blockers import Blockers
+from neuron_dra.ask.world.gangs import Shortage
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate.scheduler import Placement
 
-MOST: Final = 64
-"""Larger gangs are not simulated: each pod is placed after the others."""
 AS_A_WHOLE: Final = re.compile("pod group is unschedulable")
 
 
 def waits(world: World, pod: Wire) -> Mapping[str, Any] | None:
-    """Return the PodGroup of a pod that fits, how many pods it needs at once, and what there is; None if enough fit."""
-    group = users.group_of(pod)
-    least = _least(world, pod, group)
-    if least < 2:
+    """Return the gang of a pod that fits, how many pods it needs at once, and what there is; None if enough fit."""
+    found = gangs.shortage(world, pod)
+    if found is None:
         return None
-    mates = _mates(world, pod, group)
-    if len(mates) < least:
-        return {"group": group, "least": least, "what": f"{len(mates)} exist{'s' if len(mates) == 1 else ''}"}
-    waiting = [each for each in mates if not each["spec"].get("nodeName")]
-    if len(waiting) > MOST:
-        return None
-    running = len(mates) - len(waiting)
-    after, left = _placed(world, waiting)
-    fit = len(mates) - len(left)
-    if fit >= least:
-        return None
-    why = _why(after, left[0])
-    also = f" ({running} run)" if running else ""
-    return {"group": group, "least": least, "what": f"{fit} of {len(mates)} fit{also}{why}"}
+    return {"group": found.group, "least": found.least, "what": _what(found)}
 
 
-def _least(world: World, pod: Wire, group: str) -> int:
-    namespace = pod["metadata"].get("namespace") or ""
-    found = world.snapshot.get("PodGroup", group, namespace) if group else None
-    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
-    return int((policy.get("gang") or {}).get("minCount") or 0)
-
-
-def _mates(world: World, pod: Wire, group: str) -> list[Wire]:
-    """Return the pods of a group, this one among them, that have not ended."""
-    found = []
-    for each in world.snapshot.all("Pod"):
-        meta, phase = each["metadata"], (each.get("status") or {}).get("phase")
-        same = (meta.get("namespace") or "") == (pod["metadata"].get("namespace") or "")
-        if same and users.group_of(each) == group and phase not in users.ENDED and not meta.get("deletionTimestamp"):
-            found.append(each)
-    return found
-
-
-def _placed(world: World, pods: Sequence[Wire]) -> tuple[World, list[Wire]]:
-    """Place pods one after the other; return the world with them, and those that fit nowhere."""
-    left: list[Wire] = []
-    for pod in pods:
-        outcome = world.place(pod)
-        if isinstance(outcome, Placement):
-            world = world.after(trials.placed_objects(world, pod, outcome))
-        else:
-            left.append(pod)
-    return world, left
+def _what(found: Shortage) -> str:
+    if not found.left:
+        return f"{found.pods} exist{'s' if found.pods == 1 else ''}"
+    run = f" ({found.running} run)" if found.running else ""
+    return f"{found.pods - len(found.left)} of {found.pods} fit{run}{_why(found.after, found.left[0])}"
 
 
 def _why(world: World, pod: Wire) -> str:

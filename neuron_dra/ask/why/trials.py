@@ -11,7 +11,7 @@ from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change
 from neuron_dra.ask.why import creating
-from neuron_dra.ask.world import events, refusals, server
+from neuron_dra.ask.world import events, gangs, placing, refusals, server
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import versions
@@ -28,7 +28,8 @@ def attempt(
 ) -> Change | None:
     """Return the change if the pod can run after it, else None.
 
-    That means: a scheduler handles it, its claims can be created, a node fits, and driver and kubelet accept it there.
+    That means: a scheduler handles it, its claims can be created, a node fits, driver and kubelet accept it there, and
+    as many pods of its gang fit as run at once.
     """
     if not world.proposes:
         return None
@@ -39,6 +40,8 @@ def attempt(
         return None
     outcome = after.place(found)
     if not isinstance(outcome, Placement) or refused(after, outcome) or rejected_name(after, found, outcome.node):
+        return None
+    if gangs.shortage(after, found) is not None:
         return None
     return Change(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
 
@@ -166,7 +169,7 @@ def moves_to(world: World, pod: Wire, gone: Wire, change: Change) -> str:
     outcome = after.place(first) if first is not None else None
     if first is None or not isinstance(outcome, Placement):
         return ""
-    placed = placed_objects(after, first, outcome)
+    placed = placing.placed_objects(after, first, outcome)
     again = unplaced(gone)
     last = after.after([*placed, again])
     second = last.place(again)
@@ -193,28 +196,6 @@ def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
 def unplaced(pod: Wire) -> Wire:
     """Return a pod as it would be created again."""
     return {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}, "status": {}}
-
-
-def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:
-    """Return the pod with its node, and its claims with their allocations."""
-    status = dict(pod.get("status") or {})
-    made = list(status.get("resourceClaimStatuses") or ())
-    objects: list[Wire] = []
-    for each in world.claims_of(pod):
-        if each.claim is None:
-            continue
-        name = each.claim["metadata"]["name"]
-        allocation = outcome.allocations.get(name) or (each.claim.get("status") or {}).get("allocation")
-        users = [*((each.claim.get("status") or {}).get("reservedFor") or ())]
-        users.append({"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid") or ""})
-        objects.append({**each.claim, "status": {"allocation": allocation, "reservedFor": users}})
-        if not each.exists and each.entry != "limits":
-            made.append({"name": each.entry, "resourceClaimName": name})
-        elif not each.exists:
-            status["extendedResourceClaimStatus"] = {"resourceClaimName": name}
-    status = {**status, "resourceClaimStatuses": made}
-    objects.append({**pod, "spec": {**pod["spec"], "nodeName": outcome.node}, "status": status})
-    return objects
 
 
 def named(change: Change, text: str) -> Change:

@@ -12,6 +12,8 @@ from hack.oracle.judge import Scheduler, build_scheduler
 from tests.support.causes import study
 from tests.support.causes.situations import SITUATIONS
 
+GATES = ("GenericWorkload=true",)
+"""Off by default: PodGroups."""
 PROGRAM = Path(__file__).resolve().parents[3] / "build" / "scheduler"
 
 
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps({each.name: each.judge for each in SITUATIONS}))
         return 0
     PROGRAM.parent.mkdir(exist_ok=True)
-    with Scheduler(build_scheduler(PROGRAM)) as scheduler:
+    with Scheduler(build_scheduler(PROGRAM), GATES) as scheduler:
         for seed in range(parsed.first, parsed.first + parsed.seeds, parsed.step):
             if not any(parsed.only in each.name for each in study.situations_of(seed)):
                 continue

@@ -89,6 +89,27 @@ def shared(rng: random.Random) -> list[Obj]:
     return [*items, made]
 
 
+def gang(rng: random.Random) -> list[Obj]:
+    """The pod is one of a gang of two or three: as many nodes have four free devices of one group, and no more."""
+    pods = rng.randint(2, 3)
+    items = small.base(*"abc"[:pods])
+    for node in [each["metadata"]["name"] for each in all_of(items, "Node")]:
+        groups = list(free_groups(items, node).values())
+        spared = rng.randrange(len(groups))
+        for number, devices in enumerate(groups):
+            if number != spared:
+                items += reported.holder(f"other-{node}-{number}", devices[: rng.randint(1, 4)], node)
+    behind(rng, items)
+    meta = {"name": "workers", "namespace": "default"}
+    spec = {"schedulingPolicy": {"gang": {"minCount": pods}}}
+    items.append({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": meta, "spec": spec})
+    made = small.template("four", WANTED, group=GROUP, cel=SELECTOR)
+    items.append(made)
+    for name in ("p", "q-1", "q-2")[:pods]:
+        items += small.created(small.pod(name, "four", schedulingGroup={"podGroupName": "workers"}), made)
+    return items
+
+
 def free_groups(items: Sequence[Obj], node: str) -> dict[str, list[str]]:
     """Return the free devices of a node, by their group of four."""
     held = {

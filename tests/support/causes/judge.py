@@ -37,7 +37,7 @@ def verdicts(scheduler: Scheduler, clusters: Sequence[Sequence[Obj]]) -> list[Ve
     """Return the verdict on the pod in each cluster."""
     prepared = [_with_claims(items) for items in clusters]
     decisions = scheduler.ask([items for items, _ in prepared])
-    return [_verdict(items, quota, decision) for (items, quota), decision in zip(prepared, decisions, strict=True)]
+    return [_verdict(items, quota, decision.pods) for (items, quota), decision in zip(prepared, decisions, strict=True)]
 
 
 def _verdict(items: list[Obj], quota: str, decision: Mapping[str, Any]) -> Verdict:

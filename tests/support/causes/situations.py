@@ -210,6 +210,21 @@ def _devices(items: Sequence[Obj], name: str) -> list[Obj]:
     return found
 
 
+# Gangs.
+
+
+def lonely(rng: random.Random, items: list[Obj]) -> None:
+    """Of the gang only the pod itself was created."""
+    items[:] = [each for each in items if not each["metadata"]["name"].startswith("q-")]
+
+
+def place_taken(rng: random.Random, items: list[Obj]) -> None:
+    """Another pod has the place of one pod of the gang; the pod itself fits, and not all of them."""
+    node = rng.choice(_nodes(items))
+    free = max(fleets.free_groups(items, node).values(), key=len)
+    items += reported.holder("another", free[: rng.randint(1, 4)], node)
+
+
 # The pod, its claims and what they name.
 
 
@@ -415,6 +430,9 @@ SITUATIONS: Final = (
     _sizes("sizes: old kubelets", old_kubelets, "KubeletRejectsName", judge=KUBELET),
     _sizes("sizes: cordoned", faults.cordoned, "NodeExcluded"),
     _sizes("sizes: a DeviceTaintRule", faults.device_rule, "DeviceTainted"),
+    Situation("gang: not all pods exist", fleets.gang, lonely, ("GangWaits",)),
+    Situation("gang: not all pods fit", fleets.gang, place_taken, ("GangWaits",), places=True),
+    Situation("gang: cordoned", fleets.gang, faults.cordoned, ("NodeExcluded",)),
     Situation("the device plugin is down", fleets.plugin, plugin_down, ("DevicePluginDown",)),
     Situation("device plugin: cordoned", fleets.plugin, faults.cordoned, ("NodeExcluded",)),
     Situation("a shared claim of a full node", fleets.shared, on_a_full_node, ("ResourcesLacking",), places=True),

@@ -127,6 +127,7 @@ async def through_a_server(items: Sequence[Obj]) -> Snapshot:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         api.register("resource.k8s.io", ("v1",), "DeviceTaintRule", "devicetaintrules", namespaced=False)
         api.register("", ("v1",), "ResourceQuota", "resourcequotas")
+        api.register("scheduling.k8s.io", ("v1beta1",), "PodGroup", "podgroups")
         api.register("kueue.x-k8s.io", ("v1beta2",), "Workload", "workloads")
         text = json.dumps(sorted(items, key=lambda item: item["kind"] != "Pod"))
         for number in range(len(items)):

@@ -1,0 +1,81 @@
+"""Gangs: PodGroups of which so many pods run at once, or none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.world import placing, users
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.scheduler import Placement
+
+MOST: Final = 64
+"""Larger gangs are not simulated: each pod is placed after the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A gang that needs more pods than exist, or than fit.
+
+    - `least`, `pods`, `running`: how many it needs at once, exist, and run.
+    - `left`: those that fit nowhere, in the world `after` the others were placed.
+    """
+
+    group: str
+    least: int
+    pods: int
+    running: int
+    left: Sequence[Wire]
+    after: World
+
+
+def least(snapshot: Snapshot, namespace: str, group: str) -> int:
+    """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
+    found = snapshot.get("PodGroup", group, namespace) if group else None
+    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
+    return int((policy.get("gang") or {}).get("minCount") or 0)
+
+
+def shortage(world: World, pod: Wire) -> Shortage | None:
+    """Return what the gang of a pod lacks; None if enough of its pods exist and fit, or if it is too large to tell."""
+    group, namespace = users.group_of(pod), pod["metadata"].get("namespace") or ""
+    needed = least(world.snapshot, namespace, group)
+    if needed < 2:
+        return None
+    mates = _mates(world, namespace, group)
+    waiting = [each for each in mates if not each["spec"].get("nodeName")]
+    running = len(mates) - len(waiting)
+    if len(mates) < needed:
+        return Shortage(group, needed, len(mates), running, (), world)
+    if len(waiting) > MOST:
+        return None
+    after, left = _placed(world, waiting)
+    if len(mates) - len(left) >= needed:
+        return None
+    return Shortage(group, needed, len(mates), running, left, after)
+
+
+def _mates(world: World, namespace: str, group: str) -> list[Wire]:
+    """Return the pods of a group that have not ended."""
+    found = []
+    for each in world.snapshot.all("Pod"):
+        meta, phase = each["metadata"], (each.get("status") or {}).get("phase")
+        same = (meta.get("namespace") or "") == namespace and users.group_of(each) == group
+        if same and phase not in users.ENDED and not meta.get("deletionTimestamp"):
+            found.append(each)
+    return found
+
+
+def _placed(world: World, pods: Sequence[Wire]) -> tuple[World, list[Wire]]:
+    """Place pods one after the other; return the world with them, and those that fit nowhere."""
+    left: list[Wire] = []
+    for pod in pods:
+        outcome = world.place(pod)
+        if isinstance(outcome, Placement):
+            world = world.after(placing.placed_objects(world, pod, outcome))
+        else:
+            left.append(pod)
+    return world, left
