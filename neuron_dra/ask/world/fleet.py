@@ -147,7 +147,9 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
             if not holder and device.consumes and pool.usable and not counting.allows(device):
                 others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
                 holders = tuple({id(each): each for each in others}.values())
-            yield DeviceView(device.id.device, number, holders, _faults(device), device.attributes)
+            made = DeviceView(device.id.device, number, holders, _faults(device), device.attributes)
+            # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
+            yield world.free_views.setdefault((id(device.attributes), made.name), made) if made.free else made
 
 
 @functools.lru_cache(maxsize=4096)

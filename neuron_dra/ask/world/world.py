@@ -90,6 +90,7 @@ class World:
         self.rules = rules or server.rules(snapshot)
         self.memo = memo or Selectors()
         self._decoded: DecodedNodes = {} if decoded is None else decoded
+        self.free_views: dict[tuple[int, str], Any] = {}
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
