@@ -19,8 +19,9 @@ import pytest
 from neuron_dra.ask.read.timing import WatchedTiming
 from neuron_dra.ask.ui import opening, session
 from neuron_dra.ask.ui.guard import POLICY
-from neuron_dra.ask.ui.server import Server
+from neuron_dra.ask.ui.server import Changed, Server
 from neuron_dra.ask.ui.session import Session
+from neuron_dra.ask.ui.table import Table
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.kube.config import KubeConfig
 from tests.support import small_clusters as small
@@ -118,6 +119,28 @@ async def test_every_answer_has_the_strict_policy(page: Page) -> None:
                 assert told["Server"] == "neuron-dra"
                 assert "Set-Cookie" not in told
                 assert "Access-Control-Allow-Origin" not in told
+
+
+async def test_a_question_that_cannot_be_answered_is_told_with_the_same_policy() -> None:
+    async def fails(*_: str) -> None:
+        raise KeyError("metadata")
+
+    server = Server(Table(), Changed(), fails, "token")
+    async with server.listening() as host, aiohttp.ClientSession() as client:
+        async with client.get(f"http://{host}{ABOUT}", headers={**OWN, "Authorization": "Bearer token"}) as answer:
+            assert (answer.status, await answer.text()) == (500, "this cannot be answered: KeyError: 'metadata'\n")
+            assert answer.headers["Content-Security-Policy"] == POLICY
+
+
+class Failing(Session):
+    async def run(self) -> None:
+        raise KeyError("metadata")
+
+
+async def test_a_page_is_told_that_it_stands_still() -> None:
+    made = Failing("cluster.json")
+    async with made.served() as server, asyncio.timeout(60):
+        assert (await connection((made, server), "failed"))["text"] == "KeyError: 'metadata'"
 
 
 async def test_nothing_but_this_machine_can_connect(page: Page) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from aiohttp import web
 from neuron_dra.ask.ui import files, guard
 from neuron_dra.ask.ui.table import Table
 from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
+
+log = logging.getLogger(__name__)
 
 HOST: Final = "127.0.0.1"
 MOST_REQUEST_BYTES: Final = 16 * 1024
@@ -82,6 +85,11 @@ class Server:
             return await handler(request)
         except web.HTTPException as err:
             return _text(err.status, err.reason)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as err:
+            log.exception("a question of the page cannot be answered")
+            return _text(500, f"this cannot be answered: {type(err).__name__}: {err}")
 
     async def _page(self, _: web.Request) -> web.StreamResponse:
         return self._sent(files.INDEX)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 TOKEN_BYTES: Final = 32
 NOT_READ: Final = {"state": "reading", "text": "reading the cluster"}
@@ -48,13 +50,20 @@ class Session:
         """Serve on a port, 0 for any. Raises OSError if it is in use."""
         server = Server(self._table, self._published, self._about, self.token, self._timing)
         async with server.listening(port):
-            showing = asyncio.create_task(self.run(), name="show the fleet")
+            showing = asyncio.create_task(self._shown_until_it_fails(), name="show the fleet")
             try:
                 yield server
             finally:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)
                 self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _shown_until_it_fails(self) -> None:
+        try:
+            await self.run()
+        except Exception as err:  # a page that stands still without a word would be believed
+            log.exception("the page stands still")
+            self._put({"connection": {"": {"state": "failed", "text": f"{type(err).__name__}: {err}"}}})
 
     async def _about(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return await self._computed(functools.partial(self._board.about, kind, namespace, name))
@@ -100,10 +109,12 @@ class ClusterSession(Session):
             await self._first(watched)
             while True:
                 self._dirty.clear()
+                started = asyncio.get_running_loop().time()
                 changes = watched.take()
                 rows = await self._computed(functools.partial(self._shown, changes))
                 self._put({**rows, "connection": {"": _connection(watched)}})
-                await asyncio.sleep(self._timing.between_s)
+                took = asyncio.get_running_loop().time() - started
+                await asyncio.sleep(max(self._timing.between_s, took))  # a large fleet takes half of one core at most
                 await self._dirty.wait()
 
     def _shown(self, changes: Changes) -> Rows:

@@ -16,6 +16,7 @@ const SECTIONS = { fleet: "nodes", holders: "holders", waiting: "", workloads: "
 const STATES_OF_CONNECTION = {
   reading: "reading the cluster …", live: "live", file: "a snapshot from a file, which does not change",
   lost: "lost connection: what you see is old. ", expired: "expired credentials: what you see is old. ", denied: "no rights: ",
+  failed: "the page stands still, start neuron-dra ui again: ",
 };
 
 const store = new Store();
@@ -66,7 +67,7 @@ function connection() {
   const { state, text } = store.get("connection", "") ?? { state: "reading", text: "" };
   const [problem, words] = trouble;
   const element = document.getElementById("connection");
-  const isBad = Boolean(problem) || ["lost", "expired", "denied"].includes(state);
+  const isBad = Boolean(problem) || ["lost", "expired", "denied", "failed"].includes(state);
   element.classList.toggle("bad", isBad);
   const told = problem ? words : `${STATES_OF_CONNECTION[state] ?? state}${text ? ` ${text}` : ""}`;
   show(element, name(told));

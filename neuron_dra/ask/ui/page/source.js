@@ -47,7 +47,7 @@ export async function about(kind, namespace, name) {
   if (data) return data.about[`${kind}/${namespace}/${name}`] ?? { subject: name, state: "", causes: [], notes: ["this file has no answer about it"] };
   const words = new URLSearchParams({ kind, namespace, name });
   const response = await ask(`api/about?${words}`);
-  if (!response.ok) throw new Error(await response.text());
+  if (!response.ok) return { subject: name, state: "", causes: [], notes: [await response.text()] };
   return response.json();
 }
 
