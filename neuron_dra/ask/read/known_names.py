@@ -17,7 +17,7 @@ def names(kind: str, kubeconfig: str, context: str, namespace: str) -> list[str]
     """Return the names of the objects of a kind, of one namespace if the kind has them."""
     try:
         kube = cluster.connection(kubeconfig, context)
-        return asyncio.run(asyncio.wait_for(_names(kube, kind, namespace or kube.namespace or "default"), LIMIT_S))
+        return asyncio.run(_names(kube, kind, namespace or kube.namespace or "default"))
     except (NeuronDraError, OSError, TimeoutError):
         return []
 
@@ -25,7 +25,7 @@ def names(kind: str, kubeconfig: str, context: str, namespace: str) -> list[str]
 async def _names(kube: cluster.KubeConfig, kind: str, namespace: str) -> list[str]:
     resource = cluster.RESOURCES[kind]
     found: list[str] = []
-    async with KubeClient(kube) as client:
+    async with asyncio.timeout(LIMIT_S), KubeClient(kube) as client:
         async for page in client.list(resource, namespace if resource.namespaced else ""):
             for item in page.decoded(dict[str, Any]).objects:
                 found.append(str(item["metadata"]["name"]))
