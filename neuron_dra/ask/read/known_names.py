@@ -8,6 +8,7 @@ from typing import Any, Final
 from neuron_dra.ask.read import cluster
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
 
 LIMIT_S: Final = 3.0
 """A person who types waits no longer."""
@@ -22,7 +23,7 @@ def names(kind: str, kubeconfig: str, context: str, namespace: str) -> list[str]
         return []
 
 
-async def _names(kube: cluster.KubeConfig, kind: str, namespace: str) -> list[str]:
+async def _names(kube: KubeConfig, kind: str, namespace: str) -> list[str]:
     resource = cluster.RESOURCES[kind]
     found: list[str] = []
     async with asyncio.timeout(LIMIT_S), KubeClient(kube) as client:
