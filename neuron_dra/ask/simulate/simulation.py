@@ -13,7 +13,7 @@ from neuron_dra.ask.read.manifests import NODE_NAME
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import creating, situations, trials
-from neuron_dra.ask.world import demand, gangs, placing, users
+from neuron_dra.ask.world import absent, demand, gangs, placing, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.ask.world.world import World
@@ -169,7 +169,7 @@ class Simulation:
         return PodOutcome(pod, None, found[0])
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
-        if refused := trials.rejected_name(world, pod, placement.node):
+        if refused := absent.rejected_name(world, pod, placement.node):
             return PodOutcome(pod, None, Finding("KubeletRejectsName", refused))
         placed = placing.placed_objects(world, pod, placement)
         self._waiting += placed

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
-from neuron_dra.ask.why import absent, creating, gangs, gates, impossible, obstacles, trials
+from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
-from neuron_dra.ask.world import demand, events, selection, users
+from neuron_dra.ask.world import absent, demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -259,7 +259,7 @@ def rejected(case: Case) -> Found | None:
 
 
 def rejected_name(case: Case) -> Found | None:
-    why = trials.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
+    why = absent.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
     return {"why": why} if why else None
 
 

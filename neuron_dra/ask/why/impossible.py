@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import expressions, selection
+from neuron_dra.ask.world import absent, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, names
+from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints, model
 from neuron_dra.simulate.model import Constraint, PoolDevice
@@ -130,7 +130,7 @@ def _nothing_published(world: World, published: PublishedDevices) -> Finding:
     if published.unusable:
         return _unusable(published)
     facts = Facts()
-    silent = silent_nodes(world)
+    silent = absent.silent_nodes(world)
     facts.some("node", (f"{name} ({kind}) publishes no devices" for name, kind in silent))
     if silent:
         others = f", nor do {len(silent) - 1} more" if len(silent) > 1 else ""
@@ -140,21 +140,6 @@ def _nothing_published(world: World, published: PublishedDevices) -> Finding:
     else:
         text = f"no node publishes devices of {names.DRIVER}, and no Node has a Neuron instance type"
     return Finding("NoDevicesPublished", text, facts.done())
-
-
-def silent_nodes(world: World) -> list[tuple[str, str]]:
-    """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
-    found = []
-    for name, node in world.nodes.items():
-        kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
-        if kind and catalogue.lookup(kind) and not any(_has_devices(item["spec"]) for item in world.slices_of(name)):
-            found.append((name, kind))
-    return found
-
-
-def _has_devices(spec: Wire) -> bool:
-    """Return True if a slice, by its spec, has devices of this driver, or the counters of some."""
-    return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
 
 
 def _unusable(published: PublishedDevices) -> Finding:

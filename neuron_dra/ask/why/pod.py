@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from neuron_dra.ask.read.snapshot import is_ready
 from neuron_dra.ask.render.findings import Facts, Finding, Report
-from neuron_dra.ask.why import bound, situations, starting, trials
-from neuron_dra.ask.world import events, users
+from neuron_dra.ask.why import bound, situations, starting
+from neuron_dra.ask.world import absent, events, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -19,7 +19,7 @@ def report(world: World, pod: Wire) -> Report:
         return Report(subject, "has ended, with success", fine=True)
     if phase == "Failed":
         failure = starting.failed(pod)
-        refused = trials.rejected_name(world, pod, pod["spec"].get("nodeName") or "")
+        refused = absent.rejected_name(world, pod, pod["spec"].get("nodeName") or "")
         facts = (("status", failure.text),)
         return Report(subject, "has failed", (Finding("KubeletRejectsName", refused, facts) if refused else failure,))
     if meta.get("deletionTimestamp"):

@@ -11,10 +11,9 @@ from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change
 from neuron_dra.ask.why import creating
-from neuron_dra.ask.world import events, gangs, placing, refusals, server
+from neuron_dra.ask.world import absent, events, gangs, placing, refusals
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import versions
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate.scheduler import Placement
 
@@ -39,7 +38,11 @@ def attempt(
     if found is None or not scheduled(after, found) or creating.problem(after, found) is not None:
         return None
     outcome = after.place(found)
-    if not isinstance(outcome, Placement) or refused(after, outcome) or rejected_name(after, found, outcome.node):
+    if (
+        not isinstance(outcome, Placement)
+        or refused(after, outcome)
+        or absent.rejected_name(after, found, outcome.node)
+    ):
         return None
     if gangs.shortage(after, found) is not None:
         return None
@@ -64,18 +67,6 @@ def refused(world: World, outcome: Placement) -> str:
     types = refusals.instance_types(world.slices_of(outcome.node))
     texts = (refusals.of_allocation(each, types) for each in outcome.allocations.values())
     return next((text for text in texts if text), "")
-
-
-def rejected_name(world: World, pod: Wire, node: str) -> str:
-    """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
-    kubelet = server.kubelet(world.nodes.get(node) or {})
-    parsed = versions.parse(kubelet)
-    if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
-        return ""
-    if not any(each.entry == "limits" for each in world.claims_of(pod)):
-        return ""
-    least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)
-    return f"kubelet {kubelet} of node {node} rejects resources of DeviceClasses: use {least} or later"
 
 
 def gets(world: World, outcome: Placement) -> str:

@@ -9,11 +9,10 @@ from typing import Final
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.why import impossible, trials
-from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world import imagined, server
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue
+from neuron_dra.core import catalogue, names, versions
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes
 from neuron_dra.simulate.scheduler import Placement
@@ -51,7 +50,7 @@ def _serves(world: World, pod: Wire, name: str) -> bool:
     node = world.nodes[name]
     if nodes.objection(pod, world.decoded(node)) or world.room.lacking(pod, node):
         return False
-    return not trials.rejected_name(world, pod, name)
+    return not rejected_name(world, pod, name)
 
 
 def _unusable(world: World) -> Iterator[_Absent]:
@@ -73,8 +72,35 @@ def _silent(world: World, pod: Wire) -> Iterator[_Absent]:
     """Yield the nodes of Neuron instance types that publish nothing: healthy ones would publish all devices."""
     asked = [pod, *(each.template for each in world.claims_of(pod) if each.template is not None)]
     sizes = imagined.requested_sets(Snapshot({key_of(item): item for item in asked}))
-    for name, kind in impossible.silent_nodes(world):
+    for name, kind in silent_nodes(world):
         spec = catalogue.lookup(kind)
         if spec is not None:
             text = f"node {name} ({kind}) publishes no devices"
             yield _Absent("NoDevicesPublished", name, text, list(imagined.healthy(name, spec, sizes)))
+
+
+def silent_nodes(world: World) -> list[tuple[str, str]]:
+    """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
+    found = []
+    for name, node in world.nodes.items():
+        kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+        if kind and catalogue.lookup(kind) and not any(_has_devices(item["spec"]) for item in world.slices_of(name)):
+            found.append((name, kind))
+    return found
+
+
+def _has_devices(spec: Wire) -> bool:
+    """Return True if a slice, by its spec, has devices of this driver, or the counters of some."""
+    return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
+
+
+def rejected_name(world: World, pod: Wire, node: str) -> str:
+    """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
+    kubelet = server.kubelet(world.nodes.get(node) or {})
+    parsed = versions.parse(kubelet)
+    if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
+        return ""
+    if not any(each.entry == "limits" for each in world.claims_of(pod)):
+        return ""
+    least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)
+    return f"kubelet {kubelet} of node {node} rejects resources of DeviceClasses: use {least} or later"
