@@ -55,6 +55,9 @@ class Admissions(Look, Protocol):
     def doubt(self) -> None:
         """Note that a write of reservations had no answer."""
 
+    def leave_to_the_plan(self, rejected: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, whose status the server rejected."""
+
 
 class Reconciler:
     """Plans and writes while this process is the leader."""
@@ -183,6 +186,7 @@ class Reconciler:
         if self._queues is not None:
             if self._writes.unanswered:
                 self._queues.doubt()
+            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions))
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
         return due, min((each for each in moments if each is not None), default=None)

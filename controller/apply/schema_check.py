@@ -83,6 +83,7 @@ def workload_sample() -> dict[str, Any]:
             "restarts": 1,
             "restartedAt": [_THEN],
             "migrations": 1,
+            "queue": {"localQueue": _WORD, "returned": 1, "returnedAt": _THEN},
             "groups": [
                 {
                     "ultraserverIndex": 0,

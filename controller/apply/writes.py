@@ -75,6 +75,11 @@ class Writes:
         """Return whether a write of this pass is not due yet, because it was rejected or had no effect before."""
         return id(action) in self._waiting
 
+    def rejected_statuses(self, actions: Sequence[Action]) -> frozenset[str]:
+        """Return the UIDs of the workloads whose status was rejected, and waits to be written again."""
+        statuses = (action for action in actions if isinstance(action, WriteWorkloadStatus))
+        return frozenset(each.uid for each in statuses if self._backoff.next_try(each) is not None)
+
     def unwritable(self, now: datetime.datetime) -> dict[str, str]:
         """Return why the status of some NeuronUltraServers cannot be written at present, by name."""
         self._unwritable = {name: found for name, found in self._unwritable.items() if now < found[1]}

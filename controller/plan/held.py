@@ -25,7 +25,8 @@ class Held:
     @classmethod
     def of(cls, reservations: Iterable[Reservation]) -> Held:
         """Return the value of reservations in any order."""
-        return cls(tuple(sorted(reservations, key=_order)))
+        # Two equal ones are one: an object may list an allocation twice.
+        return cls(tuple(sorted(dict.fromkeys(reservations), key=_order)))
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.all)

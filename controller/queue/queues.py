@@ -56,6 +56,7 @@ class Queues:
         self._timing = timing
         self._tries: dict[str, Tries] = {}  # by UID of the workload
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
+        self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: dict[str, str] = {}  # by UID of the workload, the last Event
 
@@ -66,6 +67,10 @@ class Queues:
     def doubt(self) -> None:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
         self._doubted = True
+
+    def leave_to_the_plan(self, rejected: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it."""
+        self._rejected = rejected
 
     async def relist(self) -> None:
         """Read Kueue's Workloads again: a new leader begins. Raises ApiError."""
@@ -87,15 +92,19 @@ class Queues:
             index = self._caches.index()
         decision = decide(self._view(index, now))
         self._tries = {uid: tries for uid, tries in self._tries.items() if uid in decision.writes}
-        due = [uid for uid in decision.writes if self._due(uid, now) <= now]
+        writes = {uid: write for uid, write in decision.writes.items() if not self._is_left(uid, write)}
+        due = [uid for uid in writes if self._due(uid, now) <= now]
         # At the same time: Kueue's webhooks answer each of them, and a plan waits for the slowest only.
-        made = (self._make(uid, decision.writes[uid], now) for uid in due[:AT_ONCE])
+        made = (self._make(uid, writes[uid], now) for uid in due[:AT_ONCE])
         for result in await asyncio.gather(*made, return_exceptions=True):
             if result is not None:
                 raise result
         await self._tell(decision.notes, now)
-        moments = [*decision.moments, *(max(self._due(uid, now), now) for uid in decision.writes)]
+        moments = [*decision.moments, *(max(self._due(uid, now), now) for uid in writes)]
         return min(moments, default=None)
+
+    def _is_left(self, uid: str, write: Write) -> bool:
+        return isinstance(write, Record) and uid in self._rejected
 
     def _view(self, index: FleetIndex, now: datetime.datetime) -> View:
         required = set()

@@ -41,6 +41,8 @@ def performing(name: str) -> Callable[[Fleet, int], Coroutine[Any, Any, None]]:
             for _ in range(TRIES):
                 with contextlib.suppress(ApiError):  # its target has changed
                     did = did or await step(schedule)
+                if did is None:
+                    await fleet.sleep(1.0)  # what it needs may come about
             fleet.trace(f"DID {step.__name__}: {did}")
         await schedule.heal()
 
