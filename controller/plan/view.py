@@ -149,12 +149,16 @@ class View:
                 f"each group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so "
                 "upgrade the CRD, too"
             )
-        name = f"ResourceClaimTemplate {workload.namespace}/{workload.template_name}"
+        name = f"{workload.namespace}/{workload.template_name}"
         advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
         if self.rival is not None:
-            return Reason.TEMPLATE_NAME_TAKEN, f"{name} belongs to workload {self.rival.ref}: {advice}"
+            return (
+                Reason.TEMPLATE_NAME_TAKEN,
+                f"ResourceClaimTemplate {name} belongs to workload {self.rival.ref}: {advice}",
+            )
         if template is not None and not template.is_of(workload):
-            return Reason.TEMPLATE_NAME_TAKEN, f"{name} exists and has another owner: delete it, or {advice}"
+            text = f"ResourceClaimTemplate {name} exists and has another owner: delete it, or {advice}"
+            return Reason.TEMPLATE_NAME_TAKEN, text
         return None
 
     @property

@@ -141,6 +141,7 @@ def annotated(value: str | None, name: str = LIMIT) -> Obj:
     return {"metadata": {"annotations": {name: value}}}
 
 
+QUEUED = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "batch"}}}
 TEMPLATE_EXISTS = "neuron.aws.com/TemplateExists"
 
 
@@ -345,6 +346,9 @@ ROWS: Sequence[Row] = (
     # What marks the workload of a job: only who may write workloads, and it gives nothing.
     *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), RBAC, EDITOR, ADMIN, PLUGIN),
     *patches(f"{WORKLOAD_PLACE}/older", annotated("Job/x/y", MADE_FOR), "", RESERVER, TENANT, MASTER),
+    # The queue of a workload. It is a request: Kueue decides what it gets.
+    *patches(f"{WORKLOAD_PLACE}/older", QUEUED, RBAC, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{WORKLOAD_PLACE}/older", QUEUED, "", RESERVER, TENANT, MASTER),
     # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),

@@ -125,6 +125,12 @@ TRUTHS: Sequence[Truth] = (
         allowed=(RESERVER, TENANT),
     ),
     Truth(
+        *("NeuronUltraServerWorkload", "metadata.labels", OWNER),
+        "they name the queue: Kueue decides what the workload gets, and a label of the namespace whether it needs one",
+        denied=(EDITOR, ADMIN, PLUGIN),
+        allowed=(RESERVER, TENANT),
+    ),
+    Truth(
         "NeuronUltraServerWorkload",
         "metadata.finalizers",
         CONTROLLER,
