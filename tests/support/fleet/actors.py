@@ -20,7 +20,9 @@ ACTORS: Final[dict[str, Actor]] = {
 def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:
     """Return the actors of a seed: those with a weight above zero."""
     return frozenset(
-        name for name, actor in ACTORS.items() if loudness(seed, name) and (embedded or not actor.embedded)
+        name
+        for name, actor in ACTORS.items()
+        if not actor.by_name_only and loudness(seed, name) and (embedded or not actor.embedded)
     )
 
 
