@@ -89,7 +89,7 @@ async def test_counters_name_the_pod_that_has_the_core(
         assert busy == {("3", "0", "", "", ""): 2.5, ("4", "1", "", "", ""): 1e-6}
 
 
-@with_timing(ALWAYS_FRESH, counters={"deadline_s": 1.0})
+@with_timing(ALWAYS_FRESH, counters={"deadline_s": 2.5})
 async def test_hanging_counter_costs_only_its_device(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     for device_id in (3, 4):
         simulated_load.set_core(host.hardware, device_id, 0, busy_us=1_000_000)
