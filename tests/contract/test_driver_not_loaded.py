@@ -59,7 +59,7 @@ async def test_nothing_is_published_until_the_driver_is_loaded(
         found = await api.until("events", lambda items: any(e["reason"] == "NeuronNoClassFolder" for e in items))
         about_devices = ("NeuronNoClassFolder", "NeuronNoDevices", "NeuronDeviceUnhealthy")
         assert [each["message"] for each in found if each["reason"] in about_devices] == [NOT_LOADED]
-        assert plugin.why_not_ready() == NOT_LOADED
+        await eventually(lambda: plugin.why_not_ready() == NOT_LOADED, what="the reason, once it is registered")
         assert plugin.metrics.registry.get_sample_value("neuron_dra_findings", {"kind": "no-class-folder"}) == 1
         assert (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error == f"claim default/new: {NOT_LOADED}"
         assert plugin.health.devices == ()
