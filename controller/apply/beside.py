@@ -42,7 +42,7 @@ async def next_change(changed: asyncio.Event, wait_s: float | None, gather_s: fl
 class Beside:
     """Looks after each change while this process leads.
 
-    `may` returns True while it leads and has read everything anew since its term began; `index` is then current.
+    `may` returns True while it leads and has listed all objects since its term began: then `index` is current.
     """
 
     def __init__(

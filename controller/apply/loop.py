@@ -208,7 +208,7 @@ class Reconciler:
         return made
 
     def is_current(self) -> bool:
-        """Return True if this process leads, and has read everything anew since its term began."""
+        """Return True if this process leads, and has listed all objects since its term began."""
         return self._leadership.holds() and self._leadership.term == self._term and not self._caches.missing()
 
     def works(self) -> bool:

@@ -128,20 +128,24 @@ def ultraserver_status(
     }
 
 
+def owner_of(workload: Workload) -> dict[str, Any]:
+    """Return the owner reference of an object that the controller makes for a workload."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "NeuronUltraServerWorkload",
+        "name": workload.name,
+        "uid": workload.uid,
+        "controller": True,
+    }
+
+
 def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str, Any]:
     """Return the ResourceClaimTemplate of a workload: one whole node of its reservation for each claim.
 
     `kind` is the resourceType that the nodes publish: a whole node is one device, or all devices of a node. The
     template is owned by the workload, and its configuration has the workload's name and UID, which plugins check.
     """
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": "NeuronUltraServerWorkload",
-        "name": workload.name,
-        "uid": workload.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    owner = {**owner_of(workload), "blockOwnerDeletion": True}
     amount = {"allocationMode": "ExactCount", "count": 1} if kind == "neuron_node" else {"allocationMode": "All"}
     parameters = (
         {

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.observe import decode
-from controller.observe.model import API_VERSION, GROUP, Workload
-from controller.plan.objects import MANAGED
+from controller.observe.model import GROUP, Workload
+from controller.plan.objects import MANAGED, owner_of
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 
@@ -208,13 +208,6 @@ def spec_for(workload: Workload, priorities: Mapping[str, int]) -> dict[str, Any
 
 def body_for(workload: Workload, priorities: Mapping[str, int]) -> dict[str, Any]:
     """Return the Workload to create. The finalizer is there from the beginning: it keeps the quota of nodes."""
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": "NeuronUltraServerWorkload",
-        "name": workload.name,
-        "uid": workload.uid,
-        "controller": True,
-    }
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -223,7 +216,7 @@ def body_for(workload: Workload, priorities: Mapping[str, int]) -> dict[str, Any
             "namespace": workload.namespace,
             "labels": {**MANAGED, OWNER_LABEL: workload.uid},
             "finalizers": [IN_USE],
-            "ownerReferences": [owner],
+            "ownerReferences": [owner_of(workload)],
         },
         "spec": spec_for(workload, priorities),
     }
