@@ -156,3 +156,17 @@ def test_changed_free_numbers_count_the_fleet_not_again(large: FleetIndex) -> No
 
 def test_plan_without_a_change_costs_nothing(small: FleetIndex, large: FleetIndex) -> None:
     assert cost(large, []) <= 1.1 * cost(small, []) < 500
+
+
+@pytest.mark.xfail(strict=True, reason="a decision to wait holds until what it depends on changes")
+def test_workloads_that_wait_cost_little_while_nothing_changes_for_them(small: FleetIndex) -> None:
+    """A hundred wait. A plan that nothing has changed for them takes their decisions from the one before."""
+    waiting = [workload(f"w{number:03}", count=SMALL // 4 + 1 + number) for number in range(100)]
+    for each in waiting:
+        small.put_workload(each.uid, each)
+    small.refresh()
+    first = lines(lambda: plan_of(small, START))
+    again = lines(lambda: plan_of(small, START))
+    for each in waiting:
+        small.put_workload(each.uid, None)
+    assert again < first / 4
