@@ -190,15 +190,26 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision about a workload that called for no write.
+    """A decision about a workload that changes no reservation.
 
-    - `reads`: everything that it depends on; the decision holds while that is the same.
+    - `reads`: everything that it depends on besides the time; the decision holds while that is the same.
+    - `since`: when it was made; `rechecks`: the times at which it may be another one.
+    - `actions`: the write of its status, if that has not been made.
+    - `starving`, `starting`, `meeting`: as in Step.
     """
 
     reads: tuple[object, ...]
+    since: datetime.datetime
+    rechecks: tuple[datetime.datetime, ...]
     verdict: Verdict
-    starting: Starting | None
+    actions: tuple[Action, ...] = ()
+    starving: bool = False
+    starting: Starting | None = None
     meeting: Meeting | None = None
+
+    def holds(self, reads: tuple[object, ...] | None, now: datetime.datetime) -> bool:
+        """Return True if nothing that it depends on has changed since; never if the clock was set back."""
+        return self.reads == reads and self.since <= now and all(now < moment for moment in self.rechecks)
 
 
 @dataclass(frozen=True, slots=True)

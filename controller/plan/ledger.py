@@ -142,19 +142,36 @@ class Ledger:
         )
 
     def kept(self, view: View, reads: Reads) -> Step | None:
-        """Return the step of an earlier plan that needed nothing, if all that it depends on is the same."""
+        """Return the step of an earlier plan, if all that it depends on is the same."""
         known = self.index.decided.get(view.workload.uid)
-        if known is None or known.reads != reads:
+        if known is None or not known.holds(reads, view.now):
             return None
-        return Step(known.verdict, view.held, starting=known.starting, meeting=known.meeting)
+        for moment in known.rechecks:
+            view.sight.look_again(moment)
+        return Step(
+            known.verdict,
+            view.held,
+            known.actions,
+            starving=known.starving,
+            starting=known.starting,
+            meeting=known.meeting,
+        )
 
     def after(self, view: View, step: Step, reads: Reads) -> None:
-        """Follow the step of a workload. One of a healthy workload that needs nothing is kept for later plans."""
-        workload, verdict = view.workload, step.verdict
+        """Follow the step of a workload. One that later plans may take as it is, is kept for them."""
+        workload = view.workload
         self.index.decided.pop(workload.uid, None)
-        idle = step.held == view.held and not (step.actions or step.starving or view.sight.recheck or view.sight.shared)
-        if idle and reads is not None and verdict is not None and verdict.is_healthy:
-            self.index.decided[workload.uid] = Decided(reads, verdict, step.starting, step.meeting)
+        if reads is not None and step.verdict is not None and view.may_keep(step):
+            self.index.decided[workload.uid] = Decided(
+                reads,
+                view.now,
+                tuple(view.sight.recheck),
+                step.verdict,
+                step.actions,
+                step.starving,
+                step.starting,
+                step.meeting,
+            )
         self.holdings.put(workload.uid, step.held)
         for action in step.actions:
             self.writes.add(action)

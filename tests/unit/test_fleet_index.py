@@ -169,14 +169,31 @@ def two_allocated(course: Course) -> None:
     assert len(course.index.decided) == 2
 
 
-@given(st.booleans(), st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), max_size=40))
-@settings(max_examples=120)
-def test_incremental_index_equals_a_new_one(allocated: bool, steps: list[tuple[int, int]]) -> None:
-    """Issue 13.16."""
+def three_wait(course: Course) -> None:
+    """Submit a workload that gets nodes and three that wait, and follow the plans until their decisions are known."""
+    course.world.submit("has", size=4, count=2)
+    for number in range(3):
+        course.world.submit(f"waits-{number}", size=4, count=2 + number)
+    for _ in range(8):
+        course.look()
+        course.world.tag_nodes()
+    assert len(course.index.decided) == 4
+
+
+BEGINNINGS: dict[str, Callable[[Course], None]] = {
+    "nothing": lambda course: None,
+    "two are allocated": two_allocated,
+    "three wait": three_wait,
+}
+
+
+@given(st.sampled_from([*BEGINNINGS]), st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), max_size=40))
+@settings(max_examples=180)
+def test_incremental_index_equals_a_new_one(begin: str, steps: list[tuple[int, int]]) -> None:
+    """Issue 13.16, and 30.4: with the decisions that were kept."""
     course = Course()
     course.look()
-    if allocated:
-        two_allocated(course)
+    BEGINNINGS[begin](course)
     for number, which in steps:
         change(course, number, which)
         course.look()

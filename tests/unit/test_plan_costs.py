@@ -17,7 +17,7 @@ import pytest
 
 import controller
 from controller.observe import decode
-from controller.observe.model import UltraServer, Workload
+from controller.observe.model import FINALIZER, UltraServer, Workload
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
@@ -84,7 +84,7 @@ def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
     """Return a workload of groups of four nodes."""
     meta = {"name": name, "namespace": namespace, "uid": name, "creationTimestamp": "2026-03-01T12:00:00Z"}
     spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": count}
-    finalizers = ["neuron.aws.com/ultraserver-workload"]
+    finalizers = [FINALIZER]
     return decode.workload({"metadata": {**meta, "resourceVersion": "1", "finalizers": finalizers}, "spec": spec})
 
 
@@ -158,7 +158,6 @@ def test_plan_without_a_change_costs_nothing(small: FleetIndex, large: FleetInde
     assert cost(large, []) <= 1.1 * cost(small, []) < 500
 
 
-@pytest.mark.xfail(strict=True, reason="a decision to wait holds until what it depends on changes")
 def test_workloads_that_wait_cost_little_while_nothing_changes_for_them(small: FleetIndex) -> None:
     """A hundred wait. A plan that nothing has changed for them takes their decisions from the one before."""
     waiting = [workload(f"w{number:03}", count=SMALL // 4 + 1 + number) for number in range(100)]
