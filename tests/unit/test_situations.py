@@ -307,7 +307,6 @@ def test_events_that_report_good_news_are_no_cause() -> None:
 PLUGIN_POD = "pod default/old (aws.amazon.com/neuron) on node a has devices of a Neuron device plugin"
 
 
-@pytest.mark.xfail(strict=True, reason="an Event about a pod that is gone is no cause")
 @pytest.mark.parametrize("phase", [None, "Succeeded", "Failed"])
 def test_event_about_a_pod_that_is_gone_is_no_cause(phase: str | None) -> None:
     items = [*node(nothing)(), event("NeuronDevicePluginAlive", PLUGIN_POD, "a", "Node")]

@@ -126,10 +126,8 @@ def workload(name: str, *conditions: tuple[str, str, str, str], state: str = "Pe
 
 INVALID = ("Ready", "False", "InvalidSpec", "spec.topologySize is 3: write 1, 2 or 4")
 READY = ("Ready", "True", "Allocated", "all nodes are reserved")
-NAMED = pytest.mark.xfail(strict=True, reason="status names workloads that wait without pods")
 
 
-@NAMED
 def test_workloads_that_wait_are_named_without_pods() -> None:
     items = [*faults.healthy(), workload("llm", INVALID), workload("fine", READY, state="Allocated")]
     lines = screen(items)
@@ -142,7 +140,6 @@ def test_workloads_that_wait_are_named_without_pods() -> None:
     assert status_text.data(World(snapshot.build(items)), "other")["workloads"] == []
 
 
-@NAMED
 @pytest.mark.parametrize(
     ("item", "line"),
     [
@@ -158,9 +155,8 @@ def test_workloads_say_what_they_wait_for(item: Obj, line: str) -> None:
     assert line in screen([*faults.healthy(), item])
 
 
-@NAMED
 def test_equal_waits_of_workloads_are_one_line() -> None:
     lines = screen([*faults.healthy(), *(workload(f"w{number}", INVALID) for number in range(3))])
     place = lines.index("WORKLOADS (3 wait)")
     assert lines[place + 1].startswith("3 workloads wait: InvalidSpec: spec.topologySize is 3")
-    assert "ml/w0, ml/w1 and ml/w2" in " ".join(lines[place + 2 :])
+    assert "ml/w0, ml/w1, ml/w2" in " ".join(lines[place + 2 :])
