@@ -57,7 +57,13 @@ def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
 def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, Any]]:
     """Return the rows for `-o json` and `-o yaml`."""
     return [
-        {"namespace": row.namespace, "pods": row.pods, "claim": row.claim, "node": row.node, "devices": row.devices}
+        {
+            "namespace": row.namespace,
+            "pods": list(row.pods),
+            "claim": row.claim,
+            "node": row.node,
+            "devices": list(row.devices),
+        }
         for row in rows(fleet.nodes(world, selected), namespace)
     ]
 
