@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -149,3 +153,19 @@ def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixtu
     """But for names without a space, such as the kinds of a snapshot."""
     lines = ask(capsys, command, "--help").out.splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+
+
+@mend("errors are wrapped on a terminal")
+@pytest.mark.parametrize("words", [["why", "service/a-name-of-a-service"], ["status", "--snapshto", "x"]])
+def test_errors_are_wrapped_on_a_terminal(words: list[str]) -> None:
+    """In a pipe an error is one line, for logs."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    command = [sys.executable, "-m", "neuron_dra.cli", *words]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, timeout=60, check=False).returncode
+    os.close(theirs)
+    lines = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    one_line = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+    assert (code, " ".join(" ".join(lines).split()), max(map(len, lines)) <= 50) == (2, one_line.strip(), True), lines
+    assert one_line.count("\n") == 1
