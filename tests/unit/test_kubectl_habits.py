@@ -155,7 +155,6 @@ def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixtu
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
 
 
-@mend("errors are wrapped on a terminal")
 @pytest.mark.parametrize("words", [["why", "service/a-name-of-a-service"], ["status", "--snapshto", "x"]])
 def test_errors_are_wrapped_on_a_terminal(words: list[str]) -> None:
     """In a pipe an error is one line, for logs."""
