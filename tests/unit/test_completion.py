@@ -76,6 +76,36 @@ def test_kubectl_is_offered_values_and_names(line: list[str], offered: list[str]
     assert found == (offered, directive)
 
 
+@pytest.mark.xfail(strict=True, reason="short kinds, two words and --flag=value are completed")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        (["why", "po/ll"], ["po/llm-0", "po/llm-1"]),
+        (["why", "nodes/"], ["nodes/node-a", "nodes/node-b"]),
+        (["why", "pod", "l"], ["llm-0", "llm-1"]),
+        (["why", "no", ""], ["node-a", "node-b"]),
+        (["why", "-n", "ml", "pods", "w"], ["web"]),
+        (["top", "pod/w"], ["pod/web"]),
+    ],
+)
+def test_kinds_are_completed_as_kubectl_writes_them(line: list[str], offered: list[str]) -> None:
+    found = completion.offered(cli._parser(line), line, lambda kind, chosen: CLUSTER[kind])
+    assert found == (offered, completion.NO_FILES)
+
+
+@pytest.mark.xfail(strict=True, reason="short kinds, two words and --flag=value are completed")
+def test_flags_with_their_value_choose_the_cluster_too() -> None:
+    asked: list[dict[str, str]] = []
+
+    def names(kind: str, chosen: Mapping[str, str]) -> list[str]:
+        asked.append(dict(chosen))
+        return []
+
+    line = ["why", "--namespace=ml", "-n=other", "--context=east", "pod/"]
+    completion.offered(cli._parser(line), line, names)
+    assert asked == [{"namespace": "other", "context": "east"}]
+
+
 def test_flags_choose_the_cluster_whose_names_are_offered() -> None:
     asked: list[tuple[str, dict[str, str]]] = []
 
