@@ -76,7 +76,6 @@ def test_kubectl_is_offered_values_and_names(line: list[str], offered: list[str]
     assert found == (offered, directive)
 
 
-@pytest.mark.xfail(strict=True, reason="short kinds, two words and --flag=value are completed")
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -93,7 +92,6 @@ def test_kinds_are_completed_as_kubectl_writes_them(line: list[str], offered: li
     assert found == (offered, completion.NO_FILES)
 
 
-@pytest.mark.xfail(strict=True, reason="short kinds, two words and --flag=value are completed")
 def test_flags_with_their_value_choose_the_cluster_too() -> None:
     asked: list[dict[str, str]] = []
 
