@@ -102,7 +102,6 @@ def of_a_job(items: list[Obj]) -> list[Obj]:
     return items
 
 
-@pytest.mark.xfail(strict=True, reason="a workload is judged as its pods are")
 @pytest.mark.parametrize("hidden", ["DeviceClass", "ResourceClaimTemplate"])
 def test_cause_of_a_job_is_unknown_where_that_of_its_pod_is(hidden: str) -> None:
     items = of_a_job(faults.healthy())
@@ -115,7 +114,6 @@ def test_cause_of_a_job_is_unknown_where_that_of_its_pod_is(hidden: str) -> None
     assert f"not seen: {hidden} (forbidden)" in found.notes
 
 
-@pytest.mark.xfail(strict=True, reason="a workload is judged as its pods are")
 def test_job_whose_pods_run_says_what_was_not_seen() -> None:
     items = of_a_job(faults.healthy())
     pod = faults.the(items, "Pod", "p")
