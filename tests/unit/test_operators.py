@@ -114,3 +114,9 @@ def test_another_scheduler_is_noted() -> None:
         "Job x: Volcano's own scheduler places its pods; here they are placed as the default one would"
     ]
     assert manifests.expand([of("batch/v1", "Job", template=POD)], "default").notes == []
+
+
+def test_workers_of_an_inference_service_are_named_as_not_counted() -> None:
+    predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {"pipelineParallelSize": 2}}
+    found = manifests.expand([of("serving.kserve.io/v1beta1", "InferenceService", predictor=predictor)], "default")
+    assert found.notes == ["InferenceService x: the workers of its predictor (workerSpec) are not counted"]
