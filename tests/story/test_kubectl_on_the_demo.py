@@ -110,7 +110,7 @@ async def test_kubectl_applies_prints_and_deletes(kubectl: Kubectl) -> None:
     assert re.fullmatch(AGE, row[4])
     described = await kubectl("describe", "pod", "xl-trn2")
     assert re.search(r"^Node: +trn2-a", described, re.MULTILINE)
-    assert await kubectl("delete", "pod", "xl-trn2", "--now") == 'pod "xl-trn2" deleted from default namespace\n'
+    assert (await kubectl("delete", "pod", "xl-trn2", "--now")).startswith('pod "xl-trn2" deleted')
     assert "not found" in await kubectl.fails("get", "pod", "xl-trn2")
 
 
@@ -153,7 +153,8 @@ async def test_kubectl_watches_pods(kubectl: Kubectl) -> None:
         await process.wait()
     title, *rows = lines(text)
     assert title == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
-    assert (rows[0][:4], rows[-1][:4]) == (["xl-trn2", "0/1", "Pending", "0"], ["xl-trn2", "1/1", "Running", "0"])
+    assert {row[0] for row in rows} == {"xl-trn2"}
+    assert rows[-1][1:4] == ["1/1", "Running", "0"]
 
 
 @needs_kubectl

@@ -85,6 +85,7 @@ def test_kubectl_is_offered_values_and_names(line: list[str], offered: list[str]
         (["why", "no", ""], ["node-a", "node-b"]),
         (["why", "-n", "ml", "pods", "w"], ["web"]),
         (["top", "pod/w"], ["pod/web"]),
+        (["explain", "Fragm"], ["Fragmented"]),
     ],
 )
 def test_kinds_are_completed_as_kubectl_writes_them(line: list[str], offered: list[str]) -> None:
