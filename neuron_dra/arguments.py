@@ -40,10 +40,29 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse `args`; the first unknown argument ends the program."""
+        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            self._check_flags(sys.argv[1:] if args is None else args)  # before a word is taken for a wrong choice
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown[0]))
         return parsed, []
+
+    def _check_flags(self, args: Sequence[str]) -> None:
+        """End the program at the first long flag that is not known."""
+        for argument in args:
+            if argument == "--":
+                return
+            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
+                self.error(self._unknown(argument))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError for a value that is no choice of an argument; it has the nearest one, or all."""
+        choices = None if action.choices is None else list(map(str, action.choices))
+        if choices is None or value in choices:
+            return
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
 
     def format_help(self) -> str:
         """Return the help with its paragraphs wrapped, which the formatter for examples leaves as they are."""

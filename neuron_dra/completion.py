@@ -26,7 +26,9 @@ KINDS: Final = {
 """The types that are offered, and their kinds."""
 SHORT: Final = {"po": "Pod", "no": "Node", "resourceclaim": "ResourceClaim", "nusw": "NeuronUltraServerWorkload"}
 """Other words for them."""
-OF_COMMAND: Final = {"topology": "Node", "top": "Node"}
+MEANING: Final = "Meaning"
+"""In place of a kind: the names that `explain` knows."""
+OF_COMMAND: Final = {"topology": "Node", "top": "Node", "explain": MEANING}
 """The kind whose names a command takes without a type."""
 
 Names = Callable[[str, Mapping[str, str]], Iterable[str]]

@@ -52,7 +52,7 @@ def test_script_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n    {name}) words=" in text
 
 
-CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"]}
+CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"], "Meaning": ["Fragmented", "Full"]}
 
 
 @pytest.mark.parametrize(

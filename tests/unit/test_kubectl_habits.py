@@ -190,7 +190,6 @@ PRINTED = {
 }  # fmt: skip
 
 
-@mend("standard input has the forms that files have")
 @pytest.mark.parametrize("form", PRINTED)
 def test_forms_of_standard_input(form: str, tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(PRINTED[form](faults.healthy()))
@@ -198,7 +197,6 @@ def test_forms_of_standard_input(form: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "node b publishes 16 devices, 0 held\n", "")
 
 
-@mend("errors of files are one line, in words")
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -220,7 +218,6 @@ def test_errors_of_files(content: str | None, text: str, tmp_path: Path, capsys:
     assert (found.code, found.err.count("\n"), f"{file}: {text}" in found.err) == (2, 1, True), found.err
 
 
-@mend("an unknown flag or word is named with the nearest one")
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -234,7 +231,6 @@ def test_nearest_word_is_named(words: tuple[str, ...], text: str, capsys: pytest
     assert (found.code, text in found.err) == (2, True), found.err
 
 
-@mend("a type alone says that nothing is wrong")
 def test_type_alone_says_that_nothing_is_wrong(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "why", "nodes", "--snapshot", cluster)
     assert (found.code, found.out, found.err) == (0, "", "neuron-dra: nothing is wrong with 2 Nodes\n")
@@ -242,7 +238,6 @@ def test_type_alone_says_that_nothing_is_wrong(cluster: str, capsys: pytest.Capt
     assert (none.code, none.out, none.err) == (0, "", "neuron-dra: there is no Pod in namespace other\n")
 
 
-@mend("--no-headers is of holders too")
 def test_holders_without_headers(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "status", "holders", "--no-headers", "--snapshot", cluster)
     assert found.out == "default/other  a  devices 0-3\n"
@@ -258,7 +253,6 @@ contexts: [{name: a, context: {cluster: a, user: a}}]
 """
 
 
-@mend("errors of connections have no objects of Python")
 @pytest.mark.parametrize(
     ("cluster", "text"),
     [
@@ -277,7 +271,6 @@ def test_errors_of_connections(cluster: str, text: str, tmp_path: Path, capsys: 
     assert (found.code, text in found.err, "object at" in found.err) == (2, True, False), found.err
 
 
-@mend("generateName is a name in manifests")
 def test_manifests_may_have_generate_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pod = small.pod("x", "four")
     items = [small.template("four", 4)]

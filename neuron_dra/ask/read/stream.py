@@ -27,6 +27,9 @@ MOST_REMEMBERED: Final = 2**26
 _FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,1024}?"items": \[\n( +)\{\n')
 
 
+_KIND_OF_LIST: Final = re.compile(rb'"kind": "\w*List"')
+
+
 class NotAsPrinted(ValueError):
     """The file is not one list as kubectl prints it, or is cut off: the message says where."""
 
@@ -71,6 +74,7 @@ class _Objects:
             raise NotAsPrinted("it is not a list as kubectl prints it")
         self._at = first.end()
         outer = bytes(first[1])
+        self._kind_is_first = _KIND_OF_LIST.search(first[0]) is not None
         step = outer[: len(outer) // 2]
         self._between = b"\n" + outer + b"},\n" + outer + b"{\n"
         self._closing = b"\n" + outer + b"}\n"
@@ -139,7 +143,7 @@ class _Objects:
         found = self._text.find(self._closing, self._at + begin, self._end) - self._at
         if found < 0:
             raise NotAsPrinted("the list has no end: the file is cut off")
-        _check_end(self._part(found, self._end - self._at))
+        _check_end(self._part(found, self._end - self._at), kind_is_first=self._kind_is_first)
         self.ended = True
         return found
 
@@ -182,7 +186,7 @@ class _Objects:
         return text
 
 
-def _check_end(rest: bytes) -> None:
+def _check_end(rest: bytes, *, kind_is_first: bool) -> None:
     """Raise NotAsPrinted unless this is the end of a list after its last object, and nothing else follows."""
     bracket, end, members = rest.partition(b"]")
     try:
@@ -190,14 +194,15 @@ def _check_end(rest: bytes) -> None:
     except msgspec.DecodeError as err:
         what = "something follows the list" if end else "the list has no end: the file is cut off"
         raise NotAsPrinted(what) from err
-    if not whole.kind.endswith("List") or bracket.strip() != b"}":
+    is_list = kind_is_first or whole.kind.endswith("List")
+    if not is_list or bracket.strip() != b"}":
         raise NotAsPrinted("it is not a list as kubectl prints it")
 
 
 class _End(msgspec.Struct):
     """What is decoded of a list without its items."""
 
-    kind: str
+    kind: str = ""
 
 
 class _Parts:

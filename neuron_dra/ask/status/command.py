@@ -117,4 +117,5 @@ def _show_holders(args: argparse.Namespace, world: World) -> None:
     elif args.output == "csv":
         sys.stdout.write(holders.table(world, args.namespace, args.selector))
     else:
-        terminal.write(holders.lines(world, args.namespace, args.selector, wide=args.output == "wide"))
+        wide, headers = args.output == "wide", not args.no_headers
+        terminal.write(holders.lines(world, args.namespace, args.selector, wide=wide, headers=headers))

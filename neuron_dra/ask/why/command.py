@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
@@ -82,8 +83,20 @@ def run(args: argparse.Namespace) -> int:
                 raise SettingsError(_absent(snapshot, kind, "", place))
             all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
             made = [(shown, answer.of(world, kind, item)) for shown, item in all_of_them]
-            reports += [each for each in made if by_label or not each[1].fine]
+            shown_ones = [each for each in made if by_label or not each[1].fine]
+            if not shown_ones and args.output in ("text", "wide"):
+                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
+            reports += shown_ones
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _nothing(kind: str, number: int, namespace: str) -> str:
+    """Return the line for a type of which nothing is explained: a person would take no output for an error."""
+    from neuron_dra.ask.render import words
+
+    if number:
+        return f"nothing is wrong with {words.count(number, kind)}"
+    return f"there is no {kind}{f' in namespace {namespace}' if namespace else ''}"
 
 
 def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:
