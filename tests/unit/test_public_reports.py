@@ -38,6 +38,8 @@ MIGRATED = [
     case("argo-workflow", "migrate", 0, "connected-16.neuron.aws.com: 1", "connected-1.neuron.aws.com: 1"),
     case("argo-workflow", "migrate", 1, "spec.templates[0].container", words=("--kubernetes", "1.34")),
     case("cores-24", "migrate", 1, "trn1.32xlarge does not support requests for core: 24"),
+    case("cores-24", "migrate", 1, "trn1.32xlarge serves 1, 2, 8, 16 or 32 cores",
+         marks=mend("migrate names the numbers that a type serves")),
     case("hyperpod-16", "migrate", 0, "connected-16.neuron.aws.com: 1"),
     case("hyperpod-7", "migrate", 1, "ml.trn1.32xlarge does not support requests for device: 7"),
     case("merge-keys", "migrate", 0, "connected-4.neuron.aws.com: 1"),
