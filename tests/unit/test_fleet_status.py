@@ -109,7 +109,6 @@ def test_free_ultraservers_pairs_and_nodes_are_counted(tmp_path: Path, capsys: p
     assert "2 UltraServers, 1 pair and 1 node" in found.text, found.out
 
 
-@pytest.mark.xfail(strict=True, reason="one UltraServer and no node are free")
 def test_one_free_ultraserver_is_written_as_a_person_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = status(capsys, tmp_path, groups(1))
     assert "1 UltraServer, 0 pairs and 0 nodes are free" in found.text, found.out

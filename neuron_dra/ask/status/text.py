@@ -212,7 +212,7 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
             text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
-            lines += terminal.wrapped(f"{kind}: {text} {'is' if whole + pairs + single == 1 else 'are'} free")
+            lines += terminal.wrapped(f"{kind}: {text} are free")
     return _headed(rows) + lines
 
 
