@@ -120,3 +120,17 @@ def test_workers_of_an_inference_service_are_named_as_not_counted() -> None:
     predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {"pipelineParallelSize": 2}}
     found = manifests.expand([of("serving.kserve.io/v1beta1", "InferenceService", predictor=predictor)], "default")
     assert found.notes == ["InferenceService x: the workers of its predictor (workerSpec) are not counted"]
+
+
+CLUSTER_WIDE = pytest.mark.xfail(strict=True, reason="a ClusterWorkflowTemplate has pods as a WorkflowTemplate has")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Workflow", "WorkflowTemplate", pytest.param("ClusterWorkflowTemplate", marks=CLUSTER_WIDE), "CronWorkflow"],
+)
+def test_templates_of_argo_are_pods(kind: str) -> None:
+    templates = [{"name": "train", "container": {"image": "x"}}]
+    spec: dict[str, Any] = {"templates": templates}
+    item = of("argoproj.io/v1alpha1", kind, **({"workflowSpec": spec} if kind == "CronWorkflow" else spec))
+    assert names(item) == ["x-train-0"]
