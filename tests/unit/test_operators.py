@@ -122,13 +122,7 @@ def test_workers_of_an_inference_service_are_named_as_not_counted() -> None:
     assert found.notes == ["InferenceService x: the workers of its predictor (workerSpec) are not counted"]
 
 
-CLUSTER_WIDE = pytest.mark.xfail(strict=True, reason="a ClusterWorkflowTemplate has pods as a WorkflowTemplate has")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["Workflow", "WorkflowTemplate", pytest.param("ClusterWorkflowTemplate", marks=CLUSTER_WIDE), "CronWorkflow"],
-)
+@pytest.mark.parametrize("kind", ["Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"])
 def test_templates_of_argo_are_pods(kind: str) -> None:
     templates = [{"name": "train", "container": {"image": "x"}}]
     spec: dict[str, Any] = {"templates": templates}

@@ -162,5 +162,8 @@ _KINDS: Final[Mapping[tuple[str, str], Callable[[str, dict[str, Any]], Iterator[
     ("serving.knative.dev", "Service"): _knative,
     ("slinky.slurm.net", "NodeSet"): _node_set,
     ("grove.io", "PodCliqueSet"): _cliques,
-    **{("argoproj.io", kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow")},
+    **{
+        ("argoproj.io", kind): _workflow
+        for kind in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
+    },
 }
