@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.status import workloads
 from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
 from neuron_dra.ask.world.faults import Fault
@@ -45,11 +46,12 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
     return {
-        "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
+        "notSeen": unseen.data(world.snapshot),
         "wrong": list(map(_fault, faults.of_fleet(world, found))),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
+        "workloads": [each.to_wire() for each in workloads.waiting(world, namespace)],
         "nodes": nodes,
     }
 
@@ -174,7 +176,8 @@ def lines(
         out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(first, missing, wide=wide)]
     if wide:
         out += ["", *_nodes(found, missing)]
-    return out + _causes(world, _pods(world, namespace), wide=wide)
+    out += _causes(world, _pods(world, namespace), wide=wide)
+    return out + workloads.lines(workloads.waiting(world, namespace), most_named=None if wide else NAMED)
 
 
 def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
@@ -209,7 +212,7 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
             text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
-            lines += terminal.wrapped(f"{kind}: {text} {'is' if whole + pairs + single == 1 else 'are'} free")
+            lines += terminal.wrapped(f"{kind}: {text} are free")
     return _headed(rows) + lines
 
 

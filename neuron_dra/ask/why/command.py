@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
@@ -61,11 +62,12 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
 
+    world = World(snapshot, proposes=answer.proposes(snapshot))
     reports: list[tuple[str, Report]] = []
     for kind, name in wanted:
         place = "" if kind == "Node" else namespace
         if kind in jobs.KINDS.values():
-            found = jobs.report(World(snapshot), kind, name, namespace) if name else None
+            found = jobs.report(world, kind, name, namespace) if name else None
             if found is None:
                 raise SettingsError(_no_pods(kind, name, namespace))
             reports.append((f"{kind.lower()}/{name}", found))
@@ -73,16 +75,28 @@ def run(args: argparse.Namespace) -> int:
             item = snapshot.get(kind, name, place)
             if item is None:
                 raise SettingsError(_absent(snapshot, kind, name, place))
-            reports.append((f"{kind.lower()}/{name}", answer.report(snapshot, kind, item)))
+            reports.append((f"{kind.lower()}/{name}", answer.of(world, kind, item)))
         else:
             everywhere = args.all_namespaces or kind == "Node"
             items = _selected(snapshot, kind, None if everywhere else place, args.selector)
             if not items and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place))
             all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
-            made = [(shown, answer.report(snapshot, kind, item)) for shown, item in all_of_them]
-            reports += [each for each in made if by_label or not each[1].fine]
+            made = [(shown, answer.of(world, kind, item)) for shown, item in all_of_them]
+            shown_ones = [each for each in made if by_label or not each[1].fine]
+            if not shown_ones and args.output in ("text", "wide"):
+                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
+            reports += shown_ones
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _nothing(kind: str, number: int, namespace: str) -> str:
+    """Return the line for a type of which nothing is explained: a person would take no output for an error."""
+    from neuron_dra.ask.render import words
+
+    if number:
+        return f"nothing is wrong with {words.count(number, kind)}"
+    return f"there is no {kind}{f' in namespace {namespace}' if namespace else ''}"
 
 
 def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -11,8 +11,9 @@ import msgspec
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
-from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.why import answer
 from neuron_dra.ask.why.contention import deployment_of
+from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -78,7 +79,8 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
             first = found.findings[0].text if found.findings else ""
             groups[found.state, first].append((pod, found))
     if not groups:
-        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", fine=True)
+        notes = tuple(filter(None, [unseen.note(world.snapshot)]))
+        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=notes, fine=True)
     ordered = sorted(groups.values(), key=len, reverse=True)
     state, *rest = (_state(each) for each in ordered)
     findings = list(ordered[0][0][1].findings[:1])
@@ -106,11 +108,11 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
     for pod in pods:
         made = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
-            found.append((pod, why_pod.report(world, pod)))
+            found.append((pod, answer.of(world, "Pod", pod)))
             continue
         key = msgspec.json.encode(((pod.get("status") or {}).get("phase"), made, pod["spec"]))
         if key not in known:
-            known[key] = why_pod.report(world, pod)
+            known[key] = answer.of(world, "Pod", pod)
         found.append((pod, known[key]))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, faults, fleet, unseen
+from neuron_dra.ask.world import events, faults, fleet, unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
@@ -170,7 +171,16 @@ def _own_events(world: World, node: Wire) -> list[EventView]:
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
             found.setdefault(event.reason, event)
-    return list(found.values())
+    return [event for event in found.values() if not _is_of_a_former_pod(world, event)]
+
+
+def _is_of_a_former_pod(world: World, event: EventView) -> bool:
+    """Return True if an Event says that one pod is the problem, and this pod is known to be gone or to have ended."""
+    named = _OF_A_POD.match(event.message)
+    if named is None or "Pod" in world.snapshot.left_out:
+        return False
+    pod = world.snapshot.get("Pod", named["name"], named["namespace"])
+    return pod is None or (pod.get("status") or {}).get("phase") in users.ENDED
 
 
 def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
@@ -184,6 +194,8 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 
 
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
+"""The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
 _SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
 """Reasons for which the driver publishes nothing."""
 
