@@ -25,6 +25,11 @@ unreadable, and so stop the controller.
 """
 
 
+DOCS: Final = "NEURON_DRA_DOCS"
+"""The variable with the address at which the pages of docs/ are published, such as https://neuron.example.com/docs."""
+_PAGE: Final = re.compile(r"\bdocs/([a-z-]+)\.md\b")
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, so that a new flag cannot change the meaning of an old command."""
 
@@ -74,6 +79,12 @@ def object_name(text: str) -> str:
     if not OBJECT_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not an object name: use lower case letters, digits, - and .")
     return text
+
+
+def documented(text: str) -> str:
+    """Return a message with the addresses of the pages that it names, if DOCS is set."""
+    address = os.environ.get(DOCS, "").rstrip("/")
+    return _PAGE.sub(rf"{address}/\1.html", text) if address else text
 
 
 def go_style(arguments: Sequence[str]) -> list[str]:
@@ -131,6 +142,7 @@ def _forget_output() -> None:
 
 
 def _last_words(program: str, parsed: argparse.Namespace | None, text: str) -> None:
+    text = documented(text)
     wanted = getattr(parsed, "log_format", "text") or os.environ.get("LOG_FORMAT")
     with contextlib.suppress(OSError):
         print(logs.last_line(program, text) if wanted == "json" else f"{program}: {text}", file=sys.stderr)  # noqa: T201
