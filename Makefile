@@ -137,7 +137,7 @@ build/site-venv/.installed: requirements/site.txt | build
 
 site: setup build/site-venv/.installed ## Build the documentation site in build/site; a dead link fails
 	@$(BIN)/python -m hack.site.pages
-	@DISABLE_MKDOCS_2_WARNING=true build/site-venv/bin/mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 build/site-venv/bin/mkdocs --quiet build --strict
 	@$(BIN)/python -m hack.site.check
 
 contract: setup ## Write docs/contract.md from the results of the last `make test`

@@ -223,7 +223,7 @@ class World:
                 found.update(dict.fromkeys(devices, _holder(self.snapshot, claim)))
         return found
 
-    @derived("ResourceClaim")
+    @derived("ResourceClaim", "Pod")
     def _is_crowded(self) -> bool:
         """True if several claims have the same device, of which `holders` shows one."""
         held = sum(len(allocator.devices_in_use([claim])) for claim in self.snapshot.all("ResourceClaim"))
