@@ -1,4 +1,4 @@
-"""(16.8) The utilization that Cluster Autoscaler 1.36 computes for nodes with connected sets, as in docs/autoscaling.md.
+"""(16.8) The utilization that Cluster Autoscaler 1.36 computes for nodes with sets, as in docs/autoscaling.md.
 
 Its rule, from its source: of each counter set, the share of the counter that is used most; then the mean.
 """
