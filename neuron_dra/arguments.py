@@ -27,6 +27,9 @@ unreadable, and so stop the controller.
 
 LEAST_WIDTH: Final = 40
 """Columns to which a message is wrapped at least."""
+DOCS: Final = "NEURON_DRA_DOCS"
+"""The variable with the address at which the pages of docs/ are published, such as https://neuron.example.com/docs."""
+_PAGE: Final = re.compile(r"\bdocs/([a-z-]+)\.md\b")
 
 
 class Parser(argparse.ArgumentParser):
@@ -99,6 +102,12 @@ def object_name(text: str) -> str:
     return text
 
 
+def documented(text: str) -> str:
+    """Return a message with the addresses of the pages that it names, if DOCS is set."""
+    address = os.environ.get(DOCS, "").rstrip("/")
+    return _PAGE.sub(rf"{address}/\1.html", text) if address else text
+
+
 def go_style(arguments: Sequence[str]) -> list[str]:
     """Return `arguments` with Go's spellings converted: `-kubeconfig=x` to `--kubeconfig=x`, `-v=2` to `--v=2`."""
     result = []
@@ -154,6 +163,7 @@ def _forget_output() -> None:
 
 
 def _last_words(program: str, parsed: argparse.Namespace | None, text: str) -> None:
+    text = documented(text)
     wanted = getattr(parsed, "log_format", "text") or os.environ.get("LOG_FORMAT")
     with contextlib.suppress(OSError):
         line = logs.last_line(program, text) if wanted == "json" else _readable(f"{program}: {text}")

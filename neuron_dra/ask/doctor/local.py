@@ -164,7 +164,7 @@ async def _hardware(node: CheckedNode) -> list[Line]:
         facts = sysfs.facts(await reader.read(node.timing.hardware_s), is_hosts_dev=dev.is_hosts)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
-        return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
+        return [wrong("hardware", "ReadingHangs", text, "docs/node-faults.md, when a reading hangs; reboot the node")]
     finally:
         await reader.abandon()
     return node_checks.hardware(facts, node.state)
@@ -252,7 +252,7 @@ async def _device_plugin(node: CheckedNode) -> list[Line]:
         pods = coexistence.pods_of_a_device_plugin(listed)
     text = coexistence.explanation(socket, coexistence.advertised(wire), node.name, pods)
     if text:
-        return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
+        return [wrong("device plugin", "DevicePluginAlive", text, "docs/updates.md, from the device plugin")]
     if wire is None or not await _in_thread(os.access, folder, os.R_OK):
         return [unknown("device plugin", f"{folder} or the Node cannot be read")]
     return [ok("device plugin", "no Neuron device plugin is on the node")]
