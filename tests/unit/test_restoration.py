@@ -461,9 +461,6 @@ def test_outgrown_pending_entry_is_given_up(spec: dict[str, int]) -> None:
     assert evictions(world) == []
 
 
-MEND = pytest.mark.xfail(strict=True, reason="mend: what nodes show proves whose an entry without ids is")
-
-
 def drain_elsewhere(world: World) -> None:
     """Put a Draining group of the job on u1: an earlier one with the index of the group on u0."""
     names = [f"u1-{number}" for number in range(4)]
@@ -481,7 +478,6 @@ def drain_elsewhere(world: World) -> None:
     world.tag_nodes()
 
 
-@MEND
 def test_draining_entry_that_lost_its_ids_is_released() -> None:
     """30: AWS's CRD had dropped them. Its index is that of the group that replaced it, and it waited for ever."""
     world = running()
@@ -493,13 +489,12 @@ def test_draining_entry_that_lost_its_ids_is_released() -> None:
     assert evictions(world) == []
 
 
-@MEND
 def test_draining_entry_of_another_size_that_lost_its_ids_is_released() -> None:
     """30: a group was given up, the ids were dropped, and topologySize changed: the workload got no nodes any more."""
     world = fleet(1)
     world.silent = {"u0-3"}
     world.submit("job")
-    world.step()
+    world.settle()
     world.later(600)
     world.step()
     assert [entry["phase"] for entry in server(world)["status"]["allocations"]] == ["Draining"]
@@ -512,7 +507,6 @@ def test_draining_entry_of_another_size_that_lost_its_ids_is_released() -> None:
     assert (world.state("job"), len(world.reserved("job")[0])) == (("Allocated", "Allocated"), 1)
 
 
-@MEND
 @pytest.mark.parametrize("spec", [{"serverCount": 1}, {"topologySize": 2}], ids=str)
 def test_outgrown_entry_that_lost_its_ids_is_released(spec: dict[str, int]) -> None:
     """30: the spec changed while the ids were gone."""
@@ -527,7 +521,6 @@ def test_outgrown_entry_that_lost_its_ids_is_released(spec: dict[str, int]) -> N
     assert [len(nodes) for nodes in world.reserved("job").values()] == [wanted["topologySize"]] * wanted["serverCount"]
 
 
-@MEND
 @pytest.mark.parametrize("next_one", [False, True], ids=["gone", "another of its name"])
 def test_entry_that_lost_its_ids_is_released_without_its_workload(next_one: bool) -> None:
     """30: the nodes show that it is of a workload that is gone, and not of the next one with its name."""
