@@ -20,7 +20,7 @@ from tests.support.controller_timings import BRIEF_LEASE
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
-SOON = quicker(BRIEF_LEASE, queues={"first_s": 0.05, "longest_s": 0.2}, client={"request_s": 3600.0})
+SOON = quicker(BRIEF_LEASE, queues={"relist_s": 0.2, "first_s": 0.05, "longest_s": 0.2}, client={"request_s": 3600.0})
 LABEL = "kueue.x-k8s.io/queue-name"
 
 
@@ -36,7 +36,7 @@ async def controlling(there: Cluster) -> AsyncIterator[None]:
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
-    parsed = parser.parse_args([*words, "--grpc-address", "0", "--queues", "true"])
+    parsed = parser.parse_args([*words, "--grpc-address", "0", "--queues", "true", "--leader-elect", "true"])
     loaded = controller_settings.load(parsed, {}, "here")
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=SOON)
     task = asyncio.create_task(controller.run())
@@ -62,7 +62,6 @@ async def allocated(there: Cluster, name: str) -> None:
     await eventually(lambda: there.state(name) == "Allocated", 30, f"{name} gets nodes")
 
 
-@pytest.mark.xfail(strict=True, reason="mend: queues write and list beside the passes")
 async def test_write_that_kueue_does_not_answer_holds_up_nobody_else(cluster: Cluster) -> None:
     """Each pass waited for Kueue's webhook, as long as the API server did: ten seconds or thirty."""
     hung = cluster.api.faults.add(Fault(Do.HANG, verb="create", resource="workloads", times=None))
@@ -74,7 +73,6 @@ async def test_write_that_kueue_does_not_answer_holds_up_nobody_else(cluster: Cl
         assert cluster.state("queued") == "Pending"
 
 
-@pytest.mark.xfail(strict=True, reason="mend: queues write and list beside the passes")
 async def test_new_term_does_not_wait_for_kueues_workloads(cluster: Cluster) -> None:
     """Their list needs Kueue's conversion webhook. Until it is there, workloads with a queue wait, and no others."""
     async with controlling(cluster):
