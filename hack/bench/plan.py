@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from controller.observe import decode, slices
 from controller.plan import planning
-from controller.plan.actions import CreateUltraServer, Plan
+from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Plan
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 
@@ -75,10 +75,11 @@ def submit(index: FleetIndex, number: int, size: int, count: int, namespace: str
 
 def passes(index: FleetIndex) -> Iterator[tuple[float, Plan]]:
     """Plan until each workload has a verdict; nothing is written in between."""
+    kept = NOTHING_KEPT
     for _ in range(PASSES):
         began = time.process_time()
-        plan = planning.plan_of(index, NOW)
-        index.settle(plan.settled, plan.settled_nodes)
+        plan = planning.plan_of(index, NOW, kept=kept)
+        kept = plan.kept
         yield time.process_time() - began, plan
         if len(plan.verdicts) == len(index.workloads):
             return
@@ -94,13 +95,12 @@ def row(scene: str, nodes: int, index: FleetIndex) -> str:
 def single(nodes: int) -> str:
     """Return the measured row of workloads of 8 nodes that come one at a time, in a fleet with nothing else to do."""
     index = fleet(nodes)
-    plan = planning.plan_of(index, NOW)
-    index.settle(plan.settled, plan.settled_nodes)
+    kept = planning.plan_of(index, NOW).kept
     times = []
     for number in range(SINGLE):
         submit(index, number, 4, 2)
         began = time.process_time()
-        plan = planning.plan_of(index, NOW)
+        plan = planning.plan_of(index, NOW, kept=kept)
         times.append(time.process_time() - began)
         [verdict] = plan.verdicts.values()
         assert verdict.state == "Allocating", verdict
