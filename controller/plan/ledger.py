@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from controller.observe.model import FINALIZER, ClaimUse, Known, Meeting, Starting, Turn, Workload
 from controller.plan import outage, queue, releasing, restoration
 from controller.plan.actions import (
-    NOTHING_KEPT,
     Action,
     CreateTemplate,
     Decided,
@@ -81,8 +80,12 @@ class Ledger:
     turns: dict[TurnKey, Turn]
     errors: dict[str, Exception]
     """By namespace/name or name of the object."""
-    earlier: Kept = NOTHING_KEPT
-    """What the last plan has left."""
+    unsettled: frozenset[str]
+    """The names of the UltraServers whose objects may need a write, because they changed or needed one before."""
+    unsettled_nodes: frozenset[str]
+    """The names of the Nodes whose labels may need a write, for the same reasons."""
+    earlier: Mapping[str, Decided]
+    """The decisions that the last plan has left."""
     decided: dict[str, Decided] = field(default_factory=dict)
     """By workload UID, the decisions that this plan leaves to the next one."""
     writes: Writes = field(default_factory=Writes)
@@ -116,7 +119,9 @@ class Ledger:
             unrestored,
             turns=dict(known.turns),
             errors={**unrestored.ultraservers, **errors},
-            earlier=kept,
+            unsettled=kept.open | index.changed_since(kept.version),
+            unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
+            earlier=kept.decided,
         )
 
     @property
@@ -150,7 +155,7 @@ class Ledger:
 
     def kept(self, view: View, reads: Reads) -> Step | None:
         """Return the step of an earlier plan, if all that it depends on is the same."""
-        known = self.earlier.decided.get(view.workload.uid)
+        known = self.earlier.get(view.workload.uid)
         if known is None or not known.holds(reads, view.now):
             return None
         for moment in known.rechecks:
@@ -209,16 +214,6 @@ class Ledger:
             self.holdings.put(uid, made.held)
             self.writes.after.extend(made.evictions)
             self.note(sight)
-
-    @property
-    def unsettled(self) -> frozenset[str]:
-        """The names of the UltraServers whose objects may need a write, because they changed or needed one before."""
-        return self.earlier.open | self.index.changed_since(self.earlier.version)
-
-    @property
-    def unsettled_nodes(self) -> frozenset[str]:
-        """The names of the Nodes whose labels may need a write, for the same reasons."""
-        return self.earlier.open_nodes | self.index.nodes_changed_since(self.earlier.version)
 
     @property
     def touched(self) -> list[str]:
