@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Queues:
         self._timing = timing
         self._on_change = on_change
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
-        self._work: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
         self._stale = False  # another replica may have changed Kueue's Workloads

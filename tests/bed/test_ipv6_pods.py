@@ -54,7 +54,7 @@ def ipv6_place(ipv6_bed: TestBed) -> Iterator[Namespace]:
 
 def families(place: Namespace) -> dict[str, list[int]]:
     """Return the IP versions of each pod, that of status.podIP first."""
-    found = {}
+    found: dict[str, list[int]] = {}
     for item in place.get("pods")["items"]:
         addresses = [each["ip"] for each in item["status"]["podIPs"]]
         assert addresses[0] == item["status"]["podIP"]
