@@ -119,7 +119,8 @@ def test_objects_are_rejected_as_they_are_in_other_files(kind: str) -> None:
     differ = []
     every = paths({"metadata": snapshot._META, **snapshot.SHAPES[kind]})
     for path in (each for each in every if each not in NAMED):
-        for value in (3, -1.5, "", "text", True, None, [], ["x"], [None], [{}], {}, {"name": ""}):
+        values: tuple[Any, ...] = (3, -1.5, "", "text", True, None, [], ["x"], [None], [{}], {}, {"name": ""})
+        for value in values:
             item = made(kind, path, value)
             [read] = streamed(printed([item]))
             whole, few = said(item), said(read)

@@ -164,7 +164,7 @@ def test_fleet_picture_marks_nodes_that_are_not_ready() -> None:
     down["status"] = {"conditions": [{"type": "Ready", "status": "False"}]}
     _, views = build([*items, small.node("silent", "trn2.48xlarge")])
     root = ET.fromstring(fleet_svg.fleet(list(views.values())))
-    marked = [each.text for each in root.iter(f"{SVG}text") if "alert" in each.attrib["class"]]
+    marked = [each.text or "" for each in root.iter(f"{SVG}text") if "alert" in each.attrib["class"]]
     assert sorted(marked) == ["down", "name", "silent"]  # and the legend
     written = [each.text for each in root.iter(f"{SVG}text")]
     assert "of a node that is not Ready, or publishes nothing" in written

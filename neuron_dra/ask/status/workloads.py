@@ -1,4 +1,7 @@
-"""The NeuronUltraServerWorkloads that wait, or that lost nodes: they may have no pods that would show it. Pure."""
+"""The NeuronUltraServerWorkloads that wait, or that lost nodes: they may have no pods that would show it.
+
+Pure, except for the terminal's width.
+"""
 
 from __future__ import annotations
 

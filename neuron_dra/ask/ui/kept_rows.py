@@ -1,4 +1,4 @@
-"""The rows of a world that changes: only those that a change touches are computed again. Pure, except for the width."""
+"""Rows of a world that changes: only what a change touches is computed again. Pure, except for the terminal's width."""
 
 from __future__ import annotations
 

@@ -162,9 +162,12 @@ class World:
 
     def _inventory_after(self, changed: Snapshot, slices: Sequence[Key]) -> PoolInventory:
         """Return the published devices after these slices have changed."""
-        old = [item for key in slices if (item := self.snapshot.objects.get(key)) is not None]
-        new = [item for key in slices if (item := changed.objects.get(key)) is not None]
-        return self.inventory.after(old, tainted(new, changed)) if slices else self.inventory
+        if not slices:
+            return self.inventory
+        before, after = self.snapshot.objects, changed.objects
+        old = [before[key] for key in slices if key in before]
+        new = [after[key] for key in slices if key in after]
+        return self.inventory.after(old, tainted(new, changed))
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""

@@ -97,11 +97,7 @@ class Fleet:
         self._connect = connect
         self.admin = connect("fleet admin")
         self.instance_type = self.rng.choice(TYPES)
-        self.nodes = {
-            name: FleetNode(name, block, number, self.instance_type, folder, self.line)
-            for block, names in racks(ultraservers)
-            for number, name in enumerate(names)
-        }
+        self.nodes = self._nodes(ultraservers, folder)
         self.lines: list[Line] = []
         # In half of the seeds the pods of a node are read instead of all claims, as in a cluster with many claims.
         self._claims_for_a_node = random.Random(f"{seed} claims for a node").choice((0, None))
@@ -130,6 +126,14 @@ class Fleet:
         self.least: dict[str, int] = {}
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
+
+    def _nodes(self, ultraservers: int, folder: Path) -> dict[str, FleetNode]:
+        """Return the nodes of these UltraServers, by name."""
+        return {
+            name: FleetNode(name, block, number, self.instance_type, folder, self.line)
+            for block, names in racks(ultraservers)
+            for number, name in enumerate(names)
+        }
 
     def _caches(self) -> dict[str, Reflector]:
         """Return what the observer watches, by plural."""
