@@ -27,6 +27,8 @@ def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
     if isinstance(shape, Mapping):
         if not isinstance(value, Mapping):
             return "", f"is {called(value)}: it must be an object"
+        if not shape and (odd := [name for name in value if not isinstance(name, str)]):
+            return "", f"has the key {called(odd[0])}: it must be a string"
         for field, each in shape.items():
             part = value.get(field)
             if part is not None and (found := _wrong(part, each)) is not None:

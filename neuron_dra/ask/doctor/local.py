@@ -18,6 +18,8 @@ from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.ask.inspect import command as inspect_command
 from neuron_dra.ask.inspect import state as plugin_state
 from neuron_dra.ask.inspect.state import PluginState
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
 from neuron_dra.core import cdi, shapes
 from neuron_dra.core import checkpoint as checkpoints
@@ -38,9 +40,10 @@ from neuron_dra.node.publish import coexistence
 from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings
 
+_SLICE: Final = views.shape(SliceView)
 _SHAPES: Final[Mapping[requests.Resource, Any]] = {
-    requests.NODES: {"status": {"allocatable": {}, "nodeInfo": {"containerRuntimeVersion": str}}},
-    requests.RESOURCE_SLICES: {"spec": {"driver": str, "devices": [{"name": str}]}},
+    requests.NODES: views.shape(KubeNodeView),
+    requests.RESOURCE_SLICES: {**_SLICE, "spec": {**_SLICE["spec"], "devices": [{"name": str}]}},
 }
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
@@ -37,7 +40,8 @@ class Case:
     def __init__(self, world: World, pod: Wire) -> None:
         self.world = world
         self.pod = pod
-        self.namespace: str = pod["metadata"].get("namespace") or ""
+        self.seen = PodView.of(pod)
+        self.namespace = self.seen.metadata.namespace
 
     @cached_property
     def problem(self) -> ClaimProblem | None:
@@ -65,7 +69,7 @@ class Case:
     @cached_property
     def blocked(self) -> list[Blocked]:
         """The nodes on which the claims that are not allocated yet could fit, and what is in the way there."""
-        waiting = [claim for claim in self.claims if not allocation(claim)]
+        waiting = [claim for claim in self.claims if not ClaimView.of(claim).is_allocated]
         return Blockers(self.world, self.pod, waiting).all()
 
     @cached_property
@@ -78,7 +82,7 @@ class Case:
 
     def reached(self, blocked: list[Blocked], claim: Wire) -> list[Blocked]:
         """Return those of the nodes that can use a claim: all, unless it is allocated for some nodes only."""
-        selector = allocation(claim).get("nodeSelector")
+        selector = node_selector(claim)
         if selector is None:
             return blocked
         return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
@@ -88,16 +92,18 @@ class Case:
         return trials.attempt(self.world, self.pod, text, replaced)
 
 
-def allocation(claim: Wire) -> Wire:
-    """Return the allocation of a claim; empty if it has none."""
-    return (claim.get("status") or {}).get("allocation") or {}
+def node_selector(claim: Wire) -> Wire | None:
+    """Return the nodes for which a claim is allocated, as a NodeSelector; None if it is not, or for all nodes."""
+    allocation = ClaimView.of(claim).status.allocation
+    selector: Wire | None = allocation.node_selector if allocation is not None else None
+    return selector
 
 
 # Conditions about the pod, and about its claims.
 
 
 def gated(case: Case) -> list[Finding]:
-    return [gates.finding(case.world, case.pod)] if case.pod["spec"].get("schedulingGates") else []
+    return [gates.finding(case.world, case.pod)] if case.seen.spec.scheduling_gates else []
 
 
 def _problem(case: Case, code: str) -> ClaimProblem | None:
@@ -138,7 +144,8 @@ def there(case: Case, found: Found) -> Pairs:
         "was there", f"in namespace {namespace}: {', '.join(there[:6])}" if there else f"none in namespace {namespace}"
     )
     for other in _elsewhere(case, found):
-        facts.add("elsewhere", f"namespace {other['metadata'].get('namespace')} has one of this name")
+        namespace = MetaView.of(other["metadata"]).namespace
+        facts.add("elsewhere", f"namespace {namespace} has one of this name")
     return facts.done()
 
 
@@ -175,7 +182,7 @@ def quota(case: Case) -> Found | None:
 
 def raised(case: Case, found: Found) -> Iterator[Change | None]:
     quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
-    spec = {**(quota.get("spec") or {}), "hard": {**quota["spec"]["hard"], resource: str(enough)}}
+    spec = {**quota["spec"], "hard": {**quota["spec"]["hard"], resource: str(enough)}}
     yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
 
 
@@ -198,7 +205,7 @@ def claim_deleted(case: Case) -> Found | None:
     claim = problem.claim.claim if problem is not None else None
     if claim is None:
         return None
-    pods = [user["name"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+    pods = [user.name for user in ClaimView.of(claim).status.reserved_for]
     until = f": it is gone when these pods have ended: {', '.join(pods)}" if pods else ""
     return {"name": claim["metadata"]["name"], "until": until}
 
@@ -319,7 +326,7 @@ def silent(case: Case) -> Found | None:
     """The pod fits, and the scheduler has said nothing."""
     if case.placed is None or case.said:
         return None
-    scheduler = case.pod["spec"].get("schedulerName") or trials.DEFAULT_SCHEDULER
+    scheduler = case.seen.spec.scheduler_name or trials.DEFAULT_SCHEDULER
     return {"scheduler": scheduler, "gets": trials.gets(case.world, case.placed)}
 
 
@@ -357,9 +364,8 @@ def allocated_elsewhere(case: Case) -> Found | None:
     left = case.blocked
     for claim in case.claims:
         left = case.reached(left, claim)
-        if not left and allocation(claim).get("nodeSelector") is not None:
-            results = (allocation(claim).get("devices") or {}).get("results") or ()
-            pools = sorted({each["pool"] for each in results})
+        if not left and node_selector(claim) is not None:
+            pools = sorted({each.pool for each in ClaimView.of(claim).results})
             return {"claim": claim["metadata"]["name"], "pools": ", ".join(pools)}
     return None
 
@@ -367,7 +373,7 @@ def allocated_elsewhere(case: Case) -> Found | None:
 def in_the_way(case: Case) -> list[Finding]:
     if not case.reachable:
         return []
-    tied = [claim["metadata"]["name"] for claim in case.claims if allocation(claim).get("nodeSelector")]
+    tied = [claim["metadata"]["name"] for claim in case.claims if node_selector(claim)]
     found = obstacles.findings(case.world, case.pod, case.reachable, tied)
     # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
     if not tied and found[0].code in ORDINARY and (missing := absent.finding(case.world, case.pod)) is not None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import trials
@@ -87,10 +89,7 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
     for node in nodes:
         for holder, _ in holders(world, node).values():
             old = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-            same = old is not None and (old["metadata"].get("namespace") == pod["metadata"].get("namespace"))
-            if old is None or not same or deployment_of(old) != deployment or _hash(old) == _hash(pod):
-                continue
-            if old["metadata"].get("deletionTimestamp"):
+            if old is None or not _replaces(pod, old):
                 continue
             left, removed = trials.released(world, old)
             if not isinstance(world.after(left, removed).place(pod), Placement):
@@ -103,6 +102,14 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
     return None
 
 
+def _replaces(pod: Wire, old: Wire) -> bool:
+    """Return True if a rollout of one Deployment has created `pod` and has not yet deleted `old`."""
+    meta = PodView.of(old).metadata
+    if meta.namespace != PodView.of(pod).metadata.namespace or meta.deletion_timestamp:
+        return False
+    return deployment_of(old) == deployment_of(pod) and _hash(old) != _hash(pod)
+
+
 def _without_surge(deployment: str, namespace: str) -> str:
     """Return the command after which a rollout deletes an old pod before it creates the new one."""
     patch = '{"spec":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
@@ -112,15 +119,14 @@ def _without_surge(deployment: str, namespace: str) -> str:
 def deployment_of(pod: Wire) -> str:
     """Return the Deployment of a pod, from the name of its ReplicaSet and the hash in it; empty if it has none."""
     own = _hash(pod)
-    for owner in pod["metadata"].get("ownerReferences") or ():
-        name = str(owner.get("name") or "")
-        if owner.get("kind") == "ReplicaSet" and own and name.endswith(f"-{own}"):
-            return name.removesuffix(f"-{own}")
+    for owner in PodView.of(pod).metadata.owners("ReplicaSet"):
+        if own and owner.name.endswith(f"-{own}"):
+            return owner.name.removesuffix(f"-{own}")
     return ""
 
 
 def _hash(pod: Wire) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(_HASH) or "")
+    return str(PodView.of(pod).metadata.labels.get(_HASH) or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +167,8 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
 
 
 def _torn(world: World, pod: Wire, node: Blocked, published: PublishedDevices) -> _Torn | None:
-    claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
-    wanted = [model.claim(each) for each in claims if not (each.get("status") or {}).get("allocation")]
+    claims = [each for each in world.claims_of(pod) if not each.seen.is_allocated]
+    wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
     by_constraint = [(claim, rule) for claim in wanted for rule in claim.constraints if rule.kind == "matchAttribute"]
     for claim, rule in by_constraint:
         torn = _by_constraint(world, node, published, claim, rule, wanted)
@@ -240,8 +246,7 @@ def _described(world: World, holder: Holder, number: int) -> str:
 def _ending(world: World, holder: Holder) -> str:
     """Return since when the only pod of a claim, or else the claim, is being deleted; empty if it is not."""
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-    meta = pod["metadata"] if pod is not None else {}
-    return str(meta.get("deletionTimestamp") or holder.claim["metadata"].get("deletionTimestamp") or "")
+    return PodView.of(pod).metadata.deletion_timestamp or ClaimView.of(holder.claim).metadata.deletion_timestamp
 
 
 def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
@@ -257,8 +262,7 @@ def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -
 
 
 def _priority(pod: Wire) -> int:
-    value = pod["spec"].get("priority")
-    return value if isinstance(value, int) else 0
+    return PodView.of(pod).spec.priority
 
 
 def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
@@ -298,7 +302,7 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
     if change is None or len(gone) > 1:
         return change
     node = trials.moves_to(world, pod, gone[0], change)
-    if not node or node == gone[0]["spec"].get("nodeName"):
+    if not node or node == PodView.of(gone[0]).spec.node_name:
         return change
     return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
 

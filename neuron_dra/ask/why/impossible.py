@@ -13,7 +13,7 @@ from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import constraints, model
+from neuron_dra.simulate import constraints
 from neuron_dra.simulate.model import Constraint, PoolDevice
 from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
@@ -67,8 +67,8 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     if shared := _shared_group(world, pod, published):
         return [shared]
     facts = Facts()
-    for claim, _ in selection.requests(world, pod):
-        for constraint in model.claim(claim.claim or {}).constraints:
+    for _, ask in selection.requests(world, pod):
+        for constraint in ask.claim.constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
     text = "each request could be satisfied alone, but no node can satisfy all of them together"
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from neuron_dra.ask.read import views
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
@@ -15,7 +14,7 @@ from neuron_dra.simulate.scheduler import Placement
 
 def report(world: World, item: Wire) -> Report:
     """Return the report about a NeuronUltraServerWorkload, from its conditions."""
-    workload = views.of(WorkloadView, item)
+    workload = WorkloadView.of(item)
     status = workload.status
     subject = f"workload {workload.metadata.namespace or 'default'}/{workload.metadata.name}"
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
@@ -31,7 +30,7 @@ def report(world: World, item: Wire) -> Report:
     if ready.status == "False":
         found.append(_condition(ready))
     if found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
-        every = [views.of(UltraServerView, each) for each in world.snapshot.all("NeuronUltraServer")]
+        every = [UltraServerView.of(each) for each in world.snapshot.all("NeuronUltraServer")]
         servers = [each for each in every if _serves(each, workload)]
         facts = Facts()
         facts.some("UltraServer", (_shown(world, each) for each in servers))

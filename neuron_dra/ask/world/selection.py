@@ -46,7 +46,7 @@ def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
     """Return the requests of a pod's claims that are not allocated."""
     found = []
     for each in world.claims_of(pod):
-        if each.claim is not None and not (each.claim.get("status") or {}).get("allocation"):
+        if each.claim is not None and not each.seen.is_allocated:
             found += [(each, ask) for ask in asked([model.claim(each.claim)])]
     return found
 
@@ -152,7 +152,11 @@ class PublishedDevices:
 def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     """Return the value of an attribute, without its type; None if the device does not publish it."""
     own = domain == device.id.driver
-    found = device.attributes.get(f"{domain}/{name}") or (device.attributes.get(name) if own else None) or {}
+    found = device.attributes.get(f"{domain}/{name}")
+    if not found and own:
+        found = device.attributes.get(name)
+    if not found:
+        return None
     return next((value for value in found.values() if value is not None), None)
 
 
