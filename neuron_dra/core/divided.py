@@ -126,7 +126,7 @@ def decide(
         wait_s = min(2 * last.wait_s, timing.check_s[1])
         last = Leaving(stay, last.since, now + wait_s, wait_s)
     in_order = sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))
-    devices = [publication.with_marks(situation, wire[name]) for name in in_order]
+    devices: list[Wire] = [publication.with_marks(situation, wire[name]) for name in in_order]
     for name in sorted(kept):
         devices.append(_withdrawn(publication.with_marks(situation, kept[name]), situation))
     counters = division.counters

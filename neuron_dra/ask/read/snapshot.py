@@ -23,6 +23,7 @@ Key = tuple[str, str, str]
 """Kind, namespace (empty for cluster-scoped kinds) and name."""
 
 _DEVICE: Final = {"name": str, "attributes": {}, "capacity": {}, "taints": [views.shape(TaintView)]}
+_META: Final = views.shape(views.MetaView)
 _SLICE: Final = views.shape(SliceView)
 SHAPES: Final[Mapping[str, Any]] = {
     "ResourceSlice": {**_SLICE, "spec": {**_SLICE["spec"], "devices": [_DEVICE]}},
@@ -34,12 +35,12 @@ SHAPES: Final[Mapping[str, Any]] = {
     "NeuronUltraServer": views.shape(views.UltraServerView),
     "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
     "Pod": views.shape(PodView),
-    "Namespace": {"metadata": views.shape(views.MetaView)},
+    "Namespace": {"metadata": _META},
     "PodGroup": views.shape(PodGroupView),
     "Workload": views.shape(KueueWorkloadView),
     "ResourceQuota": views.shape(views.QuotaView),
     "PodDisruptionBudget": views.shape(views.BudgetView),
-    "Event": views.shape(views.EventView),
+    "Event": {**views.shape(views.EventView), "metadata": _META},
 }
 """The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
 
