@@ -102,7 +102,7 @@ def test_malformed_pod_is_set_aside_alone(wrong: Obj, text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "view"),
     [("Pod", PodView), ("ResourceClaim", ClaimView), ("Node", KubeNodeView)],
-    ids=lambda each: str(each),
+    ids=["Pod", "ResourceClaim", "Node"],
 )
 def test_every_field_of_a_view_is_kept_while_a_file_is_read(kind: str, view: type[View]) -> None:
     assert [path for path in paths(view) if not is_kept(path, kept.FIELDS[kind])] == []

@@ -52,9 +52,11 @@ class Case:
     def placed(self) -> Placement | None:
         """Where a simulation places the pod; None if nowhere."""
         outcome = self.world.place(self.pod)
-        self.message = "" if isinstance(outcome, Placement) else outcome.message
-        self.error = not isinstance(outcome, Placement) and outcome.error
-        return outcome if isinstance(outcome, Placement) else None
+        if isinstance(outcome, Placement):
+            self.message, self.error = "", False
+            return outcome
+        self.message, self.error = outcome.message, outcome.error
+        return None
 
     @cached_property
     def said(self) -> str:
@@ -108,12 +110,16 @@ def gated(case: Case) -> list[Finding]:
 
 def _problem(case: Case, code: str) -> ClaimProblem | None:
     problem = case.problem
-    return problem if problem is not None and problem.code == code else None
+    if problem is None or problem.code != code:
+        return None
+    return problem
 
 
 def workload(case: Case) -> Found | None:
     problem = _problem(case, "TemplateMissing")
-    workload = creating.workload_of(case.world, case.pod, problem.claim) if problem is not None else None
+    if problem is None:
+        return None
+    workload = creating.workload_of(case.world, case.pod, problem.claim)
     return creating.state_of(workload) if workload is not None else None
 
 
@@ -140,9 +146,10 @@ def there(case: Case, found: Found) -> Pairs:
     kind, namespace = found["kind"], case.namespace
     there = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
     facts = Facts()
-    facts.add(
-        "was there", f"in namespace {namespace}: {', '.join(there[:6])}" if there else f"none in namespace {namespace}"
-    )
+    if there:
+        facts.add("was there", f"in namespace {namespace}: {', '.join(there[:6])}")
+    else:
+        facts.add("was there", f"none in namespace {namespace}")
     for other in _elsewhere(case, found):
         namespace = MetaView.of(other["metadata"]).namespace
         facts.add("elsewhere", f"namespace {namespace} has one of this name")
@@ -202,11 +209,12 @@ def admin_refused(case: Case) -> Found | None:
 
 def claim_deleted(case: Case) -> Found | None:
     problem = _problem(case, "ClaimDeleted")
-    claim = problem.claim.claim if problem is not None else None
-    if claim is None:
+    if problem is None or (claim := problem.claim.claim) is None:
         return None
     pods = [user.name for user in ClaimView.of(claim).status.reserved_for]
-    until = f": it is gone when these pods have ended: {', '.join(pods)}" if pods else ""
+    until = ""
+    if pods:
+        until = f": it is gone when these pods have ended: {', '.join(pods)}"
     return {"name": claim["metadata"]["name"], "until": until}
 
 
@@ -230,10 +238,14 @@ def unserved(case: Case) -> Found | None:
 
 def plugin_down(case: Case) -> Found | None:
     resource = demand.unserved(case.world.snapshot, case.pod)
-    down = demand.left_behind(case.world.snapshot, resource) if resource else []
+    if not resource:
+        return None
+    down = demand.left_behind(case.world.snapshot, resource)
     if not down:
         return None
-    others = f"; nor on {words.count(len(down) - 1, 'more node')}" if len(down) > 1 else ""
+    others = ""
+    if len(down) > 1:
+        others = f"; nor on {words.count(len(down) - 1, 'more node')}"
     return {"resource": resource, "node": down[0], "others": others}
 
 
@@ -261,12 +273,16 @@ def nearest_class(case: Case, found: Found) -> Iterator[Change | None]:
 
 
 def rejected(case: Case) -> Found | None:
-    why = trials.refused(case.world, case.placed) if case.placed is not None else ""
+    if case.placed is None:
+        return None
+    why = trials.refused(case.world, case.placed)
     return {"why": why} if why else None
 
 
 def rejected_name(case: Case) -> Found | None:
-    why = absent.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
+    if case.placed is None:
+        return None
+    why = absent.rejected_name(case.world, case.pod, case.placed.node)
     return {"why": why} if why else None
 
 
@@ -274,8 +290,10 @@ def _uncreated(case: Case) -> str:
     """Return a claim that could be created and is not; empty if there is none, or if the pod is placed nowhere."""
     if case.placed is None:
         return ""
-    absent = [each.entry for each in case.world.claims_of(case.pod) if not each.exists and each.entry != "limits"]
-    return absent[0] if absent else ""
+    for each in case.world.claims_of(case.pod):
+        if not each.exists and each.entry != "limits":
+            return each.entry
+    return ""
 
 
 def creation_failed(case: Case) -> Found | None:
@@ -306,20 +324,25 @@ def gang_waits(case: Case) -> Found | None:
 def group_waits(case: Case) -> Found | None:
     """The scheduler's words show that a group waits as a whole, though it fits, or was not read."""
     group = users.group_of(case.pod)
-    found = says(case, gangs.AS_A_WHOLE) if group else None
+    if not group:
+        return None
+    found = says(case, gangs.AS_A_WHOLE)
     return {**found, "group": group} if found is not None else None
 
 
 def gang_shares(case: Case) -> Found | None:
-    found = says(case, _BEING_ALLOCATED)
-    return found if found is not None and users.group_of(case.pod) else None
+    if not users.group_of(case.pod):
+        return None
+    return says(case, _BEING_ALLOCATED)
 
 
 def contradictory(case: Case) -> Found | None:
     """The scheduler's words show that slices of a pool disagree, though the pod fits in a simulation."""
     found = says(case, _OF_POOLS) or says(case, OF_DEVICES)
-    disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice")) if found is not None else ()
-    return {**found, "disagreement": disagreeing[0]} if found is not None and disagreeing else None
+    if found is None:
+        return None
+    disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice"))
+    return {**found, "disagreement": disagreeing[0]} if disagreeing else None
 
 
 def silent(case: Case) -> Found | None:
@@ -332,7 +355,9 @@ def silent(case: Case) -> Found | None:
 
 def other_scheduler(case: Case) -> Found | None:
     found = silent(case)
-    return found if found is not None and found["scheduler"] != trials.DEFAULT_SCHEDULER else None
+    if found is None or found["scheduler"] == trials.DEFAULT_SCHEDULER:
+        return None
+    return found
 
 
 def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
@@ -356,7 +381,9 @@ def simulated(case: Case, found: Found) -> Pairs:
 
 
 def selector_error(case: Case) -> list[Finding]:
-    found = impossible.selector_error(case.world, case.pod) if case.error else None
+    if not case.error:
+        return []
+    found = impossible.selector_error(case.world, case.pod)
     return [found] if found is not None else []
 
 

@@ -20,7 +20,7 @@ from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, constraints, model
 from neuron_dra.simulate.failures import Failure
-from neuron_dra.simulate.model import Constraint, PoolDevice
+from neuron_dra.simulate.model import Constraint, DeviceId, PoolDevice
 from neuron_dra.simulate.scheduler import Placement
 
 _HASH: Final = "pod-template-hash"
@@ -62,6 +62,13 @@ def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]
     return found
 
 
+def _only_pod(world: World, holder: Holder) -> Wire | None:
+    """Return the pod of a claim that one pod uses; None if none does, or several."""
+    if len(holder.pods) != 1:
+        return None
+    return world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+
+
 def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for claims that should have been released, if the pod would fit without them."""
     found: list[tuple[Blocked, Holder, int, str]] = []
@@ -88,7 +95,7 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
         return None
     for node in nodes:
         for holder, _ in holders(world, node).values():
-            old = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+            old = _only_pod(world, holder)
             if old is None or not _replaces(pod, old):
                 continue
             left, removed = trials.released(world, old)
@@ -159,21 +166,24 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
     if not found:
         return None
     best = max(found, key=lambda each: each.free)
-    others = len(found) - 1
-    more = f"; it is the same on {words.count(others, 'more node')}" if others else ""
+    text = best.text
+    if len(found) > 1:
+        text += f"; it is the same on {words.count(len(found) - 1, 'more node')}"
     facts = Facts()
     facts.some("free", (f"node {each.node}: {words.count(each.free, 'device')}" for each in found), most=3)
-    return Finding("Fragmented", best.text + more, facts.done())
+    return Finding("Fragmented", text, facts.done())
 
 
 def _torn(world: World, pod: Wire, node: Blocked, published: PublishedDevices) -> _Torn | None:
     claims = [each for each in world.claims_of(pod) if not each.seen.is_allocated]
     wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
-    by_constraint = [(claim, rule) for claim in wanted for rule in claim.constraints if rule.kind == "matchAttribute"]
-    for claim, rule in by_constraint:
-        torn = _by_constraint(world, node, published, claim, rule, wanted)
-        if torn is not None:
-            return torn
+    for claim in wanted:
+        for rule in claim.constraints:
+            if rule.kind != "matchAttribute":
+                continue
+            torn = _by_constraint(world, node, published, claim, rule, wanted)
+            if torn is not None:
+                return torn
     for claim in wanted:
         torn = _by_size(world, node, published, claim)
         if torn is not None:
@@ -195,11 +205,14 @@ def _by_constraint(
     at = world.decoded(node.node)
     if isinstance(allocator.allocate(at, others, world.inventory, world.classes, world.in_use, world.memo), Failure):
         return None
-    asks = [
-        ask for ask in selection.asked([claim]) if not rule.requests or {ask.name, ask.request.name} & rule.requests
-    ]
-    number = sum(ask.alternative.count for ask in asks if ask.alternative.mode == "ExactCount")
-    matching = {device.id: device for ask in asks for device in published.on(node.name, ask)}
+    number = 0
+    matching: dict[DeviceId, PoolDevice] = {}
+    for ask in selection.asked([claim]):
+        if rule.requests and not {ask.name, ask.request.name} & rule.requests:
+            continue
+        if ask.alternative.mode == "ExactCount":
+            number += ask.alternative.count
+        matching.update((device.id, device) for device in published.on(node.name, ask))
     free = [device for device in matching.values() if _is_free(world, device)]
     if number < 2 or len(free) < number:
         return None
@@ -240,12 +253,14 @@ def _described(world: World, holder: Holder, number: int) -> str:
     """Return who holds how many devices, and whether that is about to end."""
     text = f"{holder} holds {number}"
     since = _ending(world, holder)
-    return f"{text}, and is being deleted since {since}" if since else text
+    if since:
+        text += f", and is being deleted since {since}"
+    return text
 
 
 def _ending(world: World, holder: Holder) -> str:
     """Return since when the only pod of a claim, or else the claim, is being deleted; empty if it is not."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    pod = _only_pod(world, holder)
     return PodView.of(pod).metadata.deletion_timestamp or ClaimView.of(holder.claim).metadata.deletion_timestamp
 
 
@@ -267,22 +282,22 @@ def _priority(pod: Wire) -> int:
 
 def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
     """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
-    names = [
-        rule.attribute
-        for each in world.claims_of(pod)
-        if each.claim is not None and each.entry != "limits"
-        for rule in model.claim(each.claim).constraints
-        if rule.kind == "matchAttribute"
-    ]
+    names: list[str] = []
+    for each in world.claims_of(pod):
+        if each.claim is not None and each.entry != "limits":
+            rules = model.claim(each.claim).constraints
+            names += [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
     for name in dict.fromkeys(names):
         for node in nodes:
-            of_device = {device: holder for holder, devices in holders(world, node).values() for device in devices}
+            of_device: dict[str, Holder] = {}
+            for holder, devices in holders(world, node).values():
+                of_device.update(dict.fromkeys(devices, holder))
             found: dict[object, dict[str, Holder]] = {}
             for device in world.likeness.devices(world.decoded(node.node)):
-                holder = of_device.get(device.id.device)
+                held_by = of_device.get(device.id.device)
                 value = constraints.attribute(device, name)
-                if holder is not None and value is not None:
-                    found.setdefault(value, {})[holder.key] = holder
+                if held_by is not None and value is not None:
+                    found.setdefault(value, {})[held_by.key] = held_by
             yield from sorted((list(each.values()) for each in found.values()), key=len)
 
 
@@ -309,16 +324,17 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
 
 def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
-    found: list[tuple[int, Holder]] = []
+    unique: dict[str, tuple[int, Holder]] = {}
     for each in nodes:
-        found += [(len(devices), holder) for holder, devices in holders(world, each).values() if holder.pods]
-    unique = {holder.key: (number, holder) for number, holder in found}
+        for holder, devices in holders(world, each).values():
+            if holder.pods:
+                unique[holder.key] = (len(devices), holder)
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
-    for ended in alone[:HOLDERS_TRIED]:
-        yield _attempt(world, pod, ended)
-    together = _groups_to_empty(world, pod, nodes)
-    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
+    alone = (holder for _, holder in ranked if _may_end(world, holder))
+    for holder in itertools.islice(alone, HOLDERS_TRIED):
+        yield _attempt(world, pod, [holder])
+    together = (each for each in _groups_to_empty(world, pod, nodes) if len(each) > 1)
+    several = (each for each in together if all(_may_end(world, one) for one in each))
     for ended in itertools.islice(several, HOLDERS_TRIED):
         yield _attempt(world, pod, ended)
     yield from trials.fewer(world, pod)
@@ -341,5 +357,5 @@ def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
 
 def _protected(world: World, holder: Holder) -> str:
     """Return why the one pod of a claim may not be evicted; empty if it may."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    pod = _only_pod(world, holder)
     return budgets.objection(world.snapshot, pod) if pod is not None else ""

@@ -90,7 +90,9 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
         own = group[0][1].findings[:1] or (Finding("Unknown", "unknown"),)
         findings.append(replace(own[0], text=f"{text}: {own[0].text}"))
     named = words.listed((pod["metadata"]["name"] for pod, _ in ordered[0]), 6)
-    notes = (f"pods: {named}", *((f"{words.count(fine, 'pod')} of it run or have ended",) if fine else ()))
+    notes = [f"pods: {named}"]
+    if fine:
+        notes.append(f"{words.count(fine, 'pod')} of it run or have ended")
     return Report(subject, state, tuple(findings), (*notes, *ordered[0][0][1].notes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -33,9 +34,12 @@ def report(world: World, node: Wire) -> Report:
 
 def findings(world: World, node: Wire) -> list[Finding]:
     """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
-    checked = [check(world, node) for check in _CHECKS]
-    found = [finding for finding in checked if finding is not None]
-    return [*found, *_events(world, node, [each.code for each in found])]
+    found: list[Finding] = []
+    for check in _CHECKS:
+        if (finding := check(world, node)) is not None:
+            found.append(finding)
+    found += _events(world, node, [each.code for each in found])
+    return found
 
 
 def _not_ready(world: World, node: Wire) -> Finding | None:
@@ -64,12 +68,10 @@ def _silent(world: World, node: Wire) -> Finding | None:
     if wrong := slice_pools.disagreeing(world.slices_of(name)):
         return Finding("PoolContradictory", wrong[0])
     if ours:
-        unusable = [
-            pool for pool in world.inventory.pools(model.node(node)) if pool.driver == names.DRIVER and not pool.usable
-        ]
-        if unusable:
-            why = unusable[0].invalid or "slices of it are missing: the driver is updating it, or stopped"
-            return Finding("PoolIncomplete", f"its pool cannot be used: {why}")
+        for pool in world.inventory.pools(model.node(node)):
+            if pool.driver == names.DRIVER and not pool.usable:
+                why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
+                return Finding("PoolIncomplete", f"its pool cannot be used: {why}")
         return None
     if not kind:
         return Finding(
@@ -89,10 +91,11 @@ def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return what is known of the driver's pod on a node, and facts."""
     for pod in world.driver_pods.get(name, ()):
         found = why_pod.report(world, pod)
-        why = found.findings[0].text if found.findings else found.state
-        facts = found.findings[0].facts if found.findings else ()
         meta = MetaView.of(pod["metadata"])
-        return f"its pod {meta.namespace}/{meta.name}: {why}", facts
+        head = f"its pod {meta.namespace}/{meta.name}"
+        if not found.findings:
+            return f"{head}: {found.state}", ()
+        return f"{head}: {found.findings[0].text}", found.findings[0].facts
     if world.snapshot.all("Pod") and "Pod" not in unseen.kinds(world.snapshot):
         return "no pod of the driver is on the node; does the DaemonSet select it?", ()
     return "it does not run there, or is not Ready", ()
@@ -111,11 +114,12 @@ def _cordoned(world: World, node: Wire) -> Finding | None:
 def _unhealthy(world: World, node: Wire) -> Finding | None:
     facts = Facts()
     pools = world.inventory.pools(model.node(node))
-    for device in (device for pool in pools for device in pool.devices if pool.driver == names.DRIVER):
+    ours = [pool for pool in pools if pool.driver == names.DRIVER]
+    for device in itertools.chain.from_iterable(pool.devices for pool in ours):
         reasons = selection.attribute(device, names.DRIVER, health.ATTRIBUTE) or ""
         marks = [f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints]
         if reasons or marks:
-            facts.add(device.id.device, ", ".join([reasons, *marks] if reasons else marks))
+            facts.add(device.id.device, ", ".join(text for text in (reasons, *marks) if text))
     if facts.items:
         number = words.count(len(facts.items), "device")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
@@ -123,7 +127,8 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     unhealthy = [each for each in about if each.reason.startswith("NeuronDeviceU")]
     kind = KubeNodeView.of(node).instance_type
     spec = catalogue.lookup(kind)
-    there = [d for pool in pools for d in pool.devices if d.id.device.startswith(names.DEVICE_PREFIX)]
+    devices = itertools.chain.from_iterable(pool.devices for pool in pools)
+    there = [device for device in devices if device.id.device.startswith(names.DEVICE_PREFIX)]
     if spec is not None and there and len(there) < spec.device_count:
         facts.some("event", (event.message for event in unhealthy), most=2)
         number = f"{len(there)} of the {spec.device_count} devices of a {kind}"

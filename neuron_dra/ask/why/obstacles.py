@@ -63,7 +63,9 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
         facts.some("protected", contention.protection(world, nodes[:3]), most=2)
-    changes = working(_changes(world, pod, names[0], nodes)) if world.proposes and len(names) == 1 else ()
+    changes: tuple[Change, ...] = ()
+    if world.proposes and len(names) == 1:
+        changes = working(_changes(world, pod, names[0], nodes))
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
 
 
@@ -73,17 +75,20 @@ _ALSO: Final = {TAINT: "tainted devices", RESERVED: "reserved", ROOM: "too littl
 
 def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> str:
     """Return the first line about nodes with the same obstacles."""
-    one = len(nodes) == 1
-    where, has = (f"node {nodes[0].name}", "has") if one else (f"{len(nodes)} nodes", "have")
+    where, has, are = f"{len(nodes)} nodes", "have", "are"
+    if len(nodes) == 1:
+        where, has, are = f"node {nodes[0].name}", "has", "is"
     if names[0] == NODE:
         text = f"it may not run on {where} that would serve it: {_objections(nodes)}"
     elif names[0] == TAINT:
         text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
     elif names[0] == RESERVED:
-        text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
+        text = f"{where} that would serve it {are} reserved for {_workloads(world, nodes)}"
     else:
         text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
-    return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
+    if len(names) > 1:
+        text += f"; also {', '.join(_ALSO[each] for each in names[1:])}"
+    return text
 
 
 def _objections(nodes: Sequence[Blocked]) -> str:

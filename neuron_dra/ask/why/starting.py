@@ -29,9 +29,10 @@ _FINE: Final = ("ContainerCreating", "PodInitializing")
 def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
-    newest = events.about(world, "Pod", pod)[:20]
-    shown = [_from_event(world, event, node) for event in newest]
-    found = [each for each in shown if each is not None]
+    found: list[Finding] = []
+    for event in events.about(world, "Pod", pod)[:20]:  # the newest
+        if (shown := _from_event(world, event, node)) is not None:
+            found.append(shown)
     configured = _configuration(world, pod)
     if configured and not any(each.code == "DriverRejects" for each in found):
         found.insert(0, configured)
@@ -89,7 +90,7 @@ def _runtime(world: World, message: str, node: str, source: str) -> Finding | No
 
 def _injects(world: World, node: str) -> bool:
     """Return True if a pod that runs on the node has devices of this driver: its runtime reads the CDI files."""
-    here = {each.key: each for device, each in world.holders.items() if device.pool == node}
+    here = {holder.key: holder for device, holder in world.holders.items() if device.pool == node}
     for holder in here.values():
         for name in holder.pods:
             pod = world.snapshot.get("Pod", name, holder.namespace)
