@@ -80,7 +80,10 @@ def called(value: object) -> str:
 
 
 class Known:
-    """A shape, compiled to a check that takes a twentieth of the time of `wrong` on values that have the shape."""
+    """A shape, compiled to a check that takes a twentieth of the time of `wrong` on values that have the shape.
+
+    In place of a shape, it may be given a type of msgspec, which accepts less: null, for example, in no field.
+    """
 
     def __init__(self, shape: Any) -> None:
         self._type = _compiled(shape)

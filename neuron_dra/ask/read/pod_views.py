@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from neuron_dra.ask.read.views import ConditionedStatus, ConditionView, LabelSelectorView, MetaView, View
+from neuron_dra.ask.read.views import ConditionedStatus, ConditionView, LabelSelectorView, MetaView, OwnerView, View
 
 ENDED: Final = ("Succeeded", "Failed")
 """Phases of pods whose containers run no more; kube-controller-manager releases their claims."""
@@ -227,11 +227,21 @@ class PodPlace(View, frozen=True):
         return self.status.phase in ENDED
 
 
+class _Owned(View, frozen=True):
+    namespace: str = ""
+    labels: dict[str, Any] = {}
+    owner_references: tuple[OwnerView, ...] = ()
+
+
 class PodOwners(View, frozen=True):
     """The fields by which the pods of a DaemonSet are found."""
 
-    metadata: MetaView = MetaView()
+    metadata: _Owned = _Owned()
     spec: _Where = _Where()
+
+    def is_of(self, kind: str) -> bool:
+        """Return True if an object of this kind owns it."""
+        return any(each.kind == kind for each in self.metadata.owner_references)
 
 
 class _Made(View, frozen=True):

@@ -23,24 +23,26 @@ Key = tuple[str, str, str]
 """Kind, namespace (empty for cluster-scoped kinds) and name."""
 
 _DEVICE: Final = {"name": str, "attributes": {}, "capacity": {}, "taints": [views.shape(TaintView)]}
-_META: Final = views.shape(views.MetaView)
 _SLICE: Final = views.shape(SliceView)
+_VIEWS: Final[Mapping[str, type[views.View]]] = {
+    "ResourceClaim": ClaimView,
+    "ResourceClaimTemplate": ClaimTemplateView,
+    "DeviceClass": DeviceClassView,
+    "DeviceTaintRule": TaintRuleView,
+    "Node": KubeNodeView,
+    "NeuronUltraServer": views.UltraServerView,
+    "NeuronUltraServerWorkload": views.WorkloadView,
+    "Pod": PodView,
+    "Namespace": views.NamespaceView,
+    "PodGroup": PodGroupView,
+    "Workload": KueueWorkloadView,
+    "ResourceQuota": views.QuotaView,
+    "PodDisruptionBudget": views.BudgetView,
+}
 SHAPES: Final[Mapping[str, Any]] = {
     "ResourceSlice": {**_SLICE, "spec": {**_SLICE["spec"], "devices": [_DEVICE]}},
-    "ResourceClaim": views.shape(ClaimView),
-    "ResourceClaimTemplate": views.shape(ClaimTemplateView),
-    "DeviceClass": views.shape(DeviceClassView),
-    "DeviceTaintRule": views.shape(TaintRuleView),
-    "Node": views.shape(KubeNodeView),
-    "NeuronUltraServer": views.shape(views.UltraServerView),
-    "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
-    "Pod": views.shape(PodView),
-    "Namespace": {"metadata": _META},
-    "PodGroup": views.shape(PodGroupView),
-    "Workload": views.shape(KueueWorkloadView),
-    "ResourceQuota": views.shape(views.QuotaView),
-    "PodDisruptionBudget": views.shape(views.BudgetView),
-    "Event": {**views.shape(views.EventView), "metadata": _META},
+    **{kind: views.shape(view) for kind, view in _VIEWS.items()},
+    "Event": {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)},
 }
 """The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
 
@@ -210,7 +212,9 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _compiled(kind: str) -> shapes.Known:
-    """Return the shape of a kind, compiled; of slices also the types of all attributes and capacities."""
+    """Return the shape of a kind, compiled, or its view; of slices also the types of all attributes and capacities."""
+    if kind in _VIEWS:
+        return shapes.Known(_VIEWS[kind])
     shape = SHAPES[kind]
     if kind == "ResourceSlice":
         device = {**_DEVICE, "attributes": _VALUES, "capacity": _VALUES}

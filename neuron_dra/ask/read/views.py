@@ -56,6 +56,12 @@ class MetaView(View, frozen=True):
         return [each for each in self.owner_references if each.kind == kind]
 
 
+class NamespaceView(View, frozen=True):
+    """A namespace."""
+
+    metadata: MetaView = MetaView()
+
+
 class ConditionView(View, frozen=True):
     """One condition of a status."""
 

@@ -353,7 +353,7 @@ def _is_driver(pod: PodOwners) -> bool:
     """Return True for a pod of the driver's DaemonSet that has a node."""
     named = [str(pod.metadata.labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")]
     ours = any("neuron-dra" in name for name in named)
-    return ours and bool(pod.spec.node_name) and bool(pod.metadata.owners("DaemonSet"))
+    return ours and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
