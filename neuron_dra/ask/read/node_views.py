@@ -99,10 +99,11 @@ class SliceSpecView(View, frozen=True):
 
     def text(self, attribute: str) -> str:
         """Return the value of an attribute that all its devices share, as a text; empty without one."""
-        if not self.published:
-            return ""
-        value = DeviceFields.of(self.published[0]).attributes.get(attribute)
-        return str(value.get("string") or "") if value else ""
+        for device in self.published[:1]:
+            value = (device.get("attributes") or {}).get(attribute)
+            if value:
+                return str(value.get("string") or "")
+        return ""
 
     @property
     def is_ours(self) -> bool:
