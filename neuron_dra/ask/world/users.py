@@ -11,6 +11,12 @@ from neuron_dra.ask.read.views import OwnerView
 from neuron_dra.core.wire import Wire
 
 
+def holders(snapshot: Snapshot, claim: Wire) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the pods that a claim is reserved for, and those of its PodGroups."""
+    seen = ClaimUsers.of(claim)
+    return _pods(snapshot, seen), seen.groups
+
+
 def groups(claim: Wire) -> tuple[str, ...]:
     """Return the names of the PodGroups that a claim is reserved for."""
     return ClaimUsers.of(claim).groups
@@ -18,7 +24,10 @@ def groups(claim: Wire) -> tuple[str, ...]:
 
 def pods(snapshot: Snapshot, claim: Wire) -> tuple[str, ...]:
     """Return the names of the pods that a claim is reserved for, those of its PodGroups among them."""
-    seen = ClaimUsers.of(claim)
+    return _pods(snapshot, ClaimUsers.of(claim))
+
+
+def _pods(snapshot: Snapshot, seen: ClaimUsers) -> tuple[str, ...]:
     named = [each.name for each in seen.consumers("pods")]
     if seen.groups:
         named += sorted(_members(snapshot, seen.metadata.namespace, seen.groups))

@@ -179,7 +179,7 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                holder = Holder(claim, users.pods(self.snapshot, claim), users.groups(claim))
+                holder = Holder(claim, *users.holders(self.snapshot, claim))
                 found.update(dict.fromkeys(devices, holder))
         return found
 
