@@ -154,7 +154,11 @@ class World:
 
     def type_of(self, node: str) -> InstanceType | None:
         """Return the instance type of a node, by its name; None if the node or its type is unknown."""
-        return catalogue.lookup(self.node(node).instance_type)
+        return catalogue.lookup(self._types.get(node, ""))
+
+    @derived("Node")
+    def _types(self) -> Mapping[str, str]:
+        return {name: KubeNodeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
 
     def node(self, name: str) -> KubeNodeView:
         """Return a Node; one without fields if it does not exist."""
