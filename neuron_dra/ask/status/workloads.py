@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.read import views
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.world.world import World
@@ -44,7 +43,7 @@ def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
     """Return the workloads that wait or are degraded; `namespace` limits them, empty for all."""
     found = []
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = views.of(WorkloadView, item)
+        workload = WorkloadView.of(item)
         if namespace in ("", workload.metadata.namespace) and (each := _waiting(workload)) is not None:
             found.append(each)
     return found

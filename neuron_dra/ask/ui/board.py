@@ -50,7 +50,7 @@ class Board:
 
     def _about(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         if kind == "NeuronUltraServer":
-            item = faults.by_id(self._world).get(name)
+            item = faults.objects_by_id(self._world).get(name)
         else:
             item = self._world.snapshot.get(kind, name, namespace)
         if item is None or kind not in answer.REPORTS:

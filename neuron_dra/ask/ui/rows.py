@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from neuron_dra.ask.read import views
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.status import holders
 from neuron_dra.ask.status import text as status_text
@@ -123,7 +122,7 @@ def workloads(world: World) -> dict[str, Any]:
             slots.setdefault(slot.workload, []).append(slot)
     found = {}
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = views.of(WorkloadView, item)
+        workload = WorkloadView.of(item)
         namespace = workload.metadata.namespace or "default"
         key = f"{namespace}/{workload.metadata.name}"
         found[key] = _workload(workload, item, slots.get(key, ()))

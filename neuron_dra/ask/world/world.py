@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from neuron_dra.ask.read.node_views import (
+    DeviceFields,
+    KubeNodeView,
+    SliceSpecView,
+    SliceView,
+    TaintRuleSpec,
+    TaintRuleView,
+)
+from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.read.views import EventSubject
 from neuron_dra.ask.world import demand, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
-from neuron_dra.core import catalogue, names, ultraserver
+from neuron_dra.core import catalogue, ultraserver
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes, scheduler
@@ -142,7 +152,7 @@ class World:
             if not found.keys().isdisjoint(devices):
                 return None
             if claim is not None and devices:
-                found.update(dict.fromkeys(devices, _holder(changed, claim)))
+                found.update(dict.fromkeys(devices, Holder(claim, *users.holders(changed, claim))))
         return found
 
     def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
@@ -201,8 +211,15 @@ class World:
 
     def type_of(self, node: str) -> InstanceType | None:
         """Return the instance type of a node, by its name; None if the node or its type is unknown."""
-        labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
-        return catalogue.lookup(str(labels.get(names.INSTANCE_TYPE_LABEL) or ""))
+        return catalogue.lookup(self._types.get(node, ""))
+
+    @derived("Node")
+    def _types(self) -> Mapping[str, str]:
+        return {name: KubeNodeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
+
+    def node(self, name: str) -> KubeNodeView:
+        """Return a Node; one without fields if it does not exist."""
+        return KubeNodeView.of(self.nodes.get(name))
 
     def decoded(self, node: Wire) -> model.NodeTraits:
         """Return a Node of the snapshot, or of the one before a change, decoded once."""
@@ -223,7 +240,8 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                found.update(dict.fromkeys(devices, _holder(self.snapshot, claim)))
+                holder = Holder(claim, *users.holders(self.snapshot, claim))
+                found.update(dict.fromkeys(devices, holder))
         return found
 
     @derived("ResourceClaim", "Pod")
@@ -241,21 +259,24 @@ class World:
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
         found = {}
-        for item in self.snapshot.all("ResourceSlice"):
-            tag = ultraserver.tag_on(item["spec"].get("devices") or ())
-            if tag is not None and item["spec"].get("nodeName"):
-                found[item["spec"]["nodeName"]] = tag
+        for spec in self._published:
+            tag = ultraserver.tag_on(spec.published)
+            if tag is not None and spec.node_name:
+                found[spec.node_name] = tag
         return found
+
+    @derived("ResourceSlice")
+    def _published(self) -> Sequence[SliceSpecView]:
+        return [SliceView.of(item).spec for item in self.snapshot.all("ResourceSlice")]
 
     @derived("ResourceSlice")
     def ultraservers(self) -> Mapping[str, Sequence[str]]:
         """The names of the nodes that publish each UltraServer's id."""
         found: dict[str, list[str]] = defaultdict(list)
-        for item in self.snapshot.all("ResourceSlice"):
-            for device in (item["spec"].get("devices") or ())[:1]:
-                name = ((device.get("attributes") or {}).get("ultraserverId") or {}).get("string")
-                if name and item["spec"].get("nodeName"):
-                    found[name].append(item["spec"]["nodeName"])
+        for spec in self._published:
+            name = spec.text("ultraserverId")
+            if name and spec.node_name:
+                found[name].append(spec.node_name)
         return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
 
     @derived("ResourceSlice", "DeviceTaintRule", "Node")
@@ -276,16 +297,21 @@ class World:
     @derived("ResourceSlice")
     def _slices(self) -> Mapping[str, list[Wire]]:
         found: dict[str, list[Wire]] = defaultdict(list)
-        for item in self.snapshot.all("ResourceSlice"):
-            found[item["spec"].get("nodeName") or ""].append(item)
+        for item, spec in zip(self.snapshot.all("ResourceSlice"), self._published, strict=True):
+            found[spec.node_name].append(item)
         return found
+
+    def specs_of(self, node: str) -> list[SliceSpecView]:
+        """Return what this driver publishes on a node: its slices."""
+        found = [SliceView.of(item).spec for item in self.slices_of(node)]
+        return [spec for spec in found if spec.is_ours]
 
     @derived("Pod")
     def driver_pods(self) -> Mapping[str, list[Wire]]:
         """The pods of the driver's DaemonSet, by the node that they are on."""
         found: dict[str, list[Wire]] = defaultdict(list)
         for pod in self.snapshot.all("Pod"):
-            if pod["spec"].get("nodeName") and _is_driver(pod):
+            if _is_driver(PodOwners.of(pod)):
                 found[pod["spec"]["nodeName"]].append(pod)
         return found
 
@@ -294,8 +320,8 @@ class World:
         """The Events by kind, namespace and name of the object that they are about."""
         found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
         for event in self.snapshot.all("Event"):
-            about = event.get("involvedObject") or {}
-            found[about.get("kind") or "", about.get("namespace") or "", about.get("name") or ""].append(event)
+            about = EventSubject.of(event).involved_object
+            found[about.kind, about.namespace, about.name].append(event)
         return found
 
     def claims_of(self, pod: Wire) -> list[PodClaim]:
@@ -320,7 +346,7 @@ class World:
     def _representatives(self, pod: Wire) -> list[Wire]:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
         found: dict[object, Wire] = {}
-        allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
+        allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
             key = None if allocated else self.alike.key(node)
@@ -390,53 +416,51 @@ class Alike:
         return Alike(self._likeness, in_use, left)
 
 
-def _holder(snapshot: Snapshot, claim: Wire) -> Holder:
-    return Holder(claim, users.pods(snapshot, claim), users.groups(claim))
-
-
-def _is_driver(pod: Wire) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
-        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
-    )
+def _is_driver(pod: PodOwners) -> bool:
+    """Return True for a pod of the driver's DaemonSet that has a node."""
+    named = [str(pod.metadata.labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")]
+    ours = any("neuron-dra" in name for name in named)
+    return ours and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
     """Return the slices with the taints that DeviceTaintRules add."""
-    rules = [rule.get("spec") or {} for rule in snapshot.all("DeviceTaintRule")]
+    rules = snapshot.all("DeviceTaintRule")
     if not rules:
         return list(slices)
     return [_with_rules(item, rules) for item in slices]
 
 
 def _untagged(item: Wire) -> Wire:
-    spec = item["spec"]
-    devices = [
-        {
-            **d,
-            "attributes": {n: v for n, v in (d.get("attributes") or {}).items() if n not in ultraserver.TAG_ATTRIBUTES},
-        }
-        for d in spec.get("devices") or ()
-    ]
-    return {**item, "spec": {**spec, "devices": devices}}
+    devices: list[Wire] = []
+    for device in SliceView.of(item).spec.published:
+        attributes = DeviceFields.of(device).attributes
+        kept = {name: value for name, value in attributes.items() if name not in ultraserver.TAG_ATTRIBUTES}
+        devices.append({**device, "attributes": kept})
+    return {**item, "spec": {**item["spec"], "devices": devices}}
 
 
 def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
-    spec = item["spec"]
-    devices: list[Any] = []
-    for device in spec.get("devices") or ():
-        added = [rule["taint"] for rule in rules if rule.get("taint") and covers(rule, spec, device["name"])]
-        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
-    return {**item, "spec": {**spec, "devices": devices}}
+    spec = SliceView.of(item).spec
+    seen = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
+    devices: list[Wire] = []
+    for device in spec.published:
+        added = [taint for taint, rule in seen if taint and covers(rule, spec, device["name"])]
+        if added:
+            devices.append({**device, "taints": [*DeviceFields.of(device).taints, *added]})
+        else:
+            devices.append(device)
+    return {**item, "spec": {**item["spec"], "devices": devices}}
 
 
-def covers(rule: Wire, spec: Wire, device: str) -> bool:
-    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec.
+def covers(rule: TaintRuleSpec, spec: SliceSpecView, device: str) -> bool:
+    """Return True if a DeviceTaintRule selects a device of a slice.
 
     An empty selector selects all devices; without one, a rule selects none.
     """
-    wanted = rule.get("deviceSelector")
+    wanted = rule.device_selector
     if wanted is None:
         return False
-    have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
-    return all(have[key] == value for key, value in wanted.items() if value and key in have)
+    if wanted.driver not in ("", spec.driver) or wanted.pool not in ("", spec.pool.name):
+        return False
+    return wanted.device in ("", device)
