@@ -109,6 +109,8 @@ def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
         yield Fault(NODE, node.name, "not Ready")
     elif not node.devices and slices_seen:
         yield Fault(NODE, node.name, "publishes nothing")
+    for kind, text in node.reported:
+        yield Fault(NODE, node.name, f"an agent reports {kind}", text)
     reasons = [device.faults for device in node.devices if device.faults]
     for reason in dict.fromkeys(reasons):
         sick = [device.name for device in node.devices if device.faults == reason]

@@ -290,16 +290,21 @@ class Fleet:
         await self.set_ready(node, True)
 
     async def set_ready(self, node: FleetNode, ready: bool) -> None:
-        """Write the Node's condition and its taint, as kubelet and node controller do."""
+        """Write the Node's condition Ready and its taint, as kubelet and node controller do."""
         beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
         if self.api is None:
             condition["lastHeartbeatTime"] = beat
-        status = {"conditions": [condition], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+        node.ready, node.ready_condition = ready, condition
         with contextlib.suppress(NotFound):
-            node.ready = ready
-            await self.patch(NODES, "", node.name, {"status": status}, "status")
+            await self.write_conditions(node)
             await self.set_taints(node)
+
+    async def write_conditions(self, node: FleetNode) -> None:
+        """Write the Node's condition Ready, and those of agents."""
+        conditions = [node.ready_condition, *node.conditions.values()]
+        status = {"conditions": conditions, "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+        await self.patch(NODES, "", node.name, {"status": status}, "status")
 
     async def set_taints(self, node: FleetNode) -> None:
         """Write the Node's taints, and whether it is cordoned."""

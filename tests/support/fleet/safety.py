@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import names
+from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.address_laws import Names
@@ -18,6 +18,9 @@ from tests.support.fleet.view import Held, View, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
+REPORTED_S = 60.0  # by then every leader has seen what an agent reports
+TAKEN_BACK = datetime.timedelta(hours=1)  # before the end of a capacity block
+SLACK = datetime.timedelta(seconds=60)
 LATE_S = 5.0  # the largest lag between two watches of one server
 
 
@@ -71,7 +74,7 @@ class Safety:
     # What the fleet did
 
     def protect(self, allocation_ids: set[str]) -> None:
-        """While kubelets are unavailable, these reservations must stay."""
+        """While most kubelets are unavailable, or most nodes reported, these reservations must stay."""
         self._protected = allocation_ids
 
     def may_vanish(self, ultraserver: str) -> None:
@@ -95,9 +98,7 @@ class Safety:
                 and held.allocation.allocation_id in self._protected
                 and self._is_wanted(held.allocation)
             ):
-                self.violated(
-                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are down"
-                )
+                self.violated(f"pod {container.pod} of {_text(held)} is evicted during an outage")
 
     def _is_wanted(self, allocation: Allocation) -> bool:
         """True if the workload exists, is not being deleted, and has this index."""
@@ -146,6 +147,30 @@ class Safety:
             self._report(f"{_text(known.held)} is gone")
             self._kept(known.held, [each.held for each in ended])
 
+    def _is_not_reported(self, now: Held) -> None:
+        """No node is reserved of which an agent has reported a fault for a while."""
+        for name in now.allocation.nodes:
+            since = self._nodes[name].reported_since
+            if since is not None and (self._clock() - since).total_seconds() > REPORTED_S:
+                self.violated(
+                    f"{_text(now)} is reserved, and an agent reports a fault of {name} since {since:%H:%M:%S}"
+                )
+
+    def _lasts(self, now: Held) -> None:
+        """A workload that says how long it runs is not on nodes that EC2 takes back before."""
+        workload = self._view.workloads().get(now.allocation.workload_uid)
+        if workload is None:
+            return
+        moment, status = self._clock(), workload.get("status") or {}
+        began = parsed(status["allocatedAt"]) if status.get("allocatedAt") else moment
+        expected = durations.parse(workload["spec"].get("expectedDuration") or "0")
+        until = max(moment, began + expected) + TAKEN_BACK
+        for name in now.allocation.nodes:
+            node = self._nodes[name]
+            known = node.block_end_since is not None and (moment - node.block_end_since).total_seconds() > REPORTED_S
+            if known and node.block_end is not None and node.block_end + SLACK < until:
+                self.violated(f"{_text(now)} needs {name} until {until:%H:%M:%S}, and its block ends before")
+
     def _judge(self, now: Held) -> None:
         allocation = now.allocation
         known = self._known.get(allocation.allocation_id)
@@ -154,6 +179,8 @@ class Safety:
             self._known[allocation.allocation_id] = _Known(now)
             self._shape(now)
             self._within_limit(now)
+            self._is_not_reported(now)
+            self._lasts(now)
             if allocation.phase is not Phase.PENDING:
                 self.violated(f"{_text(now)} did not begin as Pending")
             return
