@@ -1,4 +1,4 @@
-"""The documentation site as a reader opens it: built strictly, each link followed, its search without a server (37.3)."""
+"""The documentation site as a reader opens it: strictly built, each link followed, search without a server (37.3)."""
 
 from __future__ import annotations
 
