@@ -21,6 +21,7 @@ from hack.bed import (
     images,
     inotify,
     job_image,
+    kueue,
     mounts,
     network,
     packages,
@@ -34,8 +35,8 @@ from hack.bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
 PARALLEL_STARTS = 4
-DNS, JOB_IMAGE = "dns", "job-image"
-EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE)
+DNS, JOB_IMAGE, KUEUE = "dns", "job-image", "kueue"
+EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE, KUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         for extra in bed.state.extras:
             if extra in controllers.CONTROLLERS:
                 controllers.up(bed, extra)
+        if KUEUE in bed.state.extras:
+            kueue.up(bed.plane, kueue.ON_A_BED)
         if DNS in bed.state.extras:
             dns.up(bed)
         driver.apply(bed, kind)
