@@ -5,6 +5,7 @@ All of them finish, higher priority first, within quota in every state that the 
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import os
 import signal
@@ -23,7 +24,6 @@ from tests.bed.queues import (
     LABEL,
     WORKLOADS,
     Queues,
-    conditions,
     gang,
     granted,
     is_true,
@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 QUOTA: Final = {"red": 4, "green": 2, "blue": 2}
 GANGS: Final = 30
 KILLS: Final = 10
+SLACK: Final = datetime.timedelta(seconds=5)  # in which Kueue notices a Workload
 PRIORITIES: Final = ("", "low", "high")
 SIZES: Final = ((4, 1), (2, 1), (1, 1), (2, 2), (1, 2))
 RECORD: Final = REPOSITORY / "build" / "kueue-record"
@@ -175,18 +176,25 @@ def out_of_order(history: list[tuple[str, Obj]]) -> Iterator[str]:
         uid = (item["metadata"].get("labels") or {}).get("neuron.aws.com/workload-uid", "")
         admitted = is_true(items.get(uid), "QuotaReserved") and not is_true(before.get(uid), "QuotaReserved")
         if admitted:
+            listed = items[uid]["status"]["conditions"]
+            [at] = [each["lastTransitionTime"] for each in listed if each["type"] == "QuotaReserved"]
             for other in items.values():
-                if _waits(other) and _ahead(other, items[uid]):
+                if _ahead(other, items[uid]) and _waits(other, at):
                     yield f"{item['metadata']['name']} was admitted before {other['metadata']['name']}"
         before = items
 
 
-def _waits(item: Obj) -> bool:
-    """Return True if Kueue has looked at a Workload, and it waits for quota."""
-    found = conditions(item)
-    gave_back = found.get("Requeued", ("", ""))[0] == "False"
-    looked = found.get("QuotaReserved", ("", ""))[0] == "False"
-    return looked and not gave_back and not is_true(item, "Finished") and not is_true(item, "Evicted")
+def _waits(item: Obj, at: str) -> bool:
+    """Return True if a Workload waited for quota before a time, and for so long that Kueue had looked at it."""
+    found = {each["type"]: each for each in item.get("status", {}).get("conditions", ())}
+    quota, requeued = found.get("QuotaReserved"), found.get("Requeued")
+    if quota is None or quota["status"] == "True" or is_true(item, "Finished") or is_true(item, "Evicted"):
+        return False
+    if requeued is not None and requeued["status"] == "False":
+        return False
+    since = max(each["lastTransitionTime"] for each in (quota, requeued) if each is not None)
+    waited = datetime.datetime.fromisoformat(at) - datetime.datetime.fromisoformat(since)
+    return waited > SLACK
 
 
 def _ahead(other: Obj, item: Obj) -> bool:

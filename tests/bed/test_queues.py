@@ -190,10 +190,11 @@ def of_job(place: Namespace, name: str) -> Obj | None:
     return found[0] if found else None
 
 
-def template_like(place: Namespace, name: str, new: str, workload_name: str) -> Obj:
-    """Return a template as the controller writes it, for one device of nodes that are Bound to another workload."""
+def template_like(place: Namespace, name: str, new: str, uid: str) -> Obj:
+    """Return a template as the controller writes it, for one device of nodes that are Bound to the workload `uid`."""
     found = place.get("resourceclaimtemplates", name)
-    spec = json.loads(json.dumps(found["spec"]).replace(name.removesuffix("-rct"), workload_name))
+    [owner] = found["metadata"]["ownerReferences"]
+    spec = json.loads(json.dumps(found["spec"]).replace(owner["uid"], uid))
     [request] = spec["spec"]["devices"]["requests"]
     request["exactly"] |= {"allocationMode": "ExactCount", "count": 1}
     metadata = {"name": new, "namespace": place.name}
@@ -209,10 +210,10 @@ def test_a_job_whose_template_selects_bound_nodes_gets_no_quota_before_they_are(
     flavor = {"name": "trn3", "resources": [more, others]}
     queues.add("jobs", 0, resourceGroups=[{"coveredResources": [RESERVED_DEVICE, "cpu"], "flavors": [flavor]}])
     place.apply(workload("bound", 4, 1, template="bound-rct"))
-    wait_state(place, "bound", "Allocated", 60)
+    bound = wait_state(place, "bound", "Allocated", 60)
     with without_policies(fleet):
-        for name, of in (("none-rct", "nobody"), ("some-rct", "bound")):
-            place.apply(template_like(place, "bound-rct", name, of))
+        for name, uid in (("none-rct", "nobody"), ("some-rct", bound["metadata"]["uid"])):
+            place.apply(template_like(place, "bound-rct", name, uid))
     for name in ("none", "some", "absent"):
         place.apply(managed(name, f"{name}-rct", "jobs"))
     place.apply(managed("whole", "bound-rct", "jobs"))
