@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hack.bed import (
@@ -54,6 +54,8 @@ class Wanted:
 def up(layout: Layout, wanted: Wanted) -> Bed:
     """Start the test bed, add new nodes, and restart what died."""
     build.build(layout, wanted.kubernetes or state.load(layout).kubernetes or build.DEFAULT_KUBERNETES)
+    for version in sorted({spec.kubernetes for spec in _requested(wanted)} - {""}):
+        build.build(layout, version)
     with state.exclusive(layout.lock_file, "another testbed command"):
         bed = Bed(layout, wanted.kubernetes)
         _check(bed, wanted)
@@ -106,7 +108,7 @@ def _check(bed: Bed, wanted: Wanted) -> None:
         ):
             raise BedError(f"node name {spec.name!r}: use lower-case letters, digits and '-', at most 40")
         old = bed.state.nodes.get(spec.name)
-        if old is not None and (old.instance_type, old.ultraserver) != (spec.instance_type, spec.ultraserver):
+        if old is not None and _kind(old) != _kind(spec):
             where = f" of UltraServer {old.ultraserver}" if old.ultraserver else ""
             raise BedError(
                 f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another"
@@ -122,9 +124,16 @@ def _check(bed: Bed, wanted: Wanted) -> None:
     cgroups.check()
 
 
+def _kind(spec: NodeSpec) -> tuple[str, str, str]:
+    return spec.instance_type, spec.ultraserver, spec.kubernetes
+
+
 def _requested(wanted: Wanted) -> list[NodeSpec]:
     """Return the requested nodes, without numbers."""
-    plain = [NodeSpec(name, instance_type, 0) for name, instance_type in wanted.nodes]
+    plain = []
+    for name, text in wanted.nodes:
+        instance_type, _, kubernetes = text.partition("@")
+        plain.append(NodeSpec(name, instance_type, 0, kubernetes=kubernetes))
     grouped = [
         NodeSpec(f"{name}-{position}", instance_type, 0, ultraserver=name, position=position)
         for name, instance_type in wanted.ultraservers
@@ -146,7 +155,7 @@ def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
         index = next(numbers, None)
         if index is None:
             raise BedError(f"at most {MAX_NODES} nodes")
-        added.append(NodeSpec(spec.name, spec.instance_type, index, spec.ultraserver, spec.position))
+        added.append(replace(spec, index=index))
     return added
 
 
