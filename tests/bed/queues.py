@@ -13,14 +13,15 @@ from typing import Any
 from hack.bed.real_cluster import QUICK, TESTBED, BedError, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed.fleet import TRN3, workload
+from tests.support import kueue_log
+from tests.support.kueue_log import CLUSTER_QUEUES
+from tests.support.kueue_log import WORKLOADS as WORKLOADS
 
 LABEL = "kueue.x-k8s.io/queue-name"
 JOBS_QUEUE = "neuron.aws.com/queue"
 RESERVES = "neuron.aws.com/ultraservers"
 RESOURCE = "neuron.aws.com/ultraserver-node"
 API = "kueue.x-k8s.io/v1beta2"
-WORKLOADS = "workloads.kueue.x-k8s.io"
-CLUSTER_QUEUES = "clusterqueues.kueue.x-k8s.io"
 FLAVOR = "trn3"
 CLASSES = {"low": 10, "high": 100}
 PRIORITY = {
@@ -173,17 +174,17 @@ def gone(place: Namespace, name: str) -> None:
 
 @contextlib.contextmanager
 def recorded(bed: TestBed, folder: Path) -> Iterator[Path]:
-    """Write every version of all Workloads of Kueue, and of all NeuronUltraServers, to files in a folder."""
+    """Write every version of Kueue's Workloads and ClusterQueues, and of the UltraServers, to files in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        for kind in (WORKLOADS, "nus"):
+        for kind in kueue_log.KINDS:
             stack.enter_context(_watch(bed, kind, folder / f"{kind}.json"))
         yield folder
 
 
 @contextlib.contextmanager
 def _watch(bed: TestBed, kind: str, file: Path) -> Iterator[None]:
-    words = ["get", kind, "--all-namespaces", "--watch", "--output-watch-events", "-o", "json"]
+    words = ["get", kind, "--all-namespaces", "--watch", "--output-watch-events", "--show-managed-fields", "-o", "json"]
     command = [str(TESTBED / "testbed"), "exec", "--", "kubectl", *words]
     with file.open("wb") as out:
         watch = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
@@ -192,28 +193,6 @@ def _watch(bed: TestBed, kind: str, file: Path) -> Iterator[None]:
     finally:
         watch.terminate()
         watch.wait(10)
-
-
-def versions(folder: Path) -> list[tuple[str, Obj]]:
-    """Return the events of a record in the order of the changes, as the type of the event and the object.
-
-    Resource versions of all kinds count the changes of one etcd.
-    """
-    found = []
-    for kind in (WORKLOADS, "nus"):
-        for event in _documents((folder / f"{kind}.json").read_text()):
-            found.append((str(event["type"]), event["object"]))
-    return sorted(found, key=lambda each: int(each[1]["metadata"]["resourceVersion"]))
-
-
-def _documents(text: str) -> Iterator[Obj]:
-    """Yield the documents; the last one may be cut off."""
-    decoder, position = json.JSONDecoder(), 0
-    with contextlib.suppress(ValueError):
-        while position < len(text):
-            item, position = decoder.raw_decode(text, position)
-            yield item
-            position += len(text[position:]) - len(text[position:].lstrip())
 
 
 def refused(place: Namespace, made: Obj) -> str:

@@ -16,25 +16,16 @@ from typing import Final
 import pytest
 
 from hack.bed import kueue
-from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
+from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed.fleet import NODES, slots, wait_state, workload
-from tests.bed.queues import (
-    JOBS_QUEUE,
-    LABEL,
-    WORKLOADS,
-    Queues,
-    gang,
-    granted,
-    is_true,
-    queued,
-    recorded,
-    versions,
-)
+from tests.bed.queues import JOBS_QUEUE, LABEL, WORKLOADS, Queues, gang, granted, is_true, queued, recorded
 from tests.bed.test_jobs_that_reserve import events_of
 from tests.bed.test_queues import queues as queues
 from tests.bed.test_queues import running_queues as running_queues
 from tests.bed.test_ultraserver_failover import leader_process
+from tests.support import kueue_log
+from tests.support.kueue_log import versions
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -44,7 +35,6 @@ KILLS: Final = 10
 SLACK: Final = datetime.timedelta(seconds=5)  # in which Kueue notices a Workload
 PRIORITIES: Final = ("", "low", "high")
 SIZES: Final = ((4, 1), (2, 1), (1, 1), (2, 2), (1, 2))
-RECORD: Final = REPOSITORY / "build" / "kueue-record"
 
 
 def gangs() -> list[Obj]:
@@ -96,10 +86,10 @@ def owned(item: Obj) -> bool:
 def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place: Namespace) -> None:
     for name, quota in QUOTA.items():
         queues.add(name, quota, queueingStrategy="StrictFIFO")
-    wanted = gangs()
+    wanted, record = gangs(), kueue_log.RECORDS / "gangs"
     both = gang("both", "red", 4, 1)
     both["metadata"]["labels"] = {LABEL: "red"}
-    with recorded(fleet, RECORD):
+    with recorded(fleet, record):
         place.apply({"apiVersion": "v1", "kind": "List", "items": [*wanted, both]})
         place.apply(workload("plain", 2, 1))
         names = {f"gang-{number}" for number in range(GANGS)}
@@ -115,7 +105,7 @@ def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place:
         eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
         eventually("no Workloads", lambda: not place.get(WORKLOADS)["items"], 120)
     assert "ManagedByKueue" in events_of(place, "Job", "both")
-    history = versions(RECORD)
+    history = versions(record)
     assert [*beyond_quota(history)] == []
     assert [*out_of_order(history)] == []
 
@@ -136,7 +126,7 @@ def states(history: list[tuple[str, Obj]]) -> Iterator[tuple[Obj, dict[str, Obj]
                 items.pop(uid, None)
             else:
                 items[uid] = item
-        else:
+        elif item["kind"] == "NeuronUltraServer":
             held[item["metadata"]["name"]] = {} if kind == "DELETED" else _nodes(item)
         nodes: dict[str, list[str]] = {}
         for each in held.values():

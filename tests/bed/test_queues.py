@@ -34,10 +34,12 @@ from tests.bed.queues import (
     of_reservation,
     prepare,
     queued,
+    recorded,
     set_active,
 )
 from tests.bed.recipes import complete
 from tests.bed.test_jobs_that_reserve import events_of
+from tests.support import kueue_log
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -62,12 +64,13 @@ def running_queues(running_fleet: TestBed) -> Iterator[TestBed]:
 
 
 @pytest.fixture
-def queues(running_queues: TestBed, place: Namespace) -> Iterator[Queues]:
-    """A namespace whose jobs may reserve eight nodes, without queues; when it goes, nothing has quota."""
+def queues(running_queues: TestBed, place: Namespace, request: pytest.FixtureRequest) -> Iterator[Queues]:
+    """A namespace whose jobs may reserve eight nodes, without queues; what they do is recorded."""
     place.bed.kubectl("label", "namespace", place.name, "neuron.aws.com/reserve-for-jobs=true")
     place.bed.kubectl("annotate", "namespace", place.name, "neuron.aws.com/max-reserved-nodes=8")
     made = Queues(place)
-    yield made
+    with recorded(place.bed, kueue_log.RECORDS / request.node.name):
+        yield made
     place.kubectl("delete", "jobs,deployments", "--all", "--cascade=foreground", timeout_s=190)
     end_workloads(place)
     eventually("no Workloads", lambda: not place.get(WORKLOADS)["items"], 120)

@@ -93,6 +93,14 @@ class Kueue:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def look_once(self) -> None:
+        """Read all Workloads, and do once what follows from them. Raises ApiError."""
+        self._client = client = self._client or self._connect("kueue")
+        found: list[Obj] = []
+        async for page in client.list(KUEUE_WORKLOADS):
+            found += page.decoded(dict).objects
+        await self._pass(found)
+
     async def _run(self, reflector: Reflector) -> None:
         await reflector.synced.wait()
         while True:
@@ -156,7 +164,7 @@ class Kueue:
         first = min(waiting, key=lambda each: (-_priority(each), self._since(each), each["metadata"]["name"]))
         wanted = int(first["spec"]["podSets"][0]["count"])
         counted = [each for each in items if each.get("status")]
-        used, of_all = self._usage(counted, [queue.name]), self._usage(counted, QUEUES)
+        used, of_all = self._usage(counted, [queue.name]), self._usage(counted, self.queues)
         if wanted <= sum(each.quota for each in self.queues.values()) - of_all:
             await self._reserve(queue, first, wanted)
             items.remove(first)  # until its watch shows the result
@@ -164,9 +172,9 @@ class Kueue:
         for victim in self._victims(queue, counted, first, within=used + wanted <= queue.quota):
             await self.evict(victim, "Preempted", f"preempted to accommodate {first['metadata']['name']}")
             return
-        if condition(first, "QuotaReserved").get("reason") != "WaitingForQuota":
-            text = f"insufficient unused quota in ClusterQueue {queue.name}: {wanted} more needed"
-            await self._set(first, {"QuotaReserved": (False, "WaitingForQuota", text)})
+        text = f"insufficient unused quota in ClusterQueue {queue.name}: {wanted} more needed"
+        if condition(first, "QuotaReserved").get("message") != text:
+            await self._set(first, {"QuotaReserved": (False, "Pending", text)})
 
     def _since(self, item: Wire) -> str:
         evicted = condition(item, "Evicted")
