@@ -205,14 +205,15 @@ class _Step:
         job = self._job
         if job.over:
             self._release_all(f"the {job.kind} {job.name} {job.over}")
-            return
-        if job.queue:
+        if job.queue and not job.ended:
+            # Kueue suspends it at once, so it is over as well.
             self._warn(
                 "ManagedByKueue",
                 f"Kueue manages this {job.kind} (queue {job.queue}): it starts no job whose devices can only be on "
                 f"nodes that are reserved later; replace the label by the annotation {QUEUE_ANNOTATION}, so that the "
                 "reservation is queued",
             )
+        if job.over or job.queue:
             return
         if job.managed_by:
             self._warn(

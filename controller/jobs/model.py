@@ -32,6 +32,7 @@ class Job:
 
     - `wish`: the annotation, valid or not.
     - `over`: why it needs no nodes, such as "is suspended"; empty if it needs some.
+    - `ended`: it never needs any again: it is complete, has failed, or is being deleted.
     - `queue`: the Kueue queue that manages the job itself, empty without one.
     - `asked_queue`: the queue from which its reservation gets quota, empty without one.
     - `managed_by`: the program that runs it instead of Kubernetes' own controller, empty without one.
@@ -44,6 +45,7 @@ class Job:
     uid: str
     wish: str
     over: str = ""
+    ended: bool = False
     queue: str = ""
     asked_queue: str = ""
     managed_by: str = ""

@@ -35,6 +35,7 @@ from tests.bed.queues import (
     prepare,
     queued,
     recorded,
+    refused,
     set_active,
 )
 from tests.bed.recipes import complete
@@ -216,7 +217,8 @@ def test_a_job_whose_template_selects_bound_nodes_gets_no_quota_before_they_are(
     bound = wait_state(place, "bound", "Allocated", 60)
     with without_policies(fleet):
         for name, uid in (("none-rct", "nobody"), ("some-rct", bound["metadata"]["uid"])):
-            place.apply(template_like(place, "bound-rct", name, uid))
+            made = template_like(place, "bound-rct", name, uid)
+            eventually(f"{name} is created", lambda made=made: not refused(place, made), 60)
     for name in ("none", "some", "absent"):
         place.apply(managed(name, f"{name}-rct", "jobs"))
     place.apply(managed("whole", "bound-rct", "jobs"))

@@ -309,15 +309,7 @@ def test_name_of_another_workload_is_told() -> None:
     assert (found.writes, reasons(found)) == ([], ["WorkloadNameTaken"])
 
 
-@pytest.mark.parametrize(
-    "suspended",
-    [
-        False,
-        pytest.param(
-            True, marks=pytest.mark.xfail(strict=True, reason="a refusal is told before the job counts as suspended")
-        ),
-    ],
-)
+@pytest.mark.parametrize("suspended", [False, True])
 def test_job_of_kueue_is_refused(suspended: bool) -> None:
     """The real Kueue suspends it at once."""
     queued = item({"parallelism": 8, "suspend": suspended, "template": pods("rct")})
