@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from controller.jobs import authority
-from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Job, Wish, wish
+from controller.jobs.model import Job
 from controller.observe.model import (
     API_VERSION,
     GROUPS_AT_MOST,
@@ -28,6 +28,7 @@ from controller.observe.model import (
     condition,
 )
 from controller.plan.objects import MANAGED
+from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 63

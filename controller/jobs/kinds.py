@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, Job, PodSet
+from controller.jobs.model import Job, PodSet
 from controller.observe.model import QUEUE_LABEL
 from neuron_dra.core import names
+from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.requests import Resource
 

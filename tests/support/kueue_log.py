@@ -85,7 +85,8 @@ def transitions(history: Sequence[tuple[str, Obj]]) -> Iterator[Transition]:
         old = items.get(name)
         if kind == "MODIFIED" and old is not None and _by_kueue(old, item) and shape(old) != shape(item):
             mine = {_short(each): quota for each, quota in queues.items() if _is_of(each, item)}
-            before = [_reduced(each) for each in items.values()]
+            there = [each for each in items.values() if _namespace(each) == _namespace(item)]
+            before = [_reduced(each) for each in there]
             yield Transition(mine, before, _reduced(item)["metadata"]["name"], shape(item))
         if kind == "DELETED":
             items.pop(name, None)
@@ -93,8 +94,12 @@ def transitions(history: Sequence[tuple[str, Obj]]) -> Iterator[Transition]:
             items[name] = item
 
 
+def _namespace(item: Wire) -> str:
+    return str(item["metadata"]["namespace"])
+
+
 def _is_of(cluster_queue: str, item: Wire) -> bool:
-    return cluster_queue.startswith(f"{item['metadata']['namespace']}-")
+    return cluster_queue.startswith(f"{_namespace(item)}-")
 
 
 def _short(cluster_queue: str) -> str:
@@ -152,7 +157,8 @@ def main() -> int:
     found: dict[str, Transition] = {}
     for folder in sorted(each for each in RECORDS.iterdir() if each.is_dir()):
         for each in transitions(versions(folder)):
-            found.setdefault(each.title, each)
+            if each.queues:  # a record may begin after them
+                found.setdefault(each.title, each)
     listed = []
     for title in sorted(found):
         one = found[title]

@@ -10,9 +10,12 @@ import pytest
 
 from controller.jobs.decide import Change, Create, Decision, Release, View, decide
 from controller.jobs.kinds import KINDS
-from controller.jobs.model import InvalidWish, Job, Wish, wish
+from controller.jobs.model import Job
 from controller.observe import decode
-from controller.observe.model import Namespace, Template, Workload
+from controller.observe.model import SLOT_SIZES, Namespace, Template, Workload
+from controller.plan import strategies
+from neuron_dra.core import job_wish
+from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
 
 KIND = {each.name: each for each in KINDS}
@@ -307,6 +310,10 @@ def test_namespaces_take_turns() -> None:
 def test_name_of_another_workload_is_told() -> None:
     found = decide(view(job(), workloads=[workload(template="else", made_for="")]))
     assert (found.writes, reasons(found)) == ([], ["WorkloadNameTaken"])
+
+
+def test_annotation_knows_the_sizes_and_strategies_of_workloads() -> None:
+    assert (job_wish.SIZES, job_wish.STRATEGIES) == (SLOT_SIZES, strategies.NAMES)
 
 
 @pytest.mark.parametrize("suspended", [False, True])

@@ -137,10 +137,14 @@ class Kueue:
 
     async def evict(self, item: Obj, reason: str, message: str) -> None:
         """Ask for the quota back."""
-        conditions = {"Evicted": (True, reason, message)}
-        if reason == "Preempted":
-            conditions["Preempted"] = (True, "InClusterQueue", message)
-        await self._set(item, conditions)
+        await self._set(item, {"Evicted": (True, reason, message)})
+
+    async def _preempt(self, victim: Obj, queue: Queue, name: str) -> None:
+        """Ask for the quota back that the Workload `name` of a queue needs."""
+        text = f"preempted to accommodate {name}"
+        same = victim["status"]["admission"]["clusterQueue"] == queue.name
+        why = "InClusterQueue" if same else "InCohortReclamation"
+        await self._set(victim, {"Evicted": (True, "Preempted", text), "Preempted": (True, why, text)})
 
     # A queue
 
@@ -170,7 +174,7 @@ class Kueue:
             items.remove(first)  # until its watch shows the result
             return
         for victim in self._victims(queue, counted, first, within=used + wanted <= queue.quota):
-            await self.evict(victim, "Preempted", f"preempted to accommodate {first['metadata']['name']}")
+            await self._preempt(victim, queue, first["metadata"]["name"])
             return
         text = f"insufficient unused quota in ClusterQueue {queue.name}: {wanted} more needed"
         if condition(first, "QuotaReserved").get("message") != text:
