@@ -66,9 +66,9 @@ def running_queues(running_fleet: TestBed) -> Iterator[TestBed]:
 
 @pytest.fixture
 def queues(running_queues: TestBed, place: Namespace, request: pytest.FixtureRequest) -> Iterator[Queues]:
-    """A namespace whose jobs may reserve eight nodes, without queues; what they do is recorded."""
+    """A namespace whose jobs may reserve, without queues; what they do is recorded."""
     place.bed.kubectl("label", "namespace", place.name, "neuron.aws.com/reserve-for-jobs=true")
-    place.bed.kubectl("annotate", "namespace", place.name, "neuron.aws.com/max-reserved-nodes=8")
+    place.bed.kubectl("annotate", "namespace", place.name, "neuron.aws.com/max-reserved-nodes=16")
     made = Queues(place)
     with recorded(place.bed, kueue_log.RECORDS / request.node.name):
         yield made
@@ -168,8 +168,8 @@ def test_quota_without_a_place_is_given_back_and_asked_for_again(
     place.apply(queued("train", "team", 4, 2))
     eventually("it has quota", lambda: queues.reserved("team") == 8, 30)
     wait_reason(place, "train", "QuotaGivenBack", timeout_s=420)
-    assert queues.reserved("team") == 0
-    assert place.get("nusw", "train")["status"]["queue"]["returned"] == 1
+    eventually("the quota is back", lambda: queues.reserved("team") == 0, 30)
+    eventually("it is counted", lambda: place.get("nusw", "train")["status"]["queue"].get("returned") == 1, 30)
     place.kubectl("delete", "nusw", "holder", timeout_s=120)
     made = wait_state(place, "train", "Allocated", 180)
     eventually("the count ends", lambda: "returned" not in place.get("nusw", "train")["status"]["queue"], 30)

@@ -11,7 +11,7 @@ from neuron_dra import cli
 from neuron_dra.core.wire import Obj
 
 TRN2U = "trn2u.48xlarge"
-FLEET = f"8 x {TRN2U}"
+FLEET = f"2 x ultraserver {TRN2U}"
 
 
 def job(pods: int, annotation: str = "topologySize=4", **labels: str) -> Obj:

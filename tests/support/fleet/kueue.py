@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.core.wire import Obj, Wire
-from neuron_dra.errors import ApiError
+from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import KUEUE_WORKLOADS
@@ -94,12 +94,13 @@ class Kueue:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look_once(self) -> None:
-        """Read all Workloads, and do once what follows from them. Raises ApiError."""
+        """Read all Workloads, and do once what follows from them, until a Workload has changed meanwhile."""
         self._client = client = self._client or self._connect("kueue")
         found: list[Obj] = []
         async for page in client.list(KUEUE_WORKLOADS):
             found += page.decoded(dict).objects
-        await self._pass(found)
+        with contextlib.suppress(Conflict):
+            await self._pass(found)
 
     async def _run(self, reflector: Reflector) -> None:
         await reflector.synced.wait()
@@ -188,7 +189,8 @@ class Kueue:
     def _victims(self, queue: Queue, items: list[Obj], first: Wire, *, within: bool) -> list[Obj]:
         """Return whom a Workload may preempt, the best one first.
 
-        Lower priority in its own queue; and any in a queue that borrows, if its own quota has room.
+        Lower priority in its own queue; and any in a queue that borrows, if its own quota has room. Other queues
+        come first, then low priority, then those that got quota last.
         """
         running = [each for each in items if granted(each) and _active(each)]
         if any(is_true(each, "Evicted") for each in running):
@@ -199,7 +201,13 @@ class Kueue:
         for other in self.queues.values():
             if within and other is not queue and self._usage(items, [other.name]) > other.quota:
                 borrowed += [each for each in running if each["status"]["admission"]["clusterQueue"] == other.name]
-        return sorted([*lower, *borrowed], key=lambda each: (_priority(each), each["metadata"]["name"]))
+
+        def order(each: Wire) -> tuple[bool, int, float, str]:
+            since = parsed(condition(each, "QuotaReserved")["lastTransitionTime"])
+            own = each["status"]["admission"]["clusterQueue"] == queue.name
+            return own, _priority(each), -since.timestamp(), each["metadata"]["name"]
+
+        return sorted([*lower, *borrowed], key=order)
 
     async def _reserve(self, queue: Queue, item: Obj, wanted: int) -> None:
         conditions = {"QuotaReserved": (True, "QuotaReserved", f"Quota reserved in ClusterQueue {queue.name}")}
