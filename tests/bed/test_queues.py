@@ -221,11 +221,9 @@ def test_a_job_whose_template_selects_bound_nodes_gets_no_quota_before_they_are(
             eventually(f"{name} is created", lambda made=made: not refused(place, made), 60)
     for name in ("none", "some", "absent"):
         place.apply(managed(name, f"{name}-rct", "jobs"))
-    place.apply(managed("whole", "bound-rct", "jobs"))
     words = {
-        "none": "0 device(s) match",
-        "whole": "AllocationMode 'All' is not supported",
-        "absent": "absent-rct",
+        "none": "0 device(s) match in the cluster but 1 requested",
+        "absent": 'ResourceClaimTemplate.resource.k8s.io "absent-rct" not found',
     }
     for name, said in words.items():
         waits = lambda name=name, said=said: said in message(of_job(place, name), "QuotaReserved")  # noqa: E731
