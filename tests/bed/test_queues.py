@@ -23,6 +23,7 @@ from tests.bed.fleet import (
     workload,
 )
 from tests.bed.queues import (
+    API,
     LABEL,
     WORKLOADS,
     Queues,
@@ -205,14 +206,41 @@ def template_like(place: Namespace, name: str, new: str, uid: str) -> Obj:
     return {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": metadata, "spec": spec}
 
 
+def asked(item: Obj | None) -> list[str]:
+    """Return the AdmissionChecks that a Workload of Kueue waits for."""
+    listed = (item or {}).get("status", {}).get("admissionChecks") or []
+    return [str(each["name"]) for each in listed]
+
+
+@pytest.fixture
+def admission_check(running_queues: TestBed, place: Namespace) -> Iterator[str]:
+    """An AdmissionCheck that is active, and never answers."""
+    meta = {"name": place.name}
+    check = {
+        "apiVersion": API,
+        "kind": "AdmissionCheck",
+        "metadata": meta,
+        "spec": {"controllerName": "test.local/waits"},
+    }
+    running_queues.kubectl("apply", "-f", "-", stdin=json.dumps(check))
+    active = {"type": "Active", "status": "True", "reason": "Active", "message": "it is"}
+    status = {"status": {"conditions": [{**active, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    words = ("admissionchecks.kueue.x-k8s.io", place.name)
+    running_queues.kubectl("patch", *words, "--subresource=status", "--type=merge", "--patch", json.dumps(status))
+    yield place.name
+    running_queues.kubectl("delete", *words, "--wait=false")  # it stays until its queue is gone
+
+
 def test_a_job_whose_template_selects_bound_nodes_gets_no_quota_before_they_are(
-    fleet: TestBed, queues: Queues, place: Namespace
+    fleet: TestBed, queues: Queues, place: Namespace, admission_check: str
 ) -> None:
     """What the decision of docs/adr/0012 depends on."""
     more = {"name": RESERVED_DEVICE, "nominalQuota": 8}
     others = {"name": "cpu", "nominalQuota": 8}
     flavor = {"name": "trn3", "resources": [more, others]}
-    queues.add("jobs", 0, resourceGroups=[{"coveredResources": [RESERVED_DEVICE, "cpu"], "flavors": [flavor]}])
+    groups = [{"coveredResources": [RESERVED_DEVICE, "cpu"], "flavors": [flavor]}]
+    checks = {"admissionChecks": [{"name": admission_check}]}
+    queues.add("jobs", 0, resourceGroups=groups, admissionChecksStrategy=checks)
     place.apply(workload("bound", 4, 1, template="bound-rct"))
     bound = wait_state(place, "bound", "Allocated", 60)
     with without_policies(fleet):
@@ -229,6 +257,8 @@ def test_a_job_whose_template_selects_bound_nodes_gets_no_quota_before_they_are(
         waits = lambda name=name, said=said: said in message(of_job(place, name), "QuotaReserved")  # noqa: E731
         eventually(f"Kueue says {said!r}", waits, 60)
     eventually("with Bound nodes it has quota", lambda: is_true(of_job(place, "some"), "QuotaReserved"), 60)
+    eventually("its AdmissionCheck is asked", lambda: asked(of_job(place, "some")) == [admission_check], 60)
+    assert [asked(of_job(place, name)) for name in words] == [[], []]
     assert not any(is_true(of_job(place, name), "QuotaReserved") for name in words)
 
 
