@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from controller.jobs import authority
-from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Job, Wish, wish
+from controller.jobs.model import Job
 from controller.observe.model import (
     API_VERSION,
     GROUPS_AT_MOST,
@@ -28,6 +28,7 @@ from controller.observe.model import (
     condition,
 )
 from controller.plan.objects import MANAGED
+from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 63
@@ -205,14 +206,15 @@ class _Step:
         job = self._job
         if job.over:
             self._release_all(f"the {job.kind} {job.name} {job.over}")
-            return
-        if job.queue:
+        if job.queue and not job.ended:
+            # Kueue suspends it at once, so it is over as well.
             self._warn(
                 "ManagedByKueue",
                 f"Kueue manages this {job.kind} (queue {job.queue}): it starts no job whose devices can only be on "
                 f"nodes that are reserved later; replace the label by the annotation {QUEUE_ANNOTATION}, so that the "
                 "reservation is queued",
             )
+        if job.over or job.queue:
             return
         if job.managed_by:
             self._warn(

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.jobs.model import ANNOTATION, QUEUE_ANNOTATION, Job, PodSet
+from controller.jobs.model import Job, PodSet
 from controller.observe.model import QUEUE_LABEL
 from neuron_dra.core import names
+from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.requests import Resource
 
@@ -44,21 +45,22 @@ class Kind:
             name=meta["name"],
             uid=str(meta.get("uid", "")),
             wish=str(annotations[ANNOTATION]),
-            over=self._over(meta, spec, status),
+            over=self._end(meta, status) or ("is suspended" if spec.get("suspend") else ""),
+            ended=bool(self._end(meta, status)),
             queue=str((meta.get("labels") or {}).get(QUEUE_LABEL) or ""),
             asked_queue=str(annotations.get(QUEUE_ANNOTATION) or ""),
             managed_by=_foreign(spec),
             pods=tuple(_pod_set(count, template) for count, template in self.pods(spec)),
         )
 
-    def _over(self, meta: Wire, spec: Wire, status: Wire) -> str:
-        """Return why it needs no nodes, empty if it may."""
+    def _end(self, meta: Wire, status: Wire) -> str:
+        """Return how it ended, empty if it did not."""
         if meta.get("deletionTimestamp"):
             return "is being deleted"
         for each in status.get("conditions") or []:
             if each.get("status") == "True" and each.get("type") in self.ends:
                 return self.ends[each["type"]]
-        return "is suspended" if spec.get("suspend") else ""
+        return ""
 
 
 OWN_CONTROLLERS: Final = ("kubernetes.io/job-controller", "jobset.sigs.k8s.io/jobset-controller")

@@ -229,7 +229,7 @@ def prometheus(layout: Layout) -> Module:
 
 
 def kueue(layout: Layout) -> Module:
-    """Return the module of Kueue, which is not part of the test bed; see `hack/oracle/kueue.py`."""
+    """Return the module of Kueue, for `up --with kueue`."""
     found = _module(layout, "kueue", KUEUE_PROGRAMS, "-s -w")
     return replace(found, dependency=KUEUE_MODULE, manifests=(*KUEUE_CRDS, KUEUE_WEBHOOKS))
 

@@ -39,7 +39,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("up", help="start, add nodes, restart what died")
     sub.add_argument("--kubernetes", choices=build.KUBERNETES, default=None)
-    sub.add_argument("--node", metavar="NAME=INSTANCE_TYPE", type=_pair, action="append", default=[])
+    sub.add_argument("--node", metavar="NAME=INSTANCE_TYPE[@KUBERNETES]", type=_pair, action="append", default=[],
+                     help="a node; with a version, its kubelet is of that one")  # fmt: skip
     sub.add_argument("--ultraserver", metavar="NAME=INSTANCE_TYPE", type=_pair, action="append", default=[],
                      help="four nodes NAME-0 to NAME-3 that are one UltraServer")  # fmt: skip
     sub.add_argument("--ipv6", action="store_true",

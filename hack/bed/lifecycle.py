@@ -21,6 +21,7 @@ from hack.bed import (
     images,
     inotify,
     job_image,
+    kueue,
     mounts,
     network,
     packages,
@@ -34,8 +35,8 @@ from hack.bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
 PARALLEL_STARTS = 4
-DNS, JOB_IMAGE = "dns", "job-image"
-EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE)
+DNS, JOB_IMAGE, KUEUE = "dns", "job-image", "kueue"
+EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE, KUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Wanted:
 def up(layout: Layout, wanted: Wanted) -> Bed:
     """Start the test bed, add new nodes, and restart what died."""
     build.build(layout, wanted.kubernetes or state.load(layout).kubernetes or build.DEFAULT_KUBERNETES)
+    for version in sorted({spec.kubernetes for spec in _requested(wanted)} - {""}):
+        build.build(layout, version)
     with state.exclusive(layout.lock_file, "another testbed command"):
         bed = Bed(layout, wanted.kubernetes)
         _check(bed, wanted)
@@ -82,6 +85,8 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         for extra in bed.state.extras:
             if extra in controllers.CONTROLLERS:
                 controllers.up(bed, extra)
+        if KUEUE in bed.state.extras:
+            kueue.up(bed.plane, kueue.ON_A_BED)
         if DNS in bed.state.extras:
             dns.up(bed)
         driver.apply(bed, kind)
@@ -104,7 +109,7 @@ def _check(bed: Bed, wanted: Wanted) -> None:
         ):
             raise BedError(f"node name {spec.name!r}: use lower-case letters, digits and '-', at most 40")
         old = bed.state.nodes.get(spec.name)
-        if old is not None and (old.instance_type, old.ultraserver) != (spec.instance_type, spec.ultraserver):
+        if old is not None and _kind(old) != _kind(spec):
             where = f" of UltraServer {old.ultraserver}" if old.ultraserver else ""
             raise BedError(
                 f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another"
@@ -120,9 +125,16 @@ def _check(bed: Bed, wanted: Wanted) -> None:
     cgroups.check()
 
 
+def _kind(spec: NodeSpec) -> tuple[str, str, str]:
+    return spec.instance_type, spec.ultraserver, spec.kubernetes
+
+
 def _requested(wanted: Wanted) -> list[NodeSpec]:
     """Return the requested nodes, without numbers."""
-    plain = [NodeSpec(name, instance_type, 0) for name, instance_type in wanted.nodes]
+    plain = []
+    for name, text in wanted.nodes:
+        instance_type, _, kubernetes = text.partition("@")
+        plain.append(NodeSpec(name, instance_type, 0, kubernetes=kubernetes))
     grouped = [
         NodeSpec(f"{name}-{position}", instance_type, 0, ultraserver=name, position=position)
         for name, instance_type in wanted.ultraservers

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hack.bed import cgroups, hardware, mounts, network, node_config, pki
+from hack.bed import build, cgroups, hardware, mounts, network, node_config, pki
 from hack.bed.controlplane import ControlPlane
 from hack.bed.errors import BedError
 from hack.bed.layout import Layout
@@ -141,17 +141,22 @@ class Node:
         pki.write_kubeconfig(self.layout, kubeconfig, self.plane.url, user)
         config = self.directory / "kubelet.json"
         node_config.write_kubelet(config, node_config.KubeletSettings(
-            kubernetes=self.state.kubernetes, address=self.address,
+            kubernetes=self.spec.kubernetes or self.state.kubernetes, address=self.address,
             cgroup_root=cgroups.kubelet_root(self.layout, self.name), certificate=user["client-certificate"],
             key=user["client-key"], ca=str(self.layout.pki_dir / "ca.crt"), resolv_conf=self.directory / "resolv.conf",
             socket=CONTAINERD_SOCKET,
         ))  # fmt: skip
         labels = ",".join(f"{key}={value}" for key, value in hardware.labels(self.layout, self.spec).items())
         self.processes.start(self.kubelet, [
-            *self.enter(), "kubelet", f"--config={config}", f"--kubeconfig={kubeconfig}",
+            *self.enter(), self._kubelet_program(), f"--config={config}", f"--kubeconfig={kubeconfig}",
             f"--hostname-override={self.name}", f"--node-ip={','.join(self.addresses)}", f"--node-labels={labels}",
             "--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", "--v=2",
         ], self.environment())  # fmt: skip
+
+    def _kubelet_program(self) -> Path:
+        """Return the kubelet's file, which may be of an older version than the control plane."""
+        kubernetes, *_ = build.modules(self.layout, self.spec.kubernetes or self.state.kubernetes)
+        return kubernetes.bin_dir / "kubelet"
 
     def wait_ready(self) -> None:
         """Wait until the kubelet answers and its current boot is Ready in the API server."""

@@ -36,6 +36,7 @@ class NodeSpec:
     ultraserver: str = ""
     position: int = -1  # in its UltraServer, as the driver numbers it: 0..3
     ipv6: bool = False
+    kubernetes: str = ""  # of its kubelet; empty: the control plane's
 
 
 @dataclass(slots=True)

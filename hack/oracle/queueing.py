@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import yaml
 
+from hack.bed import kueue, network
 from hack.bed.errors import BedError
 from hack.bed.processes import wait_until
 from hack.bench import api as bench_api
-from hack.oracle import kueue
 from hack.oracle.limited import LABEL, NEURON, one, pod, sets
 from hack.oracle.quotas import PAUSE_S, WAIT_S, Place, claim, of_class, tried
 from hack.oracle.study import Options
@@ -242,7 +242,13 @@ def study(options: Options) -> int:
 def with_kueue(plane: bench_api.Plane) -> None:
     """Start Kueue with the page's configuration, and create its queues."""
     [configuration] = of_the_page("Configuration")
-    kueue.up(plane, configuration["resources"])
+    options = kueue.Options(
+        health=network.free_port(),
+        webhooks=network.free_port(),
+        resources=configuration["resources"],
+        frameworks=("batch/job", "pod"),
+    )
+    kueue.up(plane, options)
     whole = Queue(plane, "default")
     for item in of_the_page("ResourceFlavor", "ClusterQueue"):
         whole.create(item)

@@ -332,6 +332,21 @@ def nodes_without_pods(bed: TestBed, place: Namespace) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def queue_without_kueue(bed: TestBed, place: Namespace) -> Iterator[None]:
+    """The controller uses queues, and Kueue is not installed."""
+    setting = "ultraserverOperator.queues.enabled"
+    bed.command("up", "--driver", "daemonset", "--set", f"{setting}=true", timeout_s=600)
+    made = workload("job", 4, 1)
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    try:
+        place.apply(made)
+        yield
+    finally:
+        end_workloads(place)
+        bed.command("up", "--driver", "daemonset", "--set", f"{setting}=false", timeout_s=600)
+
+
+@contextlib.contextmanager
 def quota_of_templates(bed: TestBed, place: Namespace) -> Iterator[None]:
     """A quota of the namespace does not allow the workload's template."""
     quota = {"hard": {"count/resourceclaimtemplates.resource.k8s.io": "0"}}
@@ -366,6 +381,7 @@ FAULTS: tuple[tuple[str, Fault], ...] = (
     ("NeuronWorkloadFailed", taken_template_name),
     ("NeuronWorkloadWaits", workload_that_waits),
     ("NeuronReservedNodesIdle", nodes_without_pods),
+    ("NeuronQueueBlocked", queue_without_kueue),
     ("NeuronControllerWritesHeld", quota_of_templates),
 )
 

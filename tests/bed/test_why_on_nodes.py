@@ -74,7 +74,37 @@ def no_controller_manager(bed: TestBed) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def older_kubelet(driver: TestBed) -> BedNode:
+    """A node whose kubelet is of Kubernetes 1.36, under a control plane of 1.37."""
+    if driver.parts.state.kubernetes != "1.37":
+        pytest.skip(f"the control plane is of Kubernetes {driver.parts.state.kubernetes}")
+    driver.command("up", "--node", f"old={TRN2}@1.36", timeout_s=1800)
+    node = BedNode(driver, "old", TRN2)
+    settled(node)
+    return node
+
+
 # The situations
+
+
+def test_kubelet_of_an_older_version(older_kubelet: BedNode, namespace: Namespace) -> None:
+    """Its version is no cause: pods run there, and a fault is found in this kubelet's own words."""
+    version = older_kubelet.bed.get("node", older_kubelet.name)["status"]["nodeInfo"]["kubeletVersion"]
+    assert version.startswith("v1.36.")
+    namespace.apply(device("five", 5))
+    namespace.apply(pod("fine", "five", node=older_kubelet.name))
+    namespace.wait_ready("fine")
+    assert first_cause(namespace, "pod/fine") == first_cause(namespace, f"node/{older_kubelet.name}") == ("", "")
+    namespace.delete("pod", "fine")
+    older_kubelet.run("mv", "/dev/neuron5", "/dev/moved-neuron5")
+    try:
+        namespace.apply(pod("p", "five", node=older_kubelet.name))
+        first_is(namespace, "pod/p", "DeviceFileMissing", "neuron5")
+    finally:
+        older_kubelet.run("mv", "/dev/moved-neuron5", "/dev/neuron5")
+        namespace.delete("pod", "p")
+        settled(older_kubelet)
 
 
 def test_node_name_in_a_pod_with_a_claim(trn2: BedNode, namespace: Namespace) -> None:

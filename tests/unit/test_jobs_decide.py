@@ -10,9 +10,12 @@ import pytest
 
 from controller.jobs.decide import Change, Create, Decision, Release, View, decide
 from controller.jobs.kinds import KINDS
-from controller.jobs.model import InvalidWish, Job, Wish, wish
+from controller.jobs.model import Job
 from controller.observe import decode
-from controller.observe.model import Namespace, Template, Workload
+from controller.observe.model import SLOT_SIZES, Namespace, Template, Workload
+from controller.plan import strategies
+from neuron_dra.core import job_wish
+from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
 
 KIND = {each.name: each for each in KINDS}
@@ -309,8 +312,14 @@ def test_name_of_another_workload_is_told() -> None:
     assert (found.writes, reasons(found)) == ([], ["WorkloadNameTaken"])
 
 
-def test_job_of_kueue_is_refused() -> None:
-    queued = item({"parallelism": 8, "suspend": False, "template": pods("rct")})
+def test_annotation_knows_the_sizes_and_strategies_of_workloads() -> None:
+    assert (job_wish.SIZES, job_wish.STRATEGIES) == (SLOT_SIZES, strategies.NAMES)
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_job_of_kueue_is_refused(suspended: bool) -> None:
+    """The real Kueue suspends it at once."""
+    queued = item({"parallelism": 8, "suspend": suspended, "template": pods("rct")})
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     found = KIND["Job"].job(queued)
     assert found is not None

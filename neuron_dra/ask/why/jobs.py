@@ -13,7 +13,8 @@ from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
-from neuron_dra.ask.why import answer
+from neuron_dra.ask.why import answer, queue
+from neuron_dra.ask.why import workload as why_workload
 from neuron_dra.ask.why.contention import deployment_of
 from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
@@ -72,8 +73,13 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
     """Return the report about a workload; None if neither pods nor Events of it are known."""
     subject = f"{kind} {namespace or 'default'}/{name}"
     pods = pods_of(world, kind, name, namespace)
+    waits = _reservation(world, subject, kind, name, namespace)
+    if waits is not None:
+        count = (f"it has {words.count(len(pods), 'pod')}",)
+        return replace(waits, notes=(*waits.notes, *count))
+    refused = queue.refusal(world, subject, kind, name, namespace)
     if not pods:
-        return _without_pods(world, subject, kind, name, namespace)
+        return refused or _without_pods(world, subject, kind, name, namespace)
     groups: dict[tuple[str, str], list[tuple[Wire, Report]]] = defaultdict(list)
     fine = 0
     for pod, found in _reports(world, pods):
@@ -85,6 +91,8 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
     if not groups:
         not_seen = tuple(filter(None, [unseen.note(world.snapshot)]))
         return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=not_seen, fine=True)
+    if refused is not None:
+        return refused
     ordered = sorted(groups.values(), key=len, reverse=True)
     state, *rest = (_state(each) for each in ordered)
     findings = list(ordered[0][0][1].findings[:1])
@@ -96,6 +104,17 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
     if fine:
         notes.append(f"{words.count(fine, 'pod')} of it run or have ended")
     return Report(subject, state, tuple(findings), (*notes, *ordered[0][0][1].notes))
+
+
+def _reservation(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
+    """Return the report about a job that waits for its own reservation; None if that is not its problem."""
+    reserved = queue.of_job(world, kind, name, namespace)
+    if reserved is None:
+        return None
+    found = why_workload.report(world, reserved)
+    if found.fine or reserved.get("status", {}).get("state") == "Allocated":
+        return None  # its pods show what is wrong
+    return replace(found, subject=f"{subject}, by its {found.subject}")
 
 
 def _state(group: Sequence[tuple[Wire, Report]]) -> str:

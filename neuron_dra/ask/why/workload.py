@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
-from neuron_dra.ask.why import creating, situations, trials
+from neuron_dra.ask.why import creating, queue, situations, trials
 from neuron_dra.ask.world import budgets, unseen
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
@@ -31,10 +33,12 @@ def report(world: World, item: Wire) -> Report:
         found.append(_condition(degraded))
     if ready.status == "False":
         found.append(_condition(ready))
-    if found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
+    if found and ready.reason in queue.WAITS:
+        found[0] = replace(found[0], facts=queue.facts(world, item))
+    elif found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
         every = [UltraServerView.of(each) for each in world.snapshot.all("NeuronUltraServer")]
         servers = [each for each in every if _serves(each, workload)]
-        facts = Facts()
+        facts = Facts([*queue.facts(world, item)])
         facts.some("UltraServer", (_shown(world, each) for each in servers))
         tried = [_emptied(world, workload, each) for each in servers]
         changes = [change for change in tried if change is not None]

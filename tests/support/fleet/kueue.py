@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.core.wire import Obj, Wire
-from neuron_dra.errors import ApiError
+from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import KUEUE_WORKLOADS
@@ -93,6 +93,15 @@ class Kueue:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def look_once(self) -> None:
+        """Read all Workloads, and do once what follows from them, until a Workload has changed meanwhile."""
+        self._client = client = self._client or self._connect("kueue")
+        found: list[Obj] = []
+        async for page in client.list(KUEUE_WORKLOADS):
+            found += page.decoded(dict).objects
+        with contextlib.suppress(Conflict):
+            await self._pass(found)
+
     async def _run(self, reflector: Reflector) -> None:
         await reflector.synced.wait()
         while True:
@@ -129,10 +138,14 @@ class Kueue:
 
     async def evict(self, item: Obj, reason: str, message: str) -> None:
         """Ask for the quota back."""
-        conditions = {"Evicted": (True, reason, message)}
-        if reason == "Preempted":
-            conditions["Preempted"] = (True, "InClusterQueue", message)
-        await self._set(item, conditions)
+        await self._set(item, {"Evicted": (True, reason, message)})
+
+    async def _preempt(self, victim: Obj, queue: Queue, name: str) -> None:
+        """Ask for the quota back that the Workload `name` of a queue needs."""
+        text = f"preempted to accommodate {name}"
+        same = victim["status"]["admission"]["clusterQueue"] == queue.name
+        why = "InClusterQueue" if same else "InCohortReclamation"
+        await self._set(victim, {"Evicted": (True, "Preempted", text), "Preempted": (True, why, text)})
 
     # A queue
 
@@ -156,17 +169,17 @@ class Kueue:
         first = min(waiting, key=lambda each: (-_priority(each), self._since(each), each["metadata"]["name"]))
         wanted = int(first["spec"]["podSets"][0]["count"])
         counted = [each for each in items if each.get("status")]
-        used, of_all = self._usage(counted, [queue.name]), self._usage(counted, QUEUES)
+        used, of_all = self._usage(counted, [queue.name]), self._usage(counted, self.queues)
         if wanted <= sum(each.quota for each in self.queues.values()) - of_all:
             await self._reserve(queue, first, wanted)
             items.remove(first)  # until its watch shows the result
             return
         for victim in self._victims(queue, counted, first, within=used + wanted <= queue.quota):
-            await self.evict(victim, "Preempted", f"preempted to accommodate {first['metadata']['name']}")
+            await self._preempt(victim, queue, first["metadata"]["name"])
             return
-        if condition(first, "QuotaReserved").get("reason") != "WaitingForQuota":
-            text = f"insufficient unused quota in ClusterQueue {queue.name}: {wanted} more needed"
-            await self._set(first, {"QuotaReserved": (False, "WaitingForQuota", text)})
+        text = f"insufficient unused quota in ClusterQueue {queue.name}: {wanted} more needed"
+        if condition(first, "QuotaReserved").get("message") != text:
+            await self._set(first, {"QuotaReserved": (False, "Pending", text)})
 
     def _since(self, item: Wire) -> str:
         evicted = condition(item, "Evicted")
@@ -176,7 +189,8 @@ class Kueue:
     def _victims(self, queue: Queue, items: list[Obj], first: Wire, *, within: bool) -> list[Obj]:
         """Return whom a Workload may preempt, the best one first.
 
-        Lower priority in its own queue; and any in a queue that borrows, if its own quota has room.
+        Lower priority in its own queue; and any in a queue that borrows, if its own quota has room. Other queues
+        come first, then low priority, then those that got quota last.
         """
         running = [each for each in items if granted(each) and _active(each)]
         if any(is_true(each, "Evicted") for each in running):
@@ -187,7 +201,13 @@ class Kueue:
         for other in self.queues.values():
             if within and other is not queue and self._usage(items, [other.name]) > other.quota:
                 borrowed += [each for each in running if each["status"]["admission"]["clusterQueue"] == other.name]
-        return sorted([*lower, *borrowed], key=lambda each: (_priority(each), each["metadata"]["name"]))
+
+        def order(each: Wire) -> tuple[bool, int, float, str]:
+            since = parsed(condition(each, "QuotaReserved")["lastTransitionTime"])
+            own = each["status"]["admission"]["clusterQueue"] == queue.name
+            return own, _priority(each), -since.timestamp(), each["metadata"]["name"]
+
+        return sorted([*lower, *borrowed], key=order)
 
     async def _reserve(self, queue: Queue, item: Obj, wanted: int) -> None:
         conditions = {"QuotaReserved": (True, "QuotaReserved", f"Quota reserved in ClusterQueue {queue.name}")}

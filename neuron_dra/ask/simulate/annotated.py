@@ -1,0 +1,95 @@
+"""The reservations that the controller makes for annotated jobs of manifests (docs/jobs.md). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from neuron_dra.ask.read.manifests import Manifests
+from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render import words
+from neuron_dra.core import job_wish
+from neuron_dra.core.job_wish import InvalidWish, Wish
+from neuron_dra.core.wire import Obj, Wire
+
+TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+KUEUE: Final = "kueue.x-k8s.io/queue-name"
+
+
+@dataclass(slots=True)
+class Annotated:
+    """The NeuronUltraServerWorkloads of annotated jobs, and notes about them."""
+
+    objects: list[Obj] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def workloads(manifests: Manifests, snapshot: Snapshot) -> Annotated:
+    """Return the reservations of the jobs, as if their namespaces allowed them and their queues had quota."""
+    found = Annotated()
+    for item in manifests.raw:
+        text = (item["metadata"].get("annotations") or {}).get(job_wish.ANNOTATION)
+        if text is None:
+            continue
+        name = f"{item['kind']} {item['metadata']['name']}"
+        try:
+            found.objects.append(_workload(item, str(text), manifests, snapshot))
+        except InvalidWish as err:
+            found.notes.append(f"{name}: reserves no nodes: {err}")
+        else:
+            found.notes.append(f"{name}: its reservation needs the namespace's right and limit, and quota of its queue")
+    return found
+
+
+def _workload(item: Wire, text: str, manifests: Manifests, snapshot: Snapshot) -> Obj:
+    """Return the reservation of a job. Raises InvalidWish if there is none."""
+    meta, asked = item["metadata"], job_wish.wish(text)
+    if KUEUE in (meta.get("labels") or {}):
+        raise InvalidWish(f"Kueue manages it: replace the label by the annotation {job_wish.QUEUE_ANNOTATION}")
+    owner = f"{item['kind']} {meta['name']}"
+    pods = [each for each in manifests.pods if each["metadata"]["annotations"].get("owner") == owner]
+    template = asked.template or _template(pods, manifests, snapshot)
+    using = [each for each in pods if template in _templates(each)]
+    if not using or len(using) % asked.size:
+        raise InvalidWish(
+            f"{words.count(len(using), 'pod')} with the template {template}: write a multiple of {asked.size}"
+        )
+    spec = {
+        "instanceType": _instance_type(asked, using),
+        "topologySize": asked.size,
+        "serverCount": len(using) // asked.size,
+        "resourceClaimTemplate": {"name": template},
+    }
+    return {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": meta["name"], "namespace": using[0]["metadata"]["namespace"]},
+        "spec": spec,
+    }
+
+
+def _template(pods: list[Obj], manifests: Manifests, snapshot: Snapshot) -> str:
+    """Return the template that pods name and that does not exist. Raises InvalidWish unless there is one."""
+    there = {each["metadata"]["name"] for each in manifests.objects if each["kind"] == "ResourceClaimTemplate"}
+    named = dict.fromkeys(name for pod in pods for name in _templates(pod))
+    absent = []
+    for name in named:
+        namespace = pods[0]["metadata"]["namespace"]
+        if name not in there and snapshot.get("ResourceClaimTemplate", name, namespace) is None:
+            absent.append(name)
+    if len(absent) != 1:
+        raise InvalidWish(f"its pods name {words.count(len(absent), 'template')} that do not exist, and need one")
+    return absent[0]
+
+
+def _templates(pod: Wire) -> list[str]:
+    return [str(each.get("resourceClaimTemplateName")) for each in pod["spec"].get("resourceClaims") or ()]
+
+
+def _instance_type(asked: Wish, pods: list[Obj]) -> str:
+    """Return the instance type. Raises InvalidWish if neither the annotation nor all pods name the same one."""
+    types = {str((pod["spec"].get("nodeSelector") or {}).get(TYPE_LABEL) or "") for pod in pods}
+    kinds = {asked.instance_type} if asked.instance_type else types
+    if len(kinds) != 1 or "" in kinds:
+        raise InvalidWish(f"write instanceType=TYPE, or {TYPE_LABEL} into the node selector of its pods")
+    return kinds.pop()
