@@ -163,13 +163,11 @@ def test_equal_waits_of_workloads_are_one_line() -> None:
     assert "ml/w0, ml/w1, ml/w2" in " ".join(lines[place + 2 :])
 
 
-SEES = pytest.mark.xfail(strict=True, reason="status sees pods that do not start, and what keeps a node from serving")
 NO_FILE = (
     'failed to stat CDI host device "/dev/neuron5": no such file or directory, CDI device injection failed: failed to'
 )
 
 
-@SEES
 def test_pods_that_do_not_start_are_named() -> None:
     waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": NO_FILE}}}
     items = reported.started(containerStatuses=[waiting])
@@ -181,14 +179,12 @@ def test_pods_that_do_not_start_are_named() -> None:
     assert status_text.data(World(snapshot.build(items)), "other")["notStarted"] == []
 
 
-@SEES
 def test_pods_that_are_starting_are_not_stuck() -> None:
     lines = screen(reported.started())
     assert not any(line.startswith("NOT STARTED") for line in lines)
     assert status_text.data(World(snapshot.build(reported.started())), "")["notStarted"] == []
 
 
-@SEES
 def test_pod_that_its_kubelet_never_ends_is_stuck() -> None:
     items = reported.started(
         reported.event("FailedKillPod", 'error killing pod: pod "default/p": ResourceClaim not created yet')
@@ -216,7 +212,6 @@ def disagreeing() -> list[Obj]:
     return [*items, other]
 
 
-@SEES
 @pytest.mark.parametrize(
     ("items", "line"),
     [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuron_dra.ask.read.views import ConditionView, UltraServerNode, UltraServerView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world import demand, fleet, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import names, runtimes, versions
 from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import pools
 
 NODE = "node"
 ULTRASERVER = "UltraServer"
@@ -36,6 +39,7 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
         found += of_node(node, slices_seen=slices_seen)
+        found += _of_object(world, node.name)
     return found
 
 
@@ -101,6 +105,40 @@ def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
     modes = [each for member in group for device in member.devices[:1] for each in device.modes]
     listed = len(_topology(server))
     return max([*modes, listed, len(group)])
+
+
+def _of_object(world: World, name: str) -> Iterator[Fault]:
+    """Yield what keeps a node from serving claims although it publishes devices, from its Node and its slices."""
+    wire = world.nodes[name]
+    status = wire.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    if why := _runtime(str(info.get("containerRuntimeVersion") or "")):
+        yield Fault(NODE, name, f"runtime {why}")
+    if problem := _kubelet(str(info.get("kubeletVersion") or "")):
+        yield Fault(NODE, name, problem)
+    allocatable = status.get("allocatable") or {}
+    for resource in demand.PLUGIN_LIMITS:
+        if str(allocatable.get(resource) or "0") != "0":
+            yield Fault(NODE, name, f"a Neuron device plugin offers {resource}")
+            break
+    slices = world.slices_of(name)
+    disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
+    unusable = [pool for pool in world.likeness.pools(world.decoded(wire)) if not pool.usable]
+    ours = [pool for pool in unusable if pool.driver == names.DRIVER]
+    if disagreement or ours:
+        detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
+        yield Fault(NODE, name, "its slices cannot be used", detail)
+
+
+@functools.cache  # a fleet has a few versions
+def _runtime(version: str) -> str:
+    return runtimes.why_no_cdi(version)
+
+
+@functools.cache
+def _kubelet(version: str) -> str:
+    problems = versions.kubelet_problems(version)
+    return problems[0].text if problems else ""
 
 
 def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
