@@ -18,6 +18,8 @@ from neuron_dra.simulate import pools
 NODE = "node"
 ULTRASERVER = "UltraServer"
 LINKS = ("vertical", "horizontal")
+SILENT = "publishes nothing"
+UNUSABLE = "its slices cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
         found += of_ultraserver(name, members(world, name), servers.get(name))  # with those that are not selected
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
-        found += of_node(node, slices_seen=slices_seen)
-        found += _of_object(world, node.name)
+        of_object = list(_of_object(world, node.name))
+        unusable = any(each.what == UNUSABLE for each in of_object)
+        of_devices = of_node(node, slices_seen=slices_seen)
+        found += [each for each in of_devices if not (unusable and each.what == SILENT)]
+        found += of_object
     return found
 
 
@@ -127,7 +132,7 @@ def _of_object(world: World, name: str) -> Iterator[Fault]:
     ours = [pool for pool in unusable if pool.driver == names.DRIVER]
     if disagreement or ours:
         detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
-        yield Fault(NODE, name, "its slices cannot be used", detail)
+        yield Fault(NODE, name, UNUSABLE, detail)
 
 
 @functools.cache  # a fleet has a few versions
@@ -146,7 +151,7 @@ def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
     if not node.ready:
         yield Fault(NODE, node.name, "not Ready")
     elif not node.devices and slices_seen:
-        yield Fault(NODE, node.name, "publishes nothing")
+        yield Fault(NODE, node.name, SILENT)
     reasons = [device.faults for device in node.devices if device.faults]
     for reason in dict.fromkeys(reasons):
         sick = [device.name for device in node.devices if device.faults == reason]
