@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import PodPlace
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.world import World
@@ -50,11 +51,11 @@ def _placed(world: World, namespace: str) -> Iterator[Wire]:
     """Yield pods that have a node and devices, and have not started, or are being deleted."""
     number = 0
     for pod in world.snapshot.all("Pod"):
-        meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase") or "Pending"
-        is_waiting = phase == "Pending" or meta.get("deletionTimestamp")
-        if not pod["spec"].get("nodeName") or not is_waiting or phase in ("Succeeded", "Failed"):
+        place = PodPlace.of(pod)
+        is_waiting = place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")
+        if not place.spec.node_name or not is_waiting or place.has_ended:
             continue
-        if namespace in ("", meta.get("namespace")) and fleet.wants_devices(pod):
+        if namespace in ("", pod["metadata"].get("namespace")) and fleet.wants_devices(pod):
             yield pod
             number += 1
         if number == MOST:

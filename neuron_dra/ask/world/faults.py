@@ -114,21 +114,17 @@ def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
 
 def _of_object(world: World, name: str) -> Iterator[Fault]:
     """Yield what keeps a node from serving claims although it publishes devices, from its Node and its slices."""
-    wire = world.nodes[name]
-    status = wire.get("status") or {}
-    info = status.get("nodeInfo") or {}
-    if why := _runtime(str(info.get("containerRuntimeVersion") or "")):
+    node = world.node(name)
+    if why := _runtime(node.status.node_info.container_runtime_version):
         yield Fault(NODE, name, f"runtime {why}")
-    if problem := _kubelet(str(info.get("kubeletVersion") or "")):
+    if problem := _kubelet(node.status.node_info.kubelet_version):
         yield Fault(NODE, name, problem)
-    allocatable = status.get("allocatable") or {}
-    for resource in demand.PLUGIN_LIMITS:
-        if str(allocatable.get(resource) or "0") != "0":
-            yield Fault(NODE, name, f"a Neuron device plugin offers {resource}")
-            break
+    offered = next((each for each in demand.PLUGIN_LIMITS if node.offers(each)), "")
+    if offered:
+        yield Fault(NODE, name, f"a Neuron device plugin offers {offered}")
     slices = world.slices_of(name)
     disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
-    unusable = [pool for pool in world.likeness.pools(world.decoded(wire)) if not pool.usable]
+    unusable = [pool for pool in world.likeness.pools(world.decoded(world.nodes[name])) if not pool.usable]
     ours = [pool for pool in unusable if pool.driver == names.DRIVER]
     if disagreement or ours:
         detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
