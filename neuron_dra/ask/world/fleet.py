@@ -212,9 +212,14 @@ def waiting(world: World) -> list[Wire]:
         place = PodPlace.of(pod)
         if place.spec.node_name or place.status.phase not in ("", "Pending"):
             continue
-        if PodView.of(pod).spec.resource_claims or "aws.amazon.com/neuron" in str(pod["spec"].get("containers")):
+        if wants_devices(pod):
             found.append(pod)
     return sorted(found, key=_created)
+
+
+def wants_devices(pod: Wire) -> bool:
+    """Return True if a pod has claims, or requests Neuron devices of the device plugin."""
+    return bool(PodView.of(pod).spec.resource_claims) or "aws.amazon.com/neuron" in str(pod["spec"].get("containers"))
 
 
 def _created(pod: Wire) -> str:

@@ -19,7 +19,7 @@ from neuron_dra.ask.read.node_views import (
 from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.read.views import EventSubject
-from neuron_dra.ask.world import demand, server, users
+from neuron_dra.ask.world import demand, relevance, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.core import catalogue, ultraserver
@@ -347,9 +347,11 @@ class World:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
         found: dict[object, Wire] = {}
         allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
+        claims = [model.claim(each.claim) for each in self.claims_of(pod) if each.claim is not None]
+        read = relevance.names(claims, self.classes)
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
-            key = None if allocated else self.alike.key(node)
+            key = None if allocated else self.alike.key(node, read)
             key = name if key is None else (key, nodes.objection(pod, node))
             if key not in found and not self.room.lacking(pod, wire):
                 found[key] = wire
@@ -363,11 +365,28 @@ class Likeness:
         self.inventory = inventory
         self._of_node: dict[str, tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]] = {}
         self._numbers: dict[object, int] = {}
+        self._narrow: dict[Set[str], dict[int, int]] = defaultdict(dict)
+        self._seen: dict[object, int] = {}
 
-    def key(self, node: model.NodeTraits, used: Set[DeviceId]) -> object:
-        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
+    def key(self, node: model.NodeTraits, used: Set[DeviceId], read: Set[str] | None = None) -> object:
+        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself.
+
+        Of the devices' attributes, those with names in `read` count, all with None.
+        """
         number, devices, _ = self._look(node)
-        return None if number is None else (number, tuple([device.id in used for device in devices]))
+        if number is None:
+            return None
+        return self.narrowed(node, number, read), tuple([device.id in used for device in devices])
+
+    def narrowed(self, node: model.NodeTraits, number: int, read: Set[str] | None) -> int:
+        """Return the number of the nodes with this number if only attributes in `read` count: it is negative then."""
+        if read is None:
+            return number
+        known = self._narrow[read]
+        if number not in known:
+            seen = read, tuple([(_seen(device, read), device.taints) for device in self.devices(node)])
+            known[number] = self._seen.setdefault(seen, -1 - len(self._seen))
+        return known[number]
 
     def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
         """Return the devices that a node can use."""
@@ -395,19 +414,39 @@ class Likeness:
         return known
 
 
+def _seen(device: model.PoolDevice, read: Set[str]) -> object:
+    """Return what claims that read these attributes see of a device; all of it if it has a value of an unknown kind."""
+    found: list[tuple[str, str, object]] = []
+    for name, value in device.attributes.items():
+        [(kind, inner)] = value.items() if len(value) == 1 else [("", None)]
+        if type(inner) not in (str, int, bool):
+            return device.key
+        if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
+            found.append((name, kind, inner))
+    capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
+    return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
+
+
 class Alike:
     """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
 
     def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
         self._likeness = likeness
         self._in_use = in_use
-        self._keys: dict[str, object] = dict(known or {})
+        self._keys: dict[str, Any] = dict(known or {})
 
-    def key(self, node: model.NodeTraits) -> object:
-        """Return a value that is equal for such nodes; None if the node has to be looked at itself."""
+    def key(self, node: model.NodeTraits, read: Set[str] | None = None) -> object:
+        """Return a value that is equal for such nodes; None if the node has to be looked at itself.
+
+        Of the devices' attributes, those with names in `read` count, all with None.
+        """
         if node.name not in self._keys:
             self._keys[node.name] = self._likeness.key(node, self._in_use)
-        return self._keys[node.name]
+        found = self._keys[node.name]
+        if found is None or read is None:
+            return found
+        number, used = found
+        return self._likeness.narrowed(node, number, read), used
 
     def after(self, in_use: Set[DeviceId]) -> Alike:
         """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
