@@ -80,9 +80,11 @@ def served(offers: Iterable[NodeSizes]) -> dict[str, dict[str, frozenset[int]]]:
         of_type = found.setdefault(offer.instance_type, {kind: set() for kind in _ATTRIBUTES.values()})
         for kind, number in offer.numbers:
             of_type[kind].add(number)
-    return {
-        name: {kind: frozenset(numbers) for kind, numbers in of_type.items()} for name, of_type in found.items() if name
-    }
+    found.pop("", None)
+    served = {}
+    for name, of_type in found.items():
+        served[name] = {kind: frozenset(numbers) for kind, numbers in of_type.items()}
+    return served
 
 
 def advice(pod: Waiting, fleet: Served) -> str:
@@ -122,12 +124,15 @@ def in_words(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    texts = [
-        text
-        for run in runs
-        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
-    ]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+    texts: list[str] = []
+    for run in runs:
+        if len(run) > 2:
+            texts.append(f"{run[0]} to {run[-1]}")
+        else:
+            texts += [str(number) for number in run]
+    if len(texts) == 1:
+        return texts[0]
+    return f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def _numbers_of(name: str, kind: str, fleet: Served) -> frozenset[int]:
