@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from controller.observe.model import ClaimUse, Meeting, Starting, Suspect, Turn
 from controller.plan.states import State
@@ -213,6 +213,25 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a plan leaves to the next one, so that the cost of that follows what has changed meanwhile.
+
+    - `version`: that of the index which was planned.
+    - `decided`: by workload UID, the decisions that hold until something they depend on changes.
+    - `open`, `open_nodes`: names of UltraServers and Nodes that needed a write. The others need none until they change.
+    """
+
+    version: int = -1
+    decided: Mapping[str, Decided] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+    open_nodes: frozenset[str] = frozenset()
+
+
+NOTHING_KEPT: Final = Kept()
+"""Before the first plan: everything is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What a workload's status keeps for later plans.
 
@@ -241,8 +260,7 @@ class Plan:
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
     - `turns`: by instance type and namespace, which namespaces hold others back, for the next plan (`turns`).
-    - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
-      change.
+    - `kept`: what it leaves to the next plan of the same index.
     """
 
     actions: tuple[Action, ...] = ()
@@ -252,8 +270,7 @@ class Plan:
     shared: tuple[ClaimUse, ...] = ()
     meetings: tuple[Meeting, ...] = ()
     recheck: datetime.datetime | None = None
-    settled: frozenset[str] = frozenset()
-    settled_nodes: frozenset[str] = frozenset()
+    kept: Kept = NOTHING_KEPT
     errors: Mapping[str, Exception] = field(default_factory=dict)
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hack.bed import (
@@ -40,7 +40,7 @@ EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The arguments of the command line; None and empty mean no change."""
+    """The arguments of the command line; None and empty mean no change. `ipv6` is of new nodes."""
 
     kubernetes: str | None = None
     nodes: Sequence[tuple[str, str]] = ()
@@ -48,6 +48,7 @@ class Wanted:
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
     extras: Sequence[str] = ()
+    ipv6: bool = False
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
@@ -143,7 +144,7 @@ def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
         index = next(numbers, None)
         if index is None:
             raise BedError(f"at most {MAX_NODES} nodes")
-        added.append(NodeSpec(spec.name, spec.instance_type, index, spec.ultraserver, spec.position))
+        added.append(replace(spec, index=index, ipv6=wanted.ipv6))
     return added
 
 

@@ -25,13 +25,17 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A requested node, and the number from which its addresses are made."""
+    """A requested node, and the number from which its addresses are made.
+
+    `ipv6`: the node and its pods have addresses of both families, and the main one is IPv6.
+    """
 
     name: str
     instance_type: str
     index: int
     ultraserver: str = ""
     position: int = -1  # in its UltraServer, as the driver numbers it: 0..3
+    ipv6: bool = False
 
 
 @dataclass(slots=True)

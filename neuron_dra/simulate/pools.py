@@ -48,14 +48,42 @@ class PoolInventory:
         self._of_node: dict[str, list[PoolSlice]] = defaultdict(list)
         self._shared: list[PoolSlice] = []
         self._of_pool: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
-        devices = model.DeviceDecoder()
+        self._keys: dict[object, object] = {}
+        self._add(slices)
+
+    def after(self, old: Iterable[Wire], new: Iterable[Wire]) -> PoolInventory:
+        """Return the inventory with these slices in place of those; what is decoded of others stays."""
+        made = PoolInventory((), self.semantics)
+        made._keys = self._keys
+        made._of_node |= self._of_node
+        made._of_pool |= self._of_pool
+        gone = [(wire["metadata"]["name"], model.resource_slice(wire)) for wire in old]
+        names = {name for name, _ in gone}
+        made._shared = [each for each in self._shared if each.name not in names]
+        nodes_of_old = {each.where.node_name for _, each in gone if each.where.node_name}
+        for node in nodes_of_old:
+            made._of_node[node] = [each for each in self._of_node[node] if each.name not in names]
+        for pool in {(each.driver, each.pool) for _, each in gone}:
+            made._of_pool[pool] = [each for each in self._of_pool[pool] if each.name not in names]
+        made._add(new)
+        return made
+
+    def _add(self, slices: Iterable[Wire]) -> None:
+        devices = model.DeviceDecoder(self._keys)
         for wire in slices:
             decoded = model.resource_slice(wire, devices)
-            if semantics is not NEW:
-                decoded = _before(decoded, semantics)
-            home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
-            home.append(decoded)
-            self._of_pool[decoded.driver, decoded.pool].append(decoded)
+            if self.semantics is not NEW:
+                decoded = _before(decoded, self.semantics)
+            node, pool = decoded.where.node_name, (decoded.driver, decoded.pool)
+            if node:
+                self._of_node[node] = [*self._of_node[node], decoded]
+            else:
+                self._shared.append(decoded)
+            self._of_pool[pool] = [*self._of_pool[pool], decoded]
+
+    def homes(self, driver: str, pool: str) -> set[str]:
+        """Return the names of the nodes that the slices of a pool name; empty ones are those of no single node."""
+        return {each.where.node_name or "" for each in self._of_pool.get((driver, pool), ())}
 
     def pools(self, node: NodeTraits) -> tuple[ResourcePool, ...]:
         """Return the pools that the node can use, by driver and name; pools with binding conditions come last."""

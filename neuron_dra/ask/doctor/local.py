@@ -154,7 +154,7 @@ async def _hardware(node: CheckedNode) -> list[Line]:
         facts = await node.survey.hardware(node.timing.hardware_s)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
-        return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
+        return [wrong("hardware", "ReadingHangs", text, "docs/node-faults.md, when a reading hangs; reboot the node")]
     return node_checks.hardware(facts, node.state)
 
 
@@ -235,7 +235,7 @@ async def _device_plugin(node: CheckedNode) -> list[Line]:
     wire = await _wire(node)
     text = await node.survey.device_plugin(wire, node.name)
     if text:
-        return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
+        return [wrong("device plugin", "DevicePluginAlive", text, "docs/updates.md, from the device plugin")]
     if wire is None or not await in_thread(os.access, folder, os.R_OK):
         return [unknown("device plugin", f"{folder} or the Node cannot be read")]
     return [ok("device plugin", "no Neuron device plugin is on the node")]

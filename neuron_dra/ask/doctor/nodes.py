@@ -25,7 +25,7 @@ _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
     "KubeletBroken": "update the kubelet",
     "KubeletTooOld": "update the kubelet",
-    "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/install.md)",
+    "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/updates.md)",
     "PoolIncomplete": "if it lasts: kubectl neuron doctor node/NODE",
     "NoDevicesPublished": "kubectl neuron doctor node/NODE",
     "DeviceTainted": "docs/health.md has the reasons and remedies",

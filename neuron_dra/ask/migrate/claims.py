@@ -89,7 +89,7 @@ def _request(plan: ClaimPlan, type_names: Sequence[str]) -> dict[str, Any]:
 def _plan(wanted: WantedDevices, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
     each = sizes.cores_per_device(spec)
     if wanted.count not in sizes.counts(spec, wanted.kind):
-        raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
+        raise CannotMigrate(f"{wanted.where}: {sizes.unserved(spec, wanted.kind, wanted.count)}")
     if wanted.kind == sizes.CORE and wanted.count % each:
         up = next(n for n in range(wanted.count, wanted.count + each) if n % each == 0)
         raise CannotMigrate(

@@ -141,6 +141,12 @@ def key_of(item: Wire) -> Key:
     return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
 
 
+class CheckedObject(dict[str, Any]):
+    """An object of v1 that was checked while it was read: `problem` returns nothing for it."""
+
+    __slots__ = ()
+
+
 def build(
     items: Iterable[dict[str, Any]],
     left_out: Mapping[str, str] | None = None,
@@ -187,6 +193,8 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
 
     `valid` has lists of devices that were checked, by identity: equal nodes share them, and each is checked once.
     """
+    if isinstance(given, CheckedObject):
+        return given
     kind = str(given["kind"])
     item = given
     if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
@@ -201,13 +209,19 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
         seen = {**item, "spec": {**(spec or {}), "devices": None}}
     else:
         seen = item
-    known = _compiled(kind).has(seen)
-    text = "" if known else shapes.wrong(seen, SHAPES[kind])
-    if text := text or _missing(seen, valid=known):
+    if text := problem(seen):
         raise SettingsError(f"{named(item)}: {text}")
     if devices:
         valid[id(devices)] = devices
     return item
+
+
+def problem(item: Wire) -> str:
+    """Return which field of an object of v1 has a wrong type, or is missing; empty if the object can be used."""
+    kind = str(item["kind"])
+    known = _compiled(kind).has(item)
+    text = "" if known else shapes.wrong(item, SHAPES[kind])
+    return text or _missing(item, valid=known)
 
 
 @functools.cache

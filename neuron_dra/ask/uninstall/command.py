@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
 def holders(snapshot: Snapshot) -> dict[str, Any]:
     """Return the claims that have devices of this driver, the workloads and the reserved UltraServers.
 
-    `notSeen` are kinds that could not be read, and why.
+    `notSeen` are kinds and objects that could not be read, and why.
     """
-    from neuron_dra.ask.read.snapshot import NOT_SERVED
     from neuron_dra.ask.read.views import UltraServerView, WorkloadView
+    from neuron_dra.ask.world import unseen
 
     claims = [_claim(snapshot, each) for each in snapshot.all("ResourceClaim")]
     workloads = []
@@ -68,7 +68,7 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
         if allocations or _is_kept(each):
             of = {str(entry.workload_ref) for entry in allocations}
             reserved.append({"ultraServer": _name(each), "workloads": sorted(of)})
-    not_seen = {kind: why for kind, why in snapshot.left_out.items() if kind in NEEDED and why != NOT_SERVED}
+    not_seen = [each for each in unseen.data(snapshot) if each["kind"] in NEEDED]
     return {
         "claims": [row for row in claims if row],
         "workloads": workloads,
@@ -110,11 +110,11 @@ def _claim(snapshot: Snapshot, claim: Wire) -> dict[str, Any]:
 
 def _user(snapshot: Snapshot, namespace: str, resource: str, name: str) -> dict[str, str]:
     """Return who holds a claim: of a pod also its owner, and whether it ends already."""
+    found = {"resource": resource, "name": name}
     if resource != "pods":
-        return {resource: name}
+        return found
     from neuron_dra.ask.read.pod_views import PodView
 
-    found = {"pod": name}
     meta = PodView.of(snapshot.get("Pod", name, namespace)).metadata
     for owner in meta.owner_references[:1]:
         found["owner"] = f"{owner.kind} {owner.name}"
@@ -146,14 +146,16 @@ def lines(found: dict[str, Any]) -> list[str]:
         ended = "none; the controller removes its finalizer soon"
         rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
         made += terminal.table(rows2, indent="  ")
-    for kind, why in found["notSeen"].items():
-        made += terminal.wrapped(f"{kind}s could not be read ({why}): the driver may still be needed", rest="  ")
+    for each in found["notSeen"]:
+        what = f"{each['kind']} {each['name']}" if "name" in each else f"{each['kind']}s"
+        text = f"{what} could not be read ({each['reason']}): the driver may still be needed"
+        made += terminal.wrapped(text, rest="  ")
     return made or ["Nothing needs the driver: no claim has its devices, and no workload reserves nodes."]
 
 
 def _text(user: dict[str, str]) -> str:
-    if "pod" not in user:
-        return " ".join(next(iter(user.items())))
+    if user["resource"] != "pods":
+        return f"{user['resource']} {user['name']}"
     notes = [user.get("owner", ""), "Terminating" if "deletedAt" in user else ""]
     inside = ", ".join(note for note in notes if note)
-    return f"pod {user['pod']}" + (f" ({inside})" if inside else "")
+    return f"pod {user['name']}" + (f" ({inside})" if inside else "")

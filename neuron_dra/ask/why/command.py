@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
@@ -61,13 +62,14 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
 
+    world = World(snapshot, proposes=answer.proposes(snapshot))
     reports: list[tuple[str, Report]] = []
     for kind, name in wanted:
         place = "" if kind == "Node" else namespace
         if kind in jobs.KINDS.values():
             if not name:
                 raise SettingsError(f"{kind}: name one, as {kind.lower()}/NAME")
-            found = jobs.report(World(snapshot), kind, name, namespace)
+            found = jobs.report(world, kind, name, namespace)
             if found is None:
                 raise SettingsError(f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read")
             reports.append((f"{kind.lower()}/{name}", found))
@@ -75,17 +77,30 @@ def run(args: argparse.Namespace) -> int:
             item = snapshot.get(kind, name, place)
             if item is None:
                 raise SettingsError(_absent(snapshot, kind, name, place))
-            reports.append((f"{kind.lower()}/{name}", answer.report(snapshot, kind, item)))
+            reports.append((f"{kind.lower()}/{name}", answer.of(world, kind, item)))
         else:
             everywhere = args.all_namespaces or kind == "Node"
             items = _selected(snapshot, kind, None if everywhere else place, args.selector)
             if not items and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place))
+            shown: list[tuple[str, Report]] = []
             for item in items:
-                report = answer.report(snapshot, kind, item)
+                report = answer.of(world, kind, item)
                 if by_label or not report.fine:
-                    reports.append((f"{kind.lower()}/{item['metadata']['name']}", report))
+                    shown.append((f"{kind.lower()}/{item['metadata']['name']}", report))
+            if not shown and args.output in ("text", "wide"):
+                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
+            reports += shown
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _nothing(kind: str, number: int, namespace: str) -> str:
+    """Return the line for a type of which nothing is explained: a person would take no output for an error."""
+    from neuron_dra.ask.render import words
+
+    if number:
+        return f"nothing is wrong with {words.count(number, kind)}"
+    return f"there is no {kind}{f' in namespace {namespace}' if namespace else ''}"
 
 
 def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -13,8 +13,9 @@ from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
-from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.why import answer
 from neuron_dra.ask.why.contention import deployment_of
+from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -82,7 +83,8 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
             first = found.findings[0].text if found.findings else ""
             groups[found.state, first].append((pod, found))
     if not groups:
-        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", fine=True)
+        notes = tuple(filter(None, [unseen.note(world.snapshot)]))
+        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=notes, fine=True)
     ordered = sorted(groups.values(), key=len, reverse=True)
     state, *rest = (_state(each) for each in ordered)
     findings = list(ordered[0][0][1].findings[:1])
@@ -113,11 +115,11 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
         seen = PodView.of(pod)
         made = bool(seen.status.resource_claim_statuses)
         if seen.spec.node_name or seen.metadata.deletion_timestamp:
-            found.append((pod, why_pod.report(world, pod)))
+            found.append((pod, answer.of(world, "Pod", pod)))
             continue
         key = msgspec.json.encode((seen.status.phase, made, pod["spec"]))
         if key not in known:
-            known[key] = why_pod.report(world, pod)
+            known[key] = answer.of(world, "Pod", pod)
         found.append((pod, known[key]))
     return found
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView, MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
@@ -170,7 +172,16 @@ def _own_events(world: World, node: Wire) -> list[EventView]:
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
             found.setdefault(event.reason, event)
-    return list(found.values())
+    return [event for event in found.values() if not _is_of_a_former_pod(world, event)]
+
+
+def _is_of_a_former_pod(world: World, event: EventView) -> bool:
+    """Return True if an Event says that one pod is the problem, and this pod is known to be gone or to have ended."""
+    named = _OF_A_POD.match(event.message)
+    if named is None or "Pod" in world.snapshot.left_out:
+        return False
+    pod = world.snapshot.get("Pod", named["name"], named["namespace"])
+    return pod is None or PodView.of(pod).has_ended
 
 
 def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
@@ -184,6 +195,8 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 
 
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
+"""The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
 _SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
 """Reasons for which the driver publishes nothing."""
 

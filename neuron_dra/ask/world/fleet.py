@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,13 +99,10 @@ def view(world: World, name: str) -> NodeView | None:
 
 def natural(text: str) -> list[tuple[int, int | str]]:
     """Return a key that sorts numbers in names by value."""
-    parts: list[str] = []
-    for character in text:
-        if parts and parts[-1][-1].isdigit() == character.isdigit():
-            parts[-1] += character
-        else:
-            parts.append(character)
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text)]
+
+
+_PARTS: Final = re.compile(r"\d+|\D+")
 
 
 def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
@@ -139,20 +137,27 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
 
 def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView]:
     counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
+    held_by, free_views = world.holders, world.free_views
     for pool in pools:
         users = _users(world, pool.devices) if pool.counters else {}
         for device in pool.devices:
             physical, number = _numbered(device.id.device)
             if not physical:
                 continue
-            holder = world.holders.get(device.id)
+            holder = held_by.get(device.id)
             holders: tuple[Holder, ...] = (holder,) if holder else ()
             if not holder and device.consumes and pool.usable and not counting.allows(device):
                 others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
                 holders = tuple({id(each): each for each in others}.values())
-            made = DeviceView(device.id.device, number, holders, _faults(device), device.attributes)
+            faults = _faults(device)
+            if holders or faults:
+                yield DeviceView(device.id.device, number, holders, faults, device.attributes)
+                continue
             # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
-            yield world.free_views.setdefault((id(device.attributes), made.name), made) if made.free else made
+            key = id(device.attributes), device.id.device
+            if key not in free_views:
+                free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
+            yield free_views[key]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -105,22 +105,79 @@ class World:
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
         new, gone = tuple(replaced), tuple(removed)
-        changed = self.snapshot.changed(new, gone)
+        _ = self.alike, self.room  # each world after this one counts on from these
+        return self.following(self.snapshot.changed(new, gone), {*gone, *map(key_of, new)})
+
+    def following(self, changed: Snapshot, keys: Set[Key]) -> World:
+        """Return the world of a snapshot in which the objects with these keys are others, and no others.
+
+        What was derived here already, and is the same there, is taken over.
+        """
         other = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
-        keys = {*gone, *map(key_of, new)}
         kinds = {key[0] for key in keys}
-        _ = self.likeness  # each world after this one needs it, and most changes leave it as it is
+        known, made = vars(self), vars(other)
         for name, value in vars(World).items():
-            if isinstance(value, Derived) and name in vars(self) and value.kinds.isdisjoint(kinds):
-                vars(other)[name] = vars(self)[name]
-        # Pods and claims are what changes most: these three are counted on from here.
-        if "DeviceClass" not in kinds:
-            other.room = self.room.after(self.snapshot, other.snapshot, keys)
-        claims = [key for key in keys if key[0] == "ResourceClaim"]
-        other.in_use = self.in_use - self._held(claims) | other._held(claims)
-        if vars(other).get("likeness") is self.likeness:
+            if isinstance(value, Derived) and name in known and value.kinds.isdisjoint(kinds):
+                made[name] = known[name]
+        # Pods, claims and slices are what changes most: these are counted on from here.
+        if "room" in known and "DeviceClass" not in kinds:
+            other.room = self.room.after(self.snapshot, changed, keys)
+        claims = {key for key in keys if key[0] == "ResourceClaim"}
+        if "in_use" in known:
+            other.in_use = self.in_use - self._held(claims) | other._held(claims)
+        if "holders" in known and "holders" not in made:
+            found = self._holders_after(changed, claims | self._claims_of_groups(changed, keys))
+            made |= {} if found is None else {"holders": found, "_is_crowded": False}
+        if "inventory" in known and "DeviceTaintRule" not in kinds:
+            made["inventory"] = self._inventory_after(changed, [key for key in keys if key[0] == "ResourceSlice"])
+        if "alike" in known and made.get("likeness") is self.likeness:
             other.alike = self.alike.after(other.in_use)
         return other
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forget what was decoded of these objects, which no world after this one has."""
+        for key in keys:
+            self._decoded.pop(id(self.snapshot.objects.get(key)), None)
+
+    def _holders_after(self, changed: Snapshot, claims: Set[Key]) -> Mapping[DeviceId, Holder] | None:
+        """Return who holds each device after these claims have changed; None if a device has several claims."""
+        found = dict(self.holders)
+        if self._is_crowded:
+            return None
+        for claim in (self.snapshot.objects.get(key) for key in claims):
+            for device in allocator.devices_in_use([claim]) if claim is not None else ():
+                found.pop(device, None)
+        for claim in (changed.objects.get(key) for key in claims):
+            devices = allocator.devices_in_use([claim]) if claim is not None else frozenset()
+            if not found.keys().isdisjoint(devices):
+                return None
+            if claim is not None and devices:
+                found.update(dict.fromkeys(devices, _holder(changed, claim)))
+        return found
+
+    def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
+        """Return the claims that are for PodGroups of these pods: the pods of the group are its holders."""
+        pods = [found.objects.get(key) for key in keys if key[0] == "Pod" for found in (self.snapshot, changed)]
+        wanted = {
+            (pod["metadata"].get("namespace") or "", users.group_of(pod)) for pod in pods if pod and users.group_of(pod)
+        }
+        if not wanted:
+            return set()
+        found = set()
+        for claim in changed.all("ResourceClaim"):
+            namespace = claim["metadata"].get("namespace") or ""
+            if any((namespace, group) in wanted for group in users.groups(claim)):
+                found.add(key_of(claim))
+        return found
+
+    def _inventory_after(self, changed: Snapshot, slices: Sequence[Key]) -> PoolInventory:
+        """Return the published devices after these slices have changed."""
+        if not slices:
+            return self.inventory
+        before, after = self.snapshot.objects, changed.objects
+        old = [before[key] for key in slices if key in before]
+        new = [after[key] for key in slices if key in after]
+        return self.inventory.after(old, tainted(new, changed))
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""
@@ -183,9 +240,14 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                holder = Holder(claim, *users.holders(self.snapshot, claim))
-                found.update(dict.fromkeys(devices, holder))
+                found.update(dict.fromkeys(devices, _holder(self.snapshot, claim)))
         return found
+
+    @derived("ResourceClaim", "Pod")
+    def _is_crowded(self) -> bool:
+        """True if several claims have the same device, of which `holders` shows one."""
+        held = sum(len(allocator.devices_in_use([claim])) for claim in self.snapshot.all("ResourceClaim"))
+        return held > len(self.holders)
 
     @cached_property
     def room(self) -> Room:
@@ -351,6 +413,10 @@ class Alike:
         touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
         left = {name: key for name, key in self._keys.items() if name not in touched}
         return Alike(self._likeness, in_use, left)
+
+
+def _holder(snapshot: Snapshot, claim: Wire) -> Holder:
+    return Holder(claim, *users.holders(snapshot, claim))
 
 
 def _is_driver(pod: PodOwners) -> bool:
