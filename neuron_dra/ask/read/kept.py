@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -202,6 +202,8 @@ class FieldReader:
         # A slice has devices, which are read apart; an older version is converted before it is checked.
         if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
             return found
+        if any(_at(found, path) is not None for path in _RARE):
+            return found
         return CheckedObject(found)
 
     def _shared(self, kind: str, part: str, name: str, field: SharedField, text: bytes) -> Any:
@@ -217,6 +219,14 @@ class FieldReader:
 
     def _condition(self, condition: dict[str, Any]) -> Any:
         return self._conditions.setdefault(tuple(condition.items()), condition)
+
+
+def _at(item: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return a field of an object; None if it is absent."""
+    found: Any = item
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def digest(text: bytes) -> bytes:

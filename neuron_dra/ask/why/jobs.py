@@ -83,8 +83,8 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
             first = found.findings[0].text if found.findings else ""
             groups[found.state, first].append((pod, found))
     if not groups:
-        notes = tuple(filter(None, [unseen.note(world.snapshot)]))
-        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=notes, fine=True)
+        not_seen = tuple(filter(None, [unseen.note(world.snapshot)]))
+        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=not_seen, fine=True)
     ordered = sorted(groups.values(), key=len, reverse=True)
     state, *rest = (_state(each) for each in ordered)
     findings = list(ordered[0][0][1].findings[:1])

@@ -152,7 +152,7 @@ class World:
             if not found.keys().isdisjoint(devices):
                 return None
             if claim is not None and devices:
-                found.update(dict.fromkeys(devices, _holder(changed, claim)))
+                found.update(dict.fromkeys(devices, Holder(claim, *users.holders(changed, claim))))
         return found
 
     def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
