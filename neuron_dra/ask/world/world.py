@@ -240,7 +240,8 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                found.update(dict.fromkeys(devices, _holder(self.snapshot, claim)))
+                holder = Holder(claim, *users.holders(self.snapshot, claim))
+                found.update(dict.fromkeys(devices, holder))
         return found
 
     @derived("ResourceClaim", "Pod")
@@ -413,10 +414,6 @@ class Alike:
         touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
         left = {name: key for name, key in self._keys.items() if name not in touched}
         return Alike(self._likeness, in_use, left)
-
-
-def _holder(snapshot: Snapshot, claim: Wire) -> Holder:
-    return Holder(claim, *users.holders(snapshot, claim))
 
 
 def _is_driver(pod: PodOwners) -> bool:
