@@ -47,14 +47,16 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
+    not_started = [each.to_wire() for each in stuck.stuck(world, namespace)]
+    reservations = [each.to_wire() for each in workloads.waiting(world, namespace)]
     return {
         "notSeen": unseen.data(world.snapshot),
         "wrong": list(map(fault_row, faults.of_fleet(world, found))),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
-        "notStarted": [each.to_wire() for each in stuck.stuck(world, namespace)],
-        "workloads": [each.to_wire() for each in workloads.waiting(world, namespace)],
+        "notStarted": not_started,
+        "workloads": reservations,
         "nodes": nodes,
     }
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.ask.world import relevance, spec_edits
-from neuron_dra.ask.world.world import Likeness, World
+from neuron_dra.ask.world.alike import Likeness
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure

@@ -110,7 +110,7 @@ def pods_of_a_device_plugin(pods: Iterable[ListedPod]) -> tuple[str, ...]:
 
     The kubelet lists no ids of pods that have ended.
     """
-    found = set()
+    found: set[str] = set()
     for pod in pods:
         ours = [resource for resource in pod.plugin_resources if resource.startswith(VENDOR)]
         found.update(f"{pod.namespace}/{pod.name} ({resource})" for resource in ours)
