@@ -119,7 +119,6 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
     free = [place for place, device in enumerate(devices) if device.free]
     usable = ready and schedulable and tag is None
-    conditions = (wire.get("status") or {}).get("conditions") or ()
     return NodeView(
         name=name,
         type=str(_value(first, "instanceType") or label),
