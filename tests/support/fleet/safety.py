@@ -11,6 +11,7 @@ from typing import Any
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
+from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
 from tests.support.fleet.view import Held, View, parsed, workload_uid
@@ -54,6 +55,7 @@ class Safety:
         self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
         self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
+        self._names = Names()
         self.found: list[str] = []
 
     def check(self) -> None:
@@ -103,6 +105,13 @@ class Safety:
         if workload is None or workload["metadata"].get("deletionTimestamp"):
             return False
         return allocation.ultraserver_index < int(workload["spec"]["serverCount"])
+
+    # Names
+
+    def endpoints_changed(self) -> None:
+        """Check where the names of ranks 0 lead."""
+        for text in self._names.lost(self._view, self._pods.running, asyncio.get_running_loop().time()):
+            self.violated(text)
 
     # Slices
 
