@@ -237,7 +237,6 @@ def test_growing_workload_keeps_its_published_size() -> None:
     assert [(each.allocation.world_size, each.allocation.rank0_node) for each in grown] == [(6, "n0")] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="mend: the number of nodes follows the groups also while none has rank 0")
 def test_size_follows_the_groups_while_none_has_rank_0() -> None:
     """30.10: of three groups the first and the last were lost, and the second still published six nodes."""
     held = allocation("a-1", index=1, nodes=("n2", "n3"), world_size=6, rank0_node="n0")
