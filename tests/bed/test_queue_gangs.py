@@ -83,6 +83,8 @@ def owned(item: Obj) -> bool:
     return bool(item["metadata"].get("ownerReferences"))
 
 
+# Kueue is started again from here, and outlives the test.
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place: Namespace) -> None:
     for name, quota in QUOTA.items():
         queues.add(name, quota, queueingStrategy="StrictFIFO")
