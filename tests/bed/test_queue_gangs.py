@@ -83,6 +83,8 @@ def owned(item: Obj) -> bool:
     return bool(item["metadata"].get("ownerReferences"))
 
 
+# Kueue is started again from here, and outlives the test.
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place: Namespace) -> None:
     for name, quota in QUOTA.items():
         queues.add(name, quota, queueingStrategy="StrictFIFO")
@@ -103,6 +105,7 @@ def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place:
                 place.kubectl("delete", "nusw", "plain", timeout_s=190)
         eventually("all gangs are complete", lambda: finished(place) == names, 1200, 2)
         eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+        place.kubectl("delete", "job", "both")
         eventually("no Workloads", lambda: not place.get(WORKLOADS)["items"], 120)
     assert "ManagedByKueue" in events_of(place, "Job", "both")
     history = versions(record)
