@@ -60,16 +60,16 @@ def problems(folder: Path) -> Iterator[str]:
     found = read(folder)
     for path, each in found.items():
         name = path.relative_to(folder)
-        yield from (f"{name}: {link} leads nowhere" for link in each.links if not _leads(link, path, found))
+        yield from (f"{name}: {link} leads nowhere" for link in each.links if not _leads(link, path, folder, found))
         yield from (f"{name}: {link} is fetched, and is no file of the site" for link in each.fetched
                     if not _is_file(link, path, folder))  # fmt: skip
 
 
-def _leads(link: str, path: Path, found: dict[Path, Page]) -> bool:
+def _leads(link: str, path: Path, folder: Path, found: dict[Path, Page]) -> bool:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return True
-    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    target = _target(parts.path, path, folder) if parts.path else path
     if target.is_dir():
         target = target / "index.html"
     if not target.exists():
@@ -81,8 +81,13 @@ def _is_file(link: str, path: Path, folder: Path) -> bool:
     parts = urlsplit(link)
     if parts.scheme == "data":
         return True
-    base = folder if parts.path.startswith("/") else path.parent
-    return not parts.netloc and (base / unquote(parts.path).lstrip("/")).exists()
+    return not parts.netloc and _target(parts.path, path, folder).exists()
+
+
+def _target(link: str, path: Path, folder: Path) -> Path:
+    """Return the file of the site that a link on a page leads to; links of the page for what is missing are absolute."""
+    base = folder if link.startswith("/") else path.parent
+    return (base / unquote(link).lstrip("/")).resolve()
 
 
 def main() -> int:

@@ -98,8 +98,10 @@ def test_built_pages_are_checked_for_links_and_foreign_files(tmp_path: Path) -> 
         '<link rel="stylesheet" href="style.css"><script src="https://example.com/x.js"></script><h1 id="top">A</h1>'
         '<a href="#top">1</a><a href="b.html#here">2</a><a href="b.html#gone">3</a><a href="c.html">4</a>'
         '<a href="https://example.com">5</a><img src="data:image/png;base64,AA"><img src="picture.png">'
+        '<a href="/b.html">6</a><a href="/">7</a>'
     )
     (tmp_path / "b.html").write_text('<h1 id="here">B</h1>')
+    (tmp_path / "index.html").touch()
     (tmp_path / "style.css").touch()
     assert list(check.problems(tmp_path)) == [
         "a.html: b.html#gone leads nowhere",
