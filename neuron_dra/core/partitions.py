@@ -305,15 +305,18 @@ class _Maker:
         """
         each = self._each
         ids = tuple(range(cores.start // each, (cores.stop - 1) // each + 1))
-        used = {
-            self._device_counter(device_id): len([core for core in self._cores_of(device_id) if core in cores])
-            for device_id in ids
-        }
+        used: dict[str, int] = {}
+        single: dict[str, int] = {}
+        last_partly = None  # at most one as published, because a range starts at a device's first core
+        for device_id in ids:
+            own = [core for core in self._cores_of(device_id) if core in cores]
+            used[self._device_counter(device_id)] = len(own)
+            if len(own) < each:
+                last_partly = device_id
+                single.update((self._core_counter(core), 1) for core in own)
         consumes = [CounterSet(DEVICES_COUNTERS, used)]
-        partly = [device_id for device_id in ids if used[self._device_counter(device_id)] < each]
-        single = {self._core_counter(core): 1 for one in partly for core in self._cores_of(one) if core in cores}
-        if partly:  # at most one as published, because a range starts at a device's first core
-            consumes.append(CounterSet(self._cores_set(partly[-1]), single))
+        if last_partly is not None:
+            consumes.append(CounterSet(self._cores_set(last_partly), single))
         attributes = {
             **self._common,
             "deviceId": Attribute("int", ids[0]),

@@ -211,12 +211,12 @@ def free(
     known = {device.name for device in offered}
     known |= {device.device for claim in situation.prepared for device in claim.devices if counted(device.device)}
     elsewhere = held_elsewhere(situation, known)
-    return {
-        device.name: device.to_wire()
-        for device in offered
-        if device.name in held
-        or not (is_withheld(situation, device.name) or elsewhere.intersection(situation.ids.get(device.name, ())))
-    }
+    found: dict[str, Wire] = {}
+    for device in offered:
+        is_taken = bool(elsewhere.intersection(situation.ids.get(device.name, ())))
+        if device.name in held or not (is_taken or is_withheld(situation, device.name)):
+            found[device.name] = device.to_wire()
+    return found
 
 
 def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
@@ -224,13 +224,12 @@ def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
 
     Under the offered names the scheduler would consider them free, and prepare would reject its pods.
     """
-    return {
-        device_id
-        for claim in situation.prepared
-        for device in claim.devices
-        if device.device not in offered and not device.admin_access
-        for device_id in device.device_ids
-    }
+    found: set[int] = set()
+    for claim in situation.prepared:
+        for device in claim.devices:
+            if device.device not in offered and not device.admin_access:
+                found.update(device.device_ids)
+    return found
 
 
 def is_withheld(situation: Situation, name: str) -> bool:

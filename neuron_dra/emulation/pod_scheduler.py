@@ -83,20 +83,19 @@ class PodScheduler:
 
     def _pending(self) -> list[Obj]:
         """Return the pods without a node, oldest first (timestamps have whole seconds only)."""
-        pods = [
-            pod
-            for pod in self._caches["pods"].items.values()
-            if not pod["spec"].get("nodeName")
-            and not pod["spec"].get("schedulingGates")
-            and self._name in ("", pod["spec"].get("schedulerName"))
-            and not pod["metadata"].get("deletionTimestamp")
-            and (pod.get("status") or {}).get("phase", "Pending") == "Pending"
-        ]
+        pods = [pod for pod in self._caches["pods"].items.values() if self._is_to_be_placed(pod)]
         for name in set(self.waiting) - {pod["metadata"]["name"] for pod in pods}:
             del self.waiting[name]
         for uid in self._judged.keys() - {pod["metadata"]["uid"] for pod in pods}:
             del self._judged[uid]
         return pods
+
+    def _is_to_be_placed(self, pod: Obj) -> bool:
+        spec = pod["spec"]
+        if spec.get("nodeName") or spec.get("schedulingGates") or pod["metadata"].get("deletionTimestamp"):
+            return False
+        is_pending = (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+        return is_pending and self._name in ("", spec.get("schedulerName"))
 
     def _inventory(self) -> PoolInventory:
         """Return the slices, decoded again only after a change."""

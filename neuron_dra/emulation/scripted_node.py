@@ -44,13 +44,12 @@ class _Claim:
     devices: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
 
     def cdi_ids(self, request: str) -> list[str]:
-        return [
-            cdi_id
-            for devices in self.devices.values()
-            for device in devices
-            if not request or not device.request_names or request in device.request_names
-            for cdi_id in device.cdi_device_ids
-        ]
+        found: list[str] = []
+        for devices in self.devices.values():
+            for device in devices:
+                if not request or not device.request_names or request in device.request_names:
+                    found += device.cdi_device_ids
+        return found
 
 
 @dataclass(slots=True)

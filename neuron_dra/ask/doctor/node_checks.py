@@ -119,11 +119,8 @@ def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> l
     there = {each.name for each in state.devices.devices}
     held = {each.name for each in state.devices.devices if each.claim_uid}
     gone = sorted(name for name in have if name.startswith(names.DEVICE_PREFIX) and name not in there | held)
-    lost = sorted(
-        each.name
-        for each in state.devices.devices
-        if each.published and each.health == pb.HEALTH_HEALTHY and each.name not in have
-    )
+    healthy = [each for each in state.devices.devices if each.published and each.health == pb.HEALTH_HEALTHY]
+    lost = sorted(each.name for each in healthy if each.name not in have)
     if lost:
         text = f"healthy devices are not in the slices: {words.devices(lost)}"
         return [wrong(area, "NotPublished", text, "look at the driver's log")]

@@ -48,6 +48,8 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         state = self._from.publish_state
         as_node = self._from.settings.ultraserver_devices == "node"
         holders = checkpoint.holders(self._from.prepared.claims.values())
+        is_one_device = as_node and hardware.node.spec is not None and hardware.node.spec.whole_node
+        uids = {device_id: claim.ref.uid for device_id, claim in holders.items()}
         return pb.ListDevicesResponse(
             node_name=self._from.settings.node_name,
             instance_type=hardware.node.instance_type_name or "",
@@ -62,9 +64,8 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
                     connected_devices=sorted(device.connected),
                     health=pb.Health.Value(f"HEALTH_{judged[device.name].status.value}"),
                     health_message=judged[device.name].message,
-                    claim_uid=holders[device.device_id].ref.uid if device.device_id in holders else "",
-                    published=state.result is not None
-                    and not (as_node and hardware.node.spec is not None and hardware.node.spec.whole_node),
+                    claim_uid=uids.get(device.device_id, ""),
+                    published=state.result is not None and not is_one_device,
                 )
                 for device in hardware.node.devices
             ],

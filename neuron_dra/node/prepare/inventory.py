@@ -96,8 +96,9 @@ class Inventory:
         except ConnectionError:
             return False  # as kubelets before 1.34, which list no claims
         ours = {(claim.ref.namespace, claim.ref.name) for claim in self._prepared.claims.values()}
-        return any(
-            (claim.namespace, claim.name) not in ours and any(driver == names.DRIVER for driver, _, _ in claim.devices)
-            for pod in pods
-            for claim in pod.claims
-        )
+        for pod in pods:
+            for claim in pod.claims:
+                is_of_driver = any(driver == names.DRIVER for driver, _, _ in claim.devices)
+                if is_of_driver and (claim.namespace, claim.name) not in ours:
+                    return True
+        return False
