@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest test-long lock gen-check releasable differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest test-long lock gen-check releasable differential bench demo testbed-up testbed-down gen golden docs site contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -130,6 +130,16 @@ chaos: setup ## Inject faults on the test bed (SEED="1 2 3" MINUTES=10), write d
 docs: setup ## Write the reference pages of docs/ from the code
 	@$(BIN)/python -m hack.generate.docs
 
+build/site-venv/.installed: requirements/site.txt | build
+	@$(PYTHON) -m venv build/site-venv
+	@build/site-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	@touch $@
+
+site: setup build/site-venv/.installed ## Build the documentation site in build/site; a dead link fails
+	@$(BIN)/python -m hack.site.pages
+	@NO_MKDOCS_2_WARNING=1 build/site-venv/bin/mkdocs --quiet build --strict
+	@$(BIN)/python -m hack.site.check
+
 contract: setup ## Write docs/contract.md from the results of the last `make test`
 	@$(BIN)/python -m hack.reports.contract
 
@@ -156,6 +166,7 @@ lock: ## Lock the dependencies of pyproject.toml in requirements/, keeping versi
 	@$(UV) $(COMPILE) --all-extras --group dev -o requirements/dev.txt
 	@$(UV) $(COMPILE) --all-extras --resolution lowest-direct -o requirements/oldest.txt
 	@$(UV) $(COMPILE:pyproject.toml=) --group gen -o requirements/gen.txt
+	@$(UV) $(COMPILE:pyproject.toml=) --group site -o requirements/site.txt
 
 releasable: ## Fail while something is missing without which no release may be public
 	@! grep -n "@example.com" SECURITY.md || { echo "releasable: SECURITY.md has a placeholder: name a contact for reports" >&2; exit 1; }

@@ -90,7 +90,7 @@ class Controller:
             queue = QueueWatch(client, self._wake, self._timing.queues) if self._settings.queues else None
             queues = None
             if queue is not None:
-                queues = Queues(client, caches, applier, queue, events, self._timing.queues)
+                queues = Queues(client, caches, applier, queue, events, self._timing.queues, self._wake)
             self._reconciler = reconciler = Reconciler(
                 caches,
                 applier,
@@ -110,6 +110,8 @@ class Controller:
                     tasks.append(group.create_task(run(), name=f"watch {name}"))
                 if queue is not None:
                     tasks.append(group.create_task(queue.run(), name="watch Kueue's workloads"))
+                if queues is not None:
+                    tasks.append(group.create_task(queues.run(), name="queues"))
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._beside is not None:
                     tasks.append(group.create_task(self._beside.run(), name="jobs"))
@@ -150,6 +152,7 @@ class Controller:
         sources = Sources(
             index=caches.index,
             known=lambda: reconciler.known(self._clock()),
+            kept=lambda: reconciler.kept,
             unready=self.ready,
             limits=self._settings.limits,
             metrics=self.metrics,

@@ -127,6 +127,10 @@ class QueueTiming:
 
     absent_s: float = seconds(60.0, "before Kueue is looked for again while the API server does not have it")
     patience_s: float = seconds(300.0, "how long an admitted workload waits for nodes before it gives its quota back")
+    relist_s: float = seconds(
+        2.0,
+        "how long a new leader waits for the list of Kueue's Workloads; then only workloads with a queue wait",
+    )
     first_return_s: float = seconds(60.0, "before it queues again; each time in a row twice as long")
     longest_return_s: float = seconds(3600.0, "the longest of these waits")
     first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")

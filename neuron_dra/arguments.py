@@ -25,6 +25,13 @@ unreadable, and so stop the controller.
 """
 
 
+LEAST_WIDTH: Final = 40
+"""Columns to which a message is wrapped at least."""
+DOCS: Final = "NEURON_DRA_DOCS"
+"""The variable with the address at which the pages of docs/ are published, such as https://neuron.example.com/docs."""
+_PAGE: Final = re.compile(r"\bdocs/([a-z-]+)\.md\b")
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, so that a new flag cannot change the meaning of an old command."""
 
@@ -36,10 +43,29 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse `args`; the first unknown argument ends the program."""
+        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            self._check_flags(sys.argv[1:] if args is None else args)  # before a word is taken for a wrong choice
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown[0]))
         return parsed, []
+
+    def _check_flags(self, args: Sequence[str]) -> None:
+        """End the program at the first long flag that is not known."""
+        for argument in args:
+            if argument == "--":
+                return
+            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
+                self.error(self._unknown(argument))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError for a value that is no choice of an argument; it has the nearest one, or all."""
+        choices = None if action.choices is None else list(map(str, action.choices))
+        if choices is None or value in choices:
+            return
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
 
     def format_help(self) -> str:
         """Return the help with its paragraphs wrapped, which the formatter for examples leaves as they are."""
@@ -54,8 +80,8 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines)
 
     def error(self, message: str) -> NoReturn:
-        """Print `message` in one line and exit with code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        """Print `message` and exit with code 2."""
+        self.exit(2, _readable(f"{self.prog}: {message} (see {self.prog} --help)") + "\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write `message`; errors such as a full disk are raised, which argparse would ignore."""
@@ -76,6 +102,12 @@ def object_name(text: str) -> str:
     return text
 
 
+def documented(text: str) -> str:
+    """Return a message with the addresses of the pages that it names, if DOCS is set."""
+    address = os.environ.get(DOCS, "").rstrip("/")
+    return _PAGE.sub(rf"{address}/\1.html", text) if address else text
+
+
 def go_style(arguments: Sequence[str]) -> list[str]:
     """Return `arguments` with Go's spellings converted: `-kubeconfig=x` to `--kubeconfig=x`, `-v=2` to `--v=2`."""
     result = []
@@ -89,7 +121,7 @@ def go_style(arguments: Sequence[str]) -> list[str]:
 
 
 def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
-    """Parse `words`, run the command and return its exit code; a failure prints its reason in one line.
+    """Parse `words`, run the command and return its exit code; a failure prints its reason, in one line if it is piped.
 
     The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output, such as `head`, has
     exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`. What a locale cannot print becomes "?".
@@ -131,6 +163,18 @@ def _forget_output() -> None:
 
 
 def _last_words(program: str, parsed: argparse.Namespace | None, text: str) -> None:
+    text = documented(text)
     wanted = getattr(parsed, "log_format", "text") or os.environ.get("LOG_FORMAT")
     with contextlib.suppress(OSError):
-        print(logs.last_line(program, text) if wanted == "json" else f"{program}: {text}", file=sys.stderr)  # noqa: T201
+        line = logs.last_line(program, text) if wanted == "json" else _readable(f"{program}: {text}")
+        print(line, file=sys.stderr)  # noqa: T201
+
+
+def _readable(text: str) -> str:
+    """Return a message wrapped to the terminal that standard error is; in one line for a file or a pipe."""
+    if not sys.stderr.isatty():
+        return text
+    with contextlib.suppress(OSError):
+        width = max(LEAST_WIDTH, os.get_terminal_size(sys.stderr.fileno()).columns)
+        return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return text

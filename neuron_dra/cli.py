@@ -39,6 +39,10 @@ def complete_main(arguments: Sequence[str] | None = None) -> int:
     line = list(sys.argv[1:] if arguments is None else arguments)
 
     def names(kind: str, chosen: Mapping[str, str]) -> list[str]:
+        if kind == completion.MEANING:
+            from neuron_dra.ask.explain import meanings
+
+            return sorted(set(meanings.known()))
         from neuron_dra.ask.read import known_names
 
         flags = [chosen.get(name, "") for name in ("kubeconfig", "context", "namespace")]

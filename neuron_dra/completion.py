@@ -16,9 +16,19 @@ FILES: Final = 0
 """What the shell may do: complete names of files if nothing else fits."""
 NO_SPACE: Final = 2
 NO_FILES: Final = 4
-KINDS: Final = {"pod": "Pod", "claim": "ResourceClaim", "node": "Node", "workload": "NeuronUltraServerWorkload"}
+KINDS: Final = {
+    "pod": "Pod",
+    "claim": "ResourceClaim",
+    "node": "Node",
+    "workload": "NeuronUltraServerWorkload",
+    "nus": "NeuronUltraServer",
+}
 """The types that are offered, and their kinds."""
-OF_COMMAND: Final = {"topology": "Node", "top": "Node"}
+SHORT: Final = {"po": "Pod", "no": "Node", "resourceclaim": "ResourceClaim", "nusw": "NeuronUltraServerWorkload"}
+"""Other words for them."""
+MEANING: Final = "Meaning"
+"""In place of a kind: the names that `explain` knows."""
+OF_COMMAND: Final = {"topology": "Node", "top": "Node", "explain": MEANING}
 """The kind whose names a command takes without a type."""
 
 Names = Callable[[str, Mapping[str, str]], Iterable[str]]
@@ -88,15 +98,39 @@ def offered(parser: argparse.ArgumentParser, line: Sequence[str], names: Names) 
     if current.startswith("-"):
         return _starting(current, _flags(command)), NO_FILES
     if "/" in current:
-        kind, _, _ = current.partition("/")
-        found = (f"{kind}/{name}" for name in names(KINDS[kind], _chosen(before))) if kind in KINDS else ()
+        word, _, _ = current.partition("/")
+        kind = _kind(word)
+        found = [f"{word}/{name}" for name in names(kind, _chosen(before))] if kind else []
         return _starting(current, found), NO_FILES
+    if _takes_types(command) and (kind := _kind_before(command, before[1:])):
+        return _starting(current, names(kind, _chosen(before))), NO_FILES
     fixed = _starting(current, _choices(command))
     if fixed and all(each.endswith("/") for each in fixed):
         return fixed, NO_FILES | NO_SPACE
     if not fixed and before[0] in OF_COMMAND:
         return _starting(current, names(OF_COMMAND[before[0]], _chosen(before))), NO_FILES
     return fixed, FILES
+
+
+def _kind(word: str) -> str:
+    """Return the kind that a word means, as `why` reads it; empty if it is none."""
+    every = {**KINDS, **SHORT}
+    return every.get(word) or every.get(word.removesuffix("s"), "")
+
+
+def _takes_types(command: argparse.ArgumentParser) -> bool:
+    return any(action.metavar == "TYPE/NAME" for action in command._actions)
+
+
+def _kind_before(command: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """Return the kind if the first argument without a flag is a type alone, as in `pod NAME`; else an empty string."""
+    is_value = False
+    for word in words:
+        if not is_value and not word.startswith("-"):
+            return _kind(word)
+        flag = None if is_value else _flag(command, word)
+        is_value = flag is not None and flag.nargs != 0
+    return ""
 
 
 def _flag(command: argparse.ArgumentParser, word: str) -> argparse.Action | None:
@@ -110,7 +144,8 @@ def _starting(current: str, words: Iterable[str]) -> list[str]:
 def _chosen(before: Sequence[str]) -> Mapping[str, str]:
     """Return the values of the flags that choose a cluster and a namespace."""
     found = {}
-    for flag, value in itertools.pairwise(before):
+    parts = [part for word in before for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    for flag, value in itertools.pairwise(parts):
         for name, forms in (
             ("namespace", ("-n", "--namespace")),
             ("context", ("--context",)),

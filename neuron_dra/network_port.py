@@ -19,16 +19,21 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BACKLOG: Final = 512  # connections that wait in the kernel while the event loop is busy
 PIECE_BYTES: Final = 16 * 1024
 ALL_IPV4: Final = "0.0.0.0"
-ANYWHERE: Final = ("192.0.2.1", 9)  # an address of the documentation's block, RFC 5737
+ANYWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses of the documentation's blocks, RFC 5737 and RFC 3849."""
 
 
-def has_ipv4_route() -> bool:
-    """Return whether this network namespace has a route for IPv4 beyond this machine. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(ANYWHERE)
-        except OSError:
-            return False
+def routed_families() -> frozenset[socket.AddressFamily]:
+    """Return the address families with a route beyond this machine in this network namespace. Sends nothing."""
+    return frozenset(family for family, address in ANYWHERE.items() if _has_route(family, address))
+
+
+def _has_route(family: socket.AddressFamily, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+    except OSError:
+        return False
     return True
 
 
@@ -103,12 +108,15 @@ class NetworkPort:
         self._connections = Connections(limits)
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int, has_ipv4: Callable[[], bool] = has_ipv4_route) -> None:
+    async def listen(
+        self, host: str, port: int, families: Callable[[], frozenset[socket.AddressFamily]] = routed_families
+    ) -> None:
         """Bind the port; an empty `host` means all addresses. Raises OSError.
 
-        Where pods have IPv6 addresses only, 0.0.0.0 means all addresses, too: otherwise no probe would arrive.
+        Where pods have IPv6 addresses, 0.0.0.0 means all addresses, too. The kubelet sends its probes to the pod's main
+        address, which may be the IPv6 one of two.
         """
-        if host == ALL_IPV4 and not has_ipv4() and socket.has_dualstack_ipv6():
+        if host == ALL_IPV4 and families() != {socket.AF_INET} and socket.has_dualstack_ipv6():
             both = socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
             self._server = await asyncio.start_server(self._connected, sock=both, limit=PIECE_BYTES, backlog=BACKLOG)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -12,6 +13,8 @@ from typing import Any, Final
 from neuron_dra.errors import SettingsError
 
 STDIN: Final = "-"
+MANIFEST: Final = "FILE"
+"""The word for a file of manifests in messages: their objects may have generateName."""
 _SPACE: Final = re.compile(r"\s*")
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 """Of files in a folder."""
@@ -29,11 +32,21 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     try:
         text = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
     except OSError as err:
-        raise SettingsError(f"{source}: {err}") from err
+        missing = isinstance(err, FileNotFoundError)
+        raise SettingsError(f"{source}: {'no such file' if missing else err.strerror or err}") from err
+    return decoded(text, source, generated=flag == MANIFEST)
+
+
+def decoded(text: bytes, source: str, *, generated: bool = False) -> list[dict[str, Any]]:
+    """Return the objects in the text of a file. Raises SettingsError, which begins with `source`.
+
+    With `generated`, an object may have generateName in place of its name, and gets a name.
+    """
     documents = _documents(text, source)
     if all(document is None for document in documents):
         raise SettingsError(f"{source}: it is empty; {HELP}")
-    return list(objects(source, documents))
+    numbers = itertools.count(1) if generated else None
+    return list(objects(source, documents, numbers))
 
 
 def in_folder(folder: str, source: str) -> list[str]:
@@ -48,12 +61,13 @@ def _documents(text: bytes, source: str) -> list[Any]:
     import msgspec
 
     first = text[:64].lstrip()[:1]
+    not_json = ""
     if first in (b"{", b"["):
         try:
             whole = msgspec.json.decode(text)
             return whole if isinstance(whole, list) else [whole]
-        except (msgspec.DecodeError, RecursionError):
-            pass  # YAML may begin with a brace too
+        except (msgspec.DecodeError, RecursionError) as err:
+            not_json = f"not JSON: {err}; and "  # YAML may begin with a brace too
         if found := _one_after_the_other(text):
             return found
     import yaml
@@ -61,7 +75,8 @@ def _documents(text: bytes, source: str) -> list[Any]:
     try:
         return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, ValueError, RecursionError) as err:
-        raise SettingsError(f"{source}: not YAML: {err}") from err
+        words = " ".join(str(err).split())
+        raise SettingsError(f"{source}: {not_json}not YAML: {words}") from err
 
 
 def _one_after_the_other(text: bytes) -> list[Any]:
@@ -79,10 +94,16 @@ def _one_after_the_other(text: bytes) -> list[Any]:
     return found
 
 
-def objects(source: str, documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of documents and of the Lists in them. Raises SettingsError."""
+def objects(source: str, documents: Iterable[Any], numbers: Iterator[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the objects of documents and of the Lists in them; with `numbers`, objects with generateName get one.
+
+    Raises SettingsError.
+    """
     for document in documents:
         if document is None:
+            continue
+        if isinstance(document, dict) and "kind" not in document and isinstance(document.get("items"), list):
+            yield from objects(source, document["items"], numbers)
             continue
         if not isinstance(document, dict) or "kind" not in document:
             raise SettingsError(f"{source}: not a list of Kubernetes objects; {HELP.removesuffix(' that prints one')}")
@@ -90,11 +111,21 @@ def objects(source: str, documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
             items = document.get("items") or []
             if not isinstance(items, list):
                 raise SettingsError(f"{source}: items of the {document['kind']} is not a list")
-            yield from objects(source, [_typed(document, each) for each in items])
-        elif not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
-            raise SettingsError(f"{source}: a {document['kind']} without metadata.name")
+            yield from objects(source, [_typed(document, each) for each in items], numbers)
         else:
-            yield document
+            yield _named(source, document, numbers)
+
+
+def _named(source: str, document: dict[str, Any], numbers: Iterator[int] | None) -> dict[str, Any]:
+    """Return an object with its name. Raises SettingsError if it has none."""
+    meta = document.get("metadata")
+    if isinstance(meta, dict) and meta.get("name"):
+        return document
+    if isinstance(meta, dict) and isinstance(meta.get("generateName"), str) and numbers is not None:
+        return {**document, "metadata": {**meta, "name": f"{meta['generateName']}{next(numbers):05}"}}
+    if document["kind"] == "Status" and document.get("message"):
+        raise SettingsError(f"{source}: it is an error of an API server: {document['message']}")
+    raise SettingsError(f"{source}: a {document['kind']} without metadata.name")
 
 
 def _typed(document: dict[str, Any], item: Any) -> Any:

@@ -22,7 +22,7 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.observe.model import Admission, Known, Turn, shortened
 from controller.plan import planning
-from controller.plan.actions import Action, Evict, Plan
+from controller.plan.actions import NOTHING_KEPT, Action, Evict, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.timing import Timing
@@ -43,11 +43,12 @@ def wall_clock() -> datetime.datetime:
 class Admissions(Look, Protocol):
     """What queues allow workloads; see `controller.queue`.
 
-    Its `look` is a part of each pass: it returns quota for nodes, so no write of reservations may be in progress.
+    Its `look` is a part of each pass: it returns quota for nodes, so no write of reservations may be in progress when
+    it decides. What it writes does not hold up the pass.
     """
 
-    async def relist(self) -> None:
-        """Read again what it depends on: a new leader begins. Raises ApiError."""
+    async def relist(self, now: datetime.datetime) -> None:
+        """Read again what it depends on: a new leader begins."""
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
@@ -95,6 +96,8 @@ class Reconciler:
         self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
+        self.kept = NOTHING_KEPT
+        """What the last plan has left to the next one."""
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -148,7 +151,7 @@ class Reconciler:
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
             if self._queues is not None:
-                await self._queues.relist()
+                await self._queues.relist(self._clock())
             self._term = term
             self._report_foreign_templates()
             self._progressed()
@@ -242,9 +245,8 @@ class Reconciler:
         started = time.perf_counter()
         index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
-            plan = await self._in_slices(planning.steps(index, now, self._limits, known))
-        index.settle(plan.settled, plan.settled_nodes)
-        self._turns = plan.turns
+            plan = await self._in_slices(planning.steps(index, now, self._limits, known, self.kept))
+        self.kept, self._turns = plan.kept, plan.turns
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)

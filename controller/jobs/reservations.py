@@ -8,9 +8,8 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from controller.apply.fence import EndedTerm
+from controller.apply.attempts import Attempts, Outcome
 from controller.apply.requests import Applier
-from controller.apply.write_backoff import Tries
 from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide, in_turn
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
@@ -22,10 +21,9 @@ from controller.observe.model import Namespace, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import JobTiming
 from neuron_dra.core.ultraserver import Phase, Tag
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import NEURON_WORKLOADS
 
 log = logging.getLogger(__name__)
@@ -61,13 +59,14 @@ class JobReservations:
         self._guard = Guard(client, timing)
         self._early_pods = EarlyPods(client, timing, applier.fence)
         self._term = 0
-        self._tries: dict[str, Tries] = {}  # by namespace/name of the workload
+        # By namespace/name of the workload.
+        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
         self._rejected: dict[str, Note] = {}  # by UID of the job
         self._told: dict[str, str] = {}  # by UID of the job, the key of the last note
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
-        self._tries = {}
+        self._attempts.end_waits()
         self._guard.end_waits()
         self._early_pods.end_waits()
 
@@ -84,13 +83,13 @@ class JobReservations:
         if not jobs and not any(workload.made_for for workload in view.workloads):
             return None
         found = decide(view)
-        due = [each for each in found.writes if self._due(each, now) <= now]
+        due = [each for each in found.writes if self._attempts.due(_target(each), now) <= now]
         # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
         await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
         await self._tell(found.notes, {job.uid for job in jobs}, now)
         keys = {_target(each) for each in found.writes}
-        self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
-        moments += [max(self._due(each, now), now) for each in found.writes]
+        self._attempts.keep(keys)
+        moments += [self._attempts.due(key, now) for key in keys]
         early = await self._early_pods.look(view.workloads, view.templates, now)
         return min((*moments, *([early] if early is not None else [])), default=None)
 
@@ -111,41 +110,28 @@ class JobReservations:
             queues=self._queues,
         )
 
-    def _due(self, write: Write, now: datetime.datetime) -> datetime.datetime:
-        tries = self._tries.get(_target(write))
-        return tries.next_at if tries is not None else now
-
     async def _make(self, write: Write, now: datetime.datetime) -> None:
         """Make one write. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
         key = _target(write)
-        tries = self._tries.get(key, Tries(0, now))
-        # The watch shows what was written; until then the same write is not repeated at once.
-        self._tries[key] = tries.once_more(self._timing.first_s, now, self._timing.longest_s)
         job = None if isinstance(write, Release) else write.job
-        try:
-            self._applier.fence.check()
-            self._applier.schemas.refuse(NEURON_WORKLOADS)
-            await self._send(write)
-        except (AlreadyExists, Conflict, NotFound):
-            return  # it changed meanwhile: the next pass decides again
-        except (Forbidden, Invalid) as err:
-            if job is None:
-                log.warning("a reservation of a job was not released", extra={"workload": key, "error": str(err)})
-                return
-            text = f"the reservation was rejected: {err}"
-            self._rejected[job.uid] = Note(job, True, "ReservationRejected", text, text)
-            return
-        except EndedTerm:
-            raise
-        except (ApiError, *MALFORMED) as err:
-            facts = {"workload": key, "error": str(err) or repr(err)}
-            log.warning("a reservation for a job could not be written", extra=facts)
-            return
-        if job is not None:
-            self._rejected.pop(job.uid, None)
+        outcome, error = await self._attempts.make(key, lambda: self._send(write), now)
+        match outcome:
+            case Outcome.WRITTEN if job is not None:
+                self._rejected.pop(job.uid, None)
+            case Outcome.REJECTED if job is not None:
+                text = f"the reservation was rejected: {error}"
+                self._rejected[job.uid] = Note(job, True, "ReservationRejected", text, text)
+            case Outcome.REJECTED:
+                log.warning("a reservation of a job was not released", extra={"workload": key, "error": error})
+            case Outcome.FAILED:
+                facts = {"workload": key, "error": error}
+                log.warning("a reservation for a job could not be written", extra=facts)
+            case _:
+                pass  # what changed meanwhile is decided again
 
     async def _send(self, write: Write) -> None:
         """Send the request of a write. Raises ApiError, MALFORMED."""
+        self._applier.schemas.refuse(NEURON_WORKLOADS)
         workloads = self._caches.workloads
         match write:
             case Create(job=job, body=body):

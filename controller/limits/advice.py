@@ -105,29 +105,13 @@ def _message(kind: str, number: int, numbers: Mapping[str, frozenset[int]]) -> s
     texts = []
     for name, served_numbers in list(numbers.items())[:TYPES_SHOWN]:
         if served_numbers:
-            texts.append(f"{name} serves {in_words(served_numbers)} {kind}s")
+            texts.append(f"{name} serves {sizes.in_words(served_numbers)} {kind}s")
         else:
             texts.append(f"nodes of type {name} publish no connected sets (their Events say why)")
     more = len(numbers) - TYPES_SHOWN
     if more > 0:
         texts.append(f"{more} more instance types do not serve {number}")
     return f"{sizes.refusal(first, kind, number)} In this cluster: {'; '.join(texts)}."
-
-
-def in_words(numbers: Iterable[int]) -> str:
-    """Return numbers as text, those in a row as a range: 1, 4 to 7 or 12."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [
-        text
-        for run in runs
-        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
-    ]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def _numbers_of(name: str, kind: str, fleet: Served) -> frozenset[int]:

@@ -60,7 +60,9 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
     tags = {_tag(device) for device in _distinct(devices, _TAG)}
     sick = [_string(device, health.ATTRIBUTE) or "" for device in _distinct(devices, _UNHEALTHY)]
-    number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
+    number = _int(first, "ultraserverNodeId")
+    modes = (_string(first, "ultraserverModes") or "").split("_")
+    reasons = ",".join(sick).split(",")
     node = PublishedNode(
         name=str(spec["nodeName"]),
         node_uid=str(owners[0].get("uid", "")) if owners else "",
@@ -71,7 +73,7 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
-        unhealthy=tuple(sorted({word for text in sick for word in text.split(",") if word})),
+        unhealthy=tuple(sorted({word for word in reasons if word})),
         capacity_block=_string(first, "capacityBlockId"),
         server_id_2=_string(first, "serverId2"),
         server_id_4=_string(first, "serverId4"),
@@ -121,7 +123,8 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
         nodes = [part.node for part in current if part.node.kind] or [main.node]
         whole = len(current) == main.count and all(node.complete for node in nodes)
         unhealthy = tuple(sorted({word for node in nodes for word in node.unhealthy}))
-        found.append(replace(main.node, unhealthy=unhealthy, complete=whole and len({node.tag for node in nodes}) == 1))
+        complete = whole and len({node.tag for node in nodes}) == 1
+        found.append(replace(main.node, unhealthy=unhealthy, complete=complete))
     return tuple(found)
 
 

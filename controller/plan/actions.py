@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from controller.observe.model import ClaimUse, Meeting, Starting, Suspect, Turn
 from controller.plan.states import State
@@ -190,15 +190,45 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision about a workload that called for no write.
+    """A decision about a workload that changes no reservation.
 
-    - `reads`: everything that it depends on; the decision holds while that is the same.
+    - `reads`: everything that it depends on besides the time; the decision holds while that is the same.
+    - `since`: when it was made; `rechecks`: the times at which it may be another one.
+    - `actions`: the write of its status, if that has not been made.
+    - `starving`, `starting`, `meeting`: as in Step.
     """
 
     reads: tuple[object, ...]
+    since: datetime.datetime
+    rechecks: tuple[datetime.datetime, ...]
     verdict: Verdict
-    starting: Starting | None
+    actions: tuple[Action, ...] = ()
+    starving: bool = False
+    starting: Starting | None = None
     meeting: Meeting | None = None
+
+    def holds(self, reads: tuple[object, ...] | None, now: datetime.datetime) -> bool:
+        """Return True if nothing that it depends on has changed since; never if the clock was set back."""
+        return self.reads == reads and self.since <= now and all(now < moment for moment in self.rechecks)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a plan leaves to the next one, so that the cost of that follows what has changed meanwhile.
+
+    - `version`: that of the index which was planned.
+    - `decided`: by workload UID, the decisions that hold until something they depend on changes.
+    - `open`, `open_nodes`: names of UltraServers and Nodes that needed a write. The others need none until they change.
+    """
+
+    version: int = -1
+    decided: Mapping[str, Decided] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+    open_nodes: frozenset[str] = frozenset()
+
+
+NOTHING_KEPT: Final = Kept()
+"""Before the first plan: everything is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +260,7 @@ class Plan:
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
     - `turns`: by instance type and namespace, which namespaces hold others back, for the next plan (`turns`).
-    - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
-      change.
+    - `kept`: what it leaves to the next plan of the same index.
     """
 
     actions: tuple[Action, ...] = ()
@@ -241,8 +270,7 @@ class Plan:
     shared: tuple[ClaimUse, ...] = ()
     meetings: tuple[Meeting, ...] = ()
     recheck: datetime.datetime | None = None
-    settled: frozenset[str] = frozenset()
-    settled_nodes: frozenset[str] = frozenset()
+    kept: Kept = NOTHING_KEPT
     errors: Mapping[str, Exception] = field(default_factory=dict)
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)
 

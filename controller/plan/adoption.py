@@ -1,4 +1,7 @@
-"""Adopts reservations of AWS's operator: gives them the ids that they lack, if their workload is certain. Pure."""
+"""Adopts reservations without ids: those of AWS's operator, and ours from which a CRD of AWS's dropped them. Pure.
+
+They get the ids that they lack, if their workload is certain.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from controller.observe.model import Reservation, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
-from neuron_dra.core.ultraserver import Allocation, Phase, Unread
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread
 
 
 def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> dict[str, Exception]:
@@ -49,32 +52,67 @@ def _adopted(
     ultraserver: str,
     now: datetime.datetime,
 ) -> Unread | Allocation:
-    """Return the allocation in an entry of AWS's operator, or the entry with why it is not adopted."""
+    """Return the allocation in an entry of AWS's operator, or the entry with why it is not adopted.
+
+    AWS's operator tags no nodes. If the nodes of an entry have a tag of its workload, then the entry is ours, and a CRD
+    of AWS's has dropped its ids.
+    """
     official = one.official
     if official is None:
         return one
-    why = _why_not_adopted(official, workload, others)
+    derived = _derived_id(official, index, ultraserver)
+    if workload is None and not any(name in index.node_by_name for name in official.nodes):
+        return _identified(official, official.workload_uid or derived, derived, index, now)  # nothing is left of it
+    tag = _shown(index, official)
+    another = tag is not None and (workload is None or workload.uid != tag.workload_uid)
+    if tag is not None and another and official.workload_uid in ("", tag.workload_uid):
+        # Of a workload that is gone, and not of the next one with its name: it is released.
+        return _identified(official, tag.workload_uid, tag.allocation_id, index, now)
+    copied = _ids_in_status(workload, official) if workload else set()
+    why = _why_not_adopted(official, workload, others, proven=bool(copied) or (tag is not None and not another))
     if workload is None or why:
         return replace(one, problem=why)
-    return _with_ids(official, workload, index, ultraserver, now)
+    ids = _ids_in_tags(index, workload, official) or copied
+    return _identified(official, workload.uid, ids.pop() if len(ids) == 1 else derived, index, now)
 
 
-def _why_not_adopted(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
+def _shown(index: FleetIndex, official: Allocation) -> Tag | None:
+    """Return the tag that nodes of an entry show; None if none of them shows one, or if it is unclear which counts.
+
+    A dead node shows its last tag permanently.
+    """
+    found: dict[tuple[str, str], Tag] = {}
+    for name in official.nodes:
+        node, published = index.node_by_name.get(name), index.published_by_name.get(name)
+        lives = node is not None and node.ready and not node.out_of_service
+        if node is None or published is None or published.tag is None or not lives:
+            continue
+        if published.node_uid in ("", node.uid):
+            found[published.tag.workload_uid, published.tag.allocation_id] = published.tag
+    tags = list(found.values())
+    return tags[0] if len(tags) == 1 and tags[0].workload == official.workload else None
+
+
+def _why_not_adopted(
+    official: Allocation, workload: Workload | None, others: Iterable[Reservation], *, proven: bool
+) -> str:
     """Return why the workload of an entry is not certain; empty if it is.
 
     It is certain if the workload exists, has the entry's UID (if it has one), needs the entry's index and size, and has
-    no other group with this index. For a workload that is being deleted, index and size do not matter.
+    no other group with this index. Index and size do not matter if the nodes show that the entry is the workload's
+    (`proven`), if no pod may start there any more or yet, and if the workload is being deleted: what the workload does
+    not need is released then. The workload's own copy is a proof, too.
     """
     entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
     if workload is None:
         return f"{entry} names a NeuronUltraServerWorkload that does not exist"
     if official.workload_uid not in ("", workload.uid):
         return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
+    if proven or workload.deleting or official.phase is not Phase.BOUND:
+        return ""
     held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
     if (workload.uid, official.ultraserver_index) in held:
         return f"{entry} has the index of another group of the workload"
-    if workload.deleting or official.phase is Phase.PENDING:
-        return ""  # it is released; no pod runs in a Pending group, so one that the spec no longer has is given up
     if official.ultraserver_index >= workload.count:
         return f"{entry} has an index beyond spec.serverCount {workload.count}"
     if official.node_count != workload.size:
@@ -82,27 +120,26 @@ def _why_not_adopted(official: Allocation, workload: Workload | None, others: It
     return ""
 
 
-def _with_ids(
-    official: Allocation, workload: Workload, index: FleetIndex, ultraserver: str, now: datetime.datetime
+def _identified(
+    official: Allocation, workload_uid: str, allocation_id: str, index: FleetIndex, now: datetime.datetime
 ) -> Allocation:
-    """Return the allocation with the ids that AWS's operator does not write.
-
-    The allocationId is the one that its nodes show or the workload's copy has, if that is unambiguous: an old CRD may
-    have dropped it. Otherwise it is derived from the entry, so that each plan derives the same.
-    """
+    """Return the allocation with these ids, and the UIDs of its nodes."""
     nodes = index.node_by_name
-    shown = _ids_in_tags(index, workload, official) or _ids_in_status(workload, official)
-    uid = index.ultraserver_by_name[ultraserver].uid
-    parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
-    fresh = hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
     here = all(name in nodes for name in official.nodes)
     return replace(
         official,
-        workload_uid=workload.uid,
-        allocation_id=shown.pop() if len(shown) == 1 else fresh,
+        workload_uid=workload_uid,
+        allocation_id=allocation_id,
         node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
         allocated_at=time(now) if official.phase is Phase.PENDING else official.allocated_at or time(now),
     )
+
+
+def _derived_id(official: Allocation, index: FleetIndex, ultraserver: str) -> str:
+    """Return an allocationId that is derived from the entry, so that each plan derives the same."""
+    uid = index.ultraserver_by_name[ultraserver].uid
+    parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _ids_in_tags(index: FleetIndex, workload: Workload, official: Allocation) -> set[str]:
@@ -111,7 +148,9 @@ def _ids_in_tags(index: FleetIndex, workload: Workload, official: Allocation) ->
     for name in official.nodes:
         published = index.published_by_name.get(name)
         tag = published.tag if published is not None else None
-        if tag is not None and tag.workload_uid == workload.uid and tag.phase is not Phase.DRAINING:
+        if tag is None or tag.workload_uid != workload.uid:
+            continue
+        if tag.phase is not Phase.DRAINING or official.phase is Phase.DRAINING:
             found.add(tag.allocation_id)
     return found
 

@@ -10,6 +10,16 @@ from controller.observe.discovery import Group
 from controller.plan.placement import Tally
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one UltraServer adds to the counts of its type."""
+
+    instance_type: str
+    nodes: int
+    free: int
+    cordoned: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Counted:
     """The counts of one instance type. The lists are sorted by UltraServer."""
@@ -36,6 +46,14 @@ class Census:
         if group is not None:
             now = self._groups[name] = group, group.free_nodes(taken)
             self._count(*now, 1)
+
+    def counted(self, name: str) -> Counts | None:
+        """Return what an UltraServer adds to the counts; None for an unknown one."""
+        found = self._groups.get(name)
+        if found is None:
+            return None
+        group, free = found
+        return Counts(group.instance_type, len(group.topology), free, group.cordoned)
 
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""

@@ -26,7 +26,6 @@ from controller.observe.model import (
     Workload,
 )
 from controller.plan import outage, placement, refused_pods
-from controller.plan.actions import Decided
 from controller.plan.evidence import Evidence
 from controller.plan.places import Places
 from controller.plan.reserved import (
@@ -62,12 +61,9 @@ class FleetIndex:
         self.group_by_name: dict[str, Group] = {}
         self.broken: dict[str, Exception] = {}
         """The UltraServers that could not be derived from their objects, and why; none of their nodes is free."""
-        self.unsettled: set[str] = set()
-        """Names of UltraServers whose objects may need a write."""
-        self.unsettled_nodes: set[str] = set()
-        """Names of nodes whose labels may need a write."""
-        self.decided: dict[str, Decided] = {}
-        """By workload UID, the decisions of earlier plans that hold until something they depend on changes."""
+        self._changed: dict[str, int] = {}  # UltraServer: the version in which it changed, in that order
+        self._changed_nodes: dict[str, int] = {}  # the same of Nodes
+        self._unstored: set[str] = set()
         self._claims: dict[str, ClaimUse] = {}
         self._uses: dict[str, tuple[ClaimUse, ...]] = {}  # by node, sorted
         self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID
@@ -229,8 +225,15 @@ class FleetIndex:
     @property
     def unstored(self) -> list[Group]:
         """The UltraServers without an object."""
-        names = (name for name in sorted(self.unsettled) if name not in self.ultraserver_by_name)
-        return [self.group_by_name[name] for name in names if name in self.group_by_name]
+        return [self.group_by_name[name] for name in sorted(self._unstored)]
+
+    def changed_since(self, version: int) -> set[str]:
+        """Return the names of the UltraServers that have changed after a version of the index."""
+        return _after(self._changed, version)
+
+    def nodes_changed_since(self, version: int) -> set[str]:
+        """Return the names of the Nodes that have changed after a version, themselves or in what they publish."""
+        return _after(self._changed_nodes, version)
 
     def groups_of(self, node: str) -> list[Group]:
         """Return the UltraServers that a node is in; nearly always one."""
@@ -298,14 +301,6 @@ class FleetIndex:
         if template is not None:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
 
-    def settle(self, ultraservers: Iterable[str], nodes: Iterable[str]) -> None:
-        """Mark UltraServers and Nodes as needing no write until they change.
-
-        The names are those in `Plan.settled` and `Plan.settled_nodes`.
-        """
-        self.unsettled.difference_update(ultraservers)
-        self.unsettled_nodes.difference_update(nodes)
-
     def refresh(self) -> None:
         """Derive again what depends on changed objects.
 
@@ -321,7 +316,10 @@ class FleetIndex:
                 self.broken[name] = err
                 put(self.group_by_name, name, None)
                 self.slot_index.put(name, None, frozenset(), stored=False)
-        self.unsettled |= self._stale
+            there = name in self.group_by_name or name in self.ultraserver_by_name
+            _note(self._changed, name, self.version if there else None)
+            unstored = name in self.group_by_name and name not in self.ultraserver_by_name
+            (self._unstored.add if unstored else self._unstored.discard)(name)
         self._stale = set()
 
     def _refresh(self, name: str) -> None:
@@ -383,7 +381,8 @@ class FleetIndex:
                 self._members.setdefault(belongs, set()).add(name)
             put(self._membership, name, belongs or None)
         self._mark(name)
-        self.unsettled_nodes.add(name)
+        there = node is not None or published is not None
+        _note(self._changed_nodes, name, self.version + 1 if there else None)
 
     def _mark(self, node: str) -> None:
         """Mark the UltraServers that depend on a node as stale."""
@@ -391,3 +390,20 @@ class FleetIndex:
         if belongs is not None:
             self._stale.add(belongs)
         self._stale |= self._concerned.get(node, set())
+
+
+def _note(changed: dict[str, int], name: str, version: int | None) -> None:
+    """Put a change at the end; with None, forget the object, which does not exist."""
+    changed.pop(name, None)
+    if version is not None:
+        changed[name] = version
+
+
+def _after(changed: dict[str, int], version: int) -> set[str]:
+    """Return the names with a later version."""
+    found: set[str] = set()
+    for name, changed_in in reversed(changed.items()):
+        if changed_in <= version:
+            break
+        found.add(name)
+    return found

@@ -18,6 +18,7 @@ from controller.plan.actions import (
     Decided,
     DeleteTemplate,
     Evict,
+    Kept,
     SetFinalizers,
     Verdict,
     WriteWorkloadStatus,
@@ -79,6 +80,14 @@ class Ledger:
     turns: dict[TurnKey, Turn]
     errors: dict[str, Exception]
     """By namespace/name or name of the object."""
+    unsettled: frozenset[str]
+    """The names of the UltraServers whose objects may need a write, because they changed or needed one before."""
+    unsettled_nodes: frozenset[str]
+    """The names of the Nodes whose labels may need a write, for the same reasons."""
+    earlier: Mapping[str, Decided]
+    """The decisions that the last plan has left."""
+    decided: dict[str, Decided] = field(default_factory=dict)
+    """By workload UID, the decisions that this plan leaves to the next one."""
     writes: Writes = field(default_factory=Writes)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     starving: dict[str, Workload] = field(default_factory=dict)
@@ -90,7 +99,7 @@ class Ledger:
     """Claims whose pods have to be read, see `claim_pods`."""
 
     @classmethod
-    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known) -> Ledger:
+    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known, kept: Kept) -> Ledger:
         """Return the ledger before any step, except that lost reservations are restored.
 
         `now` is the time of the plan; every duration is measured against it.
@@ -110,6 +119,9 @@ class Ledger:
             unrestored,
             turns=dict(known.turns),
             errors={**unrestored.ultraservers, **errors},
+            unsettled=kept.open | index.changed_since(kept.version),
+            unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
+            earlier=kept.decided,
         )
 
     @property
@@ -142,19 +154,35 @@ class Ledger:
         )
 
     def kept(self, view: View, reads: Reads) -> Step | None:
-        """Return the step of an earlier plan that needed nothing, if all that it depends on is the same."""
-        known = self.index.decided.get(view.workload.uid)
-        if known is None or known.reads != reads:
+        """Return the step of an earlier plan, if all that it depends on is the same."""
+        known = self.earlier.get(view.workload.uid)
+        if known is None or not known.holds(reads, view.now):
             return None
-        return Step(known.verdict, view.held, starting=known.starting, meeting=known.meeting)
+        for moment in known.rechecks:
+            view.sight.look_again(moment)
+        return Step(
+            known.verdict,
+            view.held,
+            known.actions,
+            starving=known.starving,
+            starting=known.starting,
+            meeting=known.meeting,
+        )
 
     def after(self, view: View, step: Step, reads: Reads) -> None:
-        """Follow the step of a workload. One of a healthy workload that needs nothing is kept for later plans."""
-        workload, verdict = view.workload, step.verdict
-        self.index.decided.pop(workload.uid, None)
-        idle = step.held == view.held and not (step.actions or step.starving or view.sight.recheck or view.sight.shared)
-        if idle and reads is not None and verdict is not None and verdict.is_healthy:
-            self.index.decided[workload.uid] = Decided(reads, verdict, step.starting, step.meeting)
+        """Follow the step of a workload. One that later plans may take as it is, is kept for them."""
+        workload = view.workload
+        if reads is not None and step.verdict is not None and view.may_keep(step):
+            self.decided[workload.uid] = Decided(
+                reads,
+                view.now,
+                tuple(view.sight.recheck),
+                step.verdict,
+                step.actions,
+                step.starving,
+                step.starting,
+                step.meeting,
+            )
         self.holdings.put(workload.uid, step.held)
         for action in step.actions:
             self.writes.add(action)
@@ -174,10 +202,8 @@ class Ledger:
             self.errors[workload.ref] = step.error
 
     def release_the_gone(self) -> None:
-        """Forget the workloads that are gone, and release their reservations; after an error these stay."""
+        """Release the reservations of workloads that are gone; after an error they stay."""
         present = {workload.uid for workload in self.index.workloads}
-        for uid in self.index.decided.keys() - present:
-            del self.index.decided[uid]
         for uid in sorted(self.holdings.workload_uids() - present):
             held, sight = self.holdings.of(uid), self.sight.anew()
             try:
@@ -193,7 +219,7 @@ class Ledger:
     def touched(self) -> list[str]:
         """The names of the UltraServers that may need a write."""
         unread, failed = self.holdings.unread, self.unrestored.ultraservers
-        return sorted({*self.index.unsettled, *self.holdings.changed, *unread, *failed})
+        return sorted({*self.unsettled, *self.holdings.changed, *unread, *failed})
 
     def note(self, sight: Sight) -> None:
         """Follow what a decision would have to look at later."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from controller.observe.discovery import labels
 from controller.plan.actions import LabelNode
 from controller.plan.fleet_index import FleetIndex
 
 
-def changes(index: FleetIndex) -> list[LabelNode]:
-    """Return the label changes of nodes that publish.
+def changes(index: FleetIndex, nodes: Iterable[str]) -> list[LabelNode]:
+    """Return the label changes of those of these nodes that publish.
 
     A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
     """
     actions: list[LabelNode] = []
-    for name in sorted(index.unsettled_nodes):
+    for name in sorted(nodes):
         node, published = index.node_by_name.get(name), index.published_by_name.get(name)
         if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue

@@ -10,7 +10,8 @@ and keeps no state, so another replica can continue at any point.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
+from dataclasses import replace
 from typing import cast
 
 from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Suspect
@@ -22,7 +23,15 @@ from controller.plan import (
     statuses,
     ultraserver_writes,
 )
-from controller.plan.actions import Action, Plan, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.plan.actions import (
+    NOTHING_KEPT,
+    Action,
+    Kept,
+    Plan,
+    Verdict,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.ledger import Ledger
 from controller.plan.limits import DEFAULT_LIMITS, Limits
@@ -45,10 +54,17 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
 
 
 def plan_of(
-    index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS, known: Known = NOTHING_KNOWN
+    index: FleetIndex,
+    now: datetime.datetime,
+    limits: Limits = DEFAULT_LIMITS,
+    known: Known = NOTHING_KNOWN,
+    kept: Kept = NOTHING_KEPT,
 ) -> Plan:
-    """Return the plan for an index that follows the objects, as `plan` does for a snapshot."""
-    rest = steps(index, now, limits, known)
+    """Return the plan for an index that follows the objects, as `plan` does for a snapshot.
+
+    - `kept`: what an earlier plan of this index has left.
+    """
+    rest = steps(index, now, limits, known, kept)
     while True:
         try:
             next(rest)
@@ -57,16 +73,20 @@ def plan_of(
 
 
 def steps(
-    index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS, known: Known = NOTHING_KNOWN
+    index: FleetIndex,
+    now: datetime.datetime,
+    limits: Limits = DEFAULT_LIMITS,
+    known: Known = NOTHING_KNOWN,
+    kept: Kept = NOTHING_KEPT,
 ) -> Generator[None, None, Plan]:
     """Plan in steps, between which the caller may do other things, but not change the index; return the plan.
 
-    Objects that the index marks as settled are skipped. If the CRDs are outdated (`known.outdated`), the plan only says
-    so.
+    Objects that need no write according to `kept`, and have not changed since, are skipped. If the CRDs are outdated
+    (`known.outdated`), the plan only says so.
     """
     if known.outdated:
-        return _stopped(index, now, known.outdated)
-    ledger = Ledger.of(index, now, limits, known)
+        return replace(_stopped(index, now, known.outdated), kept=kept)
+    ledger = Ledger.of(index, now, limits, known, kept)
     for number, workload in enumerate(ledger.workloads):
         if number % WORKLOADS_A_STEP == 0:
             yield
@@ -83,19 +103,19 @@ def steps(
         others += more[0]
         reservations += more[1]
     written = {ultraserver_writes.object_of(action) for action in (*others, *reservations)}
-    return _plan(ledger, frozenset(names) - written, others, reservations)
+    return _plan(ledger, written, others, reservations)
 
 
 def _plan(
-    ledger: Ledger, settled: frozenset[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
+    ledger: Ledger, written: Set[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
 ) -> Plan:
     """Return the plan of a complete ledger.
 
-    - `settled`: the UltraServers that need no write; `others` and `reservations` are the writes of the rest.
+    - `written`: the UltraServers that need the writes `others` and `reservations`.
     """
     sight, index, writes = ledger.sight, ledger.index, ledger.writes
     suspects = _suspects(ledger)
-    labelled = node_labels.changes(index)
+    labelled = node_labels.changes(index, ledger.unsettled_nodes)
     explained = statuses.explained(writes.statuses, reservations, index.workloads, sight.known, sight.now)
     turns, pauses = queue.turns(ledger.turns, index.workloads, ledger.verdicts, sight.now, sight.limits)
     moments = (moment for moment in (*ledger.recheck, *pauses) if moment > sight.now)
@@ -115,8 +135,12 @@ def _plan(
         starting=tuple(ledger.starting),
         shared=tuple(ledger.shared),
         meetings=tuple(ledger.meetings),
-        settled=settled,
-        settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
+        kept=Kept(
+            index.version,
+            ledger.decided,
+            ledger.unsettled & written,
+            frozenset(action.name for action in labelled),
+        ),
         errors=ledger.errors,
         turns=turns,
     )

@@ -24,6 +24,12 @@ class SlotIndex:
         self._free_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
         self._whole_of: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, free or not
         self._whole: Counter[tuple[str, int, str]] = Counter()  # the sum, by type, size and kind
+        self._changes: Counter[str] = Counter()  # by type
+
+    def changes(self, instance_type: str) -> tuple[bool, int]:
+        """Return a value that changes whenever slots or nodes of a type may have; of an unknown type, those of any."""
+        is_known = self.census.members(instance_type) > 0
+        return is_known, self._changes[instance_type] if is_known else self._changes.total()
 
     def free(self, instance_type: str, size: int) -> Places:
         """Return the free slots in UltraServers that have an object."""
@@ -54,9 +60,20 @@ class SlotIndex:
         `taken` are names of nodes that are not free. Without an object (`stored` False) its slots are not free, because
         a reservation is stored in the object.
         """
+        before = self._derived(name)
         self.census.put(name, group, taken)
         self._put_free(name, group if stored else None, taken)
         self._put_whole(name, group)
+        now = self._derived(name)
+        if now != before:
+            self._changes.update({each[0] for each in (before, now) if each is not None})
+
+    def _derived(self, name: str) -> tuple[str, object, object, object] | None:
+        """Return what others read of an UltraServer, its instance type first; None for an unknown one."""
+        counted = self.census.counted(name)
+        if counted is None:
+            return None
+        return counted.instance_type, counted, self._free_of.get(name), self._whole_of.get(name)
 
     def _put_free(self, name: str, group: Group | None, taken: Container[str]) -> None:
         """Replace the free slots of an UltraServer."""

@@ -23,7 +23,7 @@ from controller.observe.model import (
     shortened,
 )
 from controller.plan import admission, objects
-from controller.plan.actions import Action, Verdict
+from controller.plan.actions import Action, Verdict, WriteWorkloadStatus
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
 from controller.plan.holdings import Draft, Holdings
@@ -33,12 +33,13 @@ from controller.plan.places import Overlay
 from controller.plan.quota import Quota
 from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
+from controller.plan.states import State
 from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 TurnKey = tuple[str, str]
 """Instance type and namespace."""
 Reads = tuple[object, ...] | None
-"""All that the decision about a healthy workload depends on; None if it must be made again in any case."""
+"""All that a decision depends on besides the time; None if it must be made again in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,11 @@ class View:
         return self.sight.limits
 
     def reads(self) -> Reads:
-        """Return what the decision depends on, if the workload is Allocated and healthy.
+        """Return what the decision depends on, if it may be kept for later plans.
 
-        Most workloads of a fleet are. Deciding about each of them in every plan again costs more than the change that
-        caused the plan. It is made again in an outage, and while reservations are unreadable, not seen, or changed
-        earlier in this plan.
+        Most workloads of a fleet are Allocated and healthy, or wait for nodes. Deciding about each of them in every
+        plan again costs more than the change that caused the plan. It is made again in an outage, and while
+        reservations are unreadable, not seen, or changed earlier in this plan.
         """
         workload, sight, index = self.workload, self.sight, self.sight.index
         if workload.deleting or workload.problem or self.unrestored is not None or sight.outage is not None:
@@ -126,12 +127,44 @@ class View:
             self.template,
             *self.templates,
         ]
+        if not self.held:
+            waits_for = self._waits_for()
+            return None if waits_for is None else (*found, *waits_for)
         for one in self.held:
             group, stored = index.group_by_name.get(one.ultraserver), index.ultraserver_by_name.get(one.ultraserver)
             found += [one, group and group.instance_type, stored and stored.uid]
             for name in one.allocation.nodes:
                 found += [index.node_by_name.get(name), index.published_by_name.get(name), index.uses(name)]
         return tuple(found)
+
+    def _waits_for(self) -> Reads:
+        """Return what else the decision depends on of a workload that has no reservation.
+
+        None if this plan has changed reservations of others, which may be what it waits for.
+        """
+        workload, known, index = self.workload, self.sight.known, self.sight.index
+        if self.holdings.version:
+            return None
+        keys = [(each.instance_type, each.namespace) for each in (workload, self.starving) if each is not None]
+        return (
+            index.slot_index.changes(workload.instance_type),
+            known.unwritable,
+            known.priorities.get(workload.priority_class),
+            self.starving,
+            *(self.turns.get(key) for key in keys),
+            None if index.namespaces is None else index.namespaces.get(workload.namespace, False),
+            self.holdings.nodes_of_namespace(workload.namespace),
+        )
+
+    def may_keep(self, step: Step) -> bool:
+        """Return True if later plans may take a step as it is, while what it depends on is the same."""
+        if step.held != self.held or step.verdict is None or step.turn is not None or self.sight.shared:
+            return False
+        if not self.held:
+            # The write of its status may be put off, so it is kept with the decision.
+            only_says_so = all(isinstance(action, WriteWorkloadStatus) for action in step.actions)
+            return step.verdict.state == State.PENDING and only_says_so and step.error is None
+        return step.verdict.is_healthy and not (step.actions or step.starving or self.sight.recheck)
 
     def having(self, held: Held) -> View:
         """Return the view with other reservations of the workload."""

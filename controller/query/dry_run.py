@@ -13,18 +13,22 @@ from dataclasses import dataclass, replace
 from controller.observe import decode
 from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Workload
 from controller.plan import planning
-from controller.plan.actions import CreateUltraServer, Plan
+from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """An index in which each UltraServer has an object, the creations that this needs, and what else is known."""
+    """An index in which each UltraServer has an object, the creations that this needs, and what else is known.
+
+    - `kept`: what the last plan of this index has left.
+    """
 
     index: FleetIndex
     created: tuple[CreateUltraServer, ...] = ()
     known: Known = NOTHING_KNOWN
+    kept: Kept = NOTHING_KEPT
 
 
 def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known = NOTHING_KNOWN) -> Grouped:
@@ -41,7 +45,6 @@ def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Kn
 def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
     """Return an index with one workload added or changed, over the same objects; it holds until these change."""
     view = copy.copy(index)
-    view.decided = dict(index.decided)
     if workload is not None:
         key = next((key for key, each in index.workload_by_key.items() if each.uid == workload.uid), workload.ref)
         view.workload_by_key = {**index.workload_by_key, key: workload}
@@ -50,7 +53,7 @@ def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
 
 def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
     """Plan in steps, as `planning.steps`, with the creations first."""
-    made = yield from planning.steps(found.index, now, limits, found.known)
+    made = yield from planning.steps(found.index, now, limits, found.known, found.kept)
     return replace(made, actions=(*found.created, *made.actions))
 
 

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from controller.metrics import Metrics
 from controller.observe.model import Known, Snapshot
+from controller.plan.actions import Kept
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.query import dry_run, queries
@@ -51,11 +52,13 @@ _Answer = TypeVar("_Answer")
 class Sources:
     """The sources of replies. `unready` returns why there are none yet, empty if there are.
 
-    `index` returns the controller's index, which others change while a task waits; `known` what else it knows.
+    `index` returns the controller's index, which others change while a task waits; `known` what else it knows; `kept`
+    what its last plan has left.
     """
 
     index: Callable[[], FleetIndex]
     known: Callable[[], Known]
+    kept: Callable[[], Kept]
     unready: Callable[[], str]
     limits: Limits
     metrics: Metrics
@@ -84,7 +87,7 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
             index, known = self._from.index(), self._from.known()
             if not index.unstored:
                 return await self._unchanged(
-                    lambda live: queries.plan(Grouped(live, known=known), request, now, limits)
+                    lambda live: queries.plan(Grouped(live, known=known, kept=self._from.kept()), request, now, limits)
                 )
             # On frozen values in a thread: this builds an index of its own, which takes seconds for a large fleet.
             return await asyncio.to_thread(_plan_grouped, index.snapshot(known), request, now, limits)

@@ -1,4 +1,8 @@
-"""Keeps Kueue's Workloads and our workloads with a queue in step: reads, decides, writes."""
+"""Keeps Kueue's Workloads and our workloads with a queue in step: reads, decides, writes.
+
+It decides in each pass of the controller, when no write of reservations is in progress, because it returns quota for
+nodes. It writes, and lists Kueue's Workloads again, beside the passes: the webhooks of Kueue may not answer.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import asyncio
 import datetime
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
+from controller.apply.attempts import Attempts, Outcome
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
-from controller.apply.write_backoff import Tries
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, JOBS_QUEUED, Admission, QueueRecord, Workload, condition
 from controller.plan.fleet_index import FleetIndex
@@ -22,22 +27,28 @@ from controller.queue.model import IN_USE, KueueWorkload
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
 from neuron_dra.core.ultraserver import Phase
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32
-"""The limit of writes in one pass."""
+"""The limit of writes in progress, and of Events in one pass."""
 UNCERTAIN: Final = (Reason.UNREADABLE_RESERVATION, Reason.RESERVATION_NOT_SEEN)
 """The reasons of workloads that may have nodes which the controller cannot see."""
 
 
+_LISTING: Final = "Kueue's Workloads are listed again, because another replica may have changed them"
+_LIST: Final = "list"
+
+
 class Queues:
-    """Decides in each pass of the controller, and keeps no state but waits and what was told."""
+    """Decides in each pass of the controller, and keeps no state but waits, writes in progress, and what was told.
+
+    `run` makes the writes. It calls `on_change` after each, because the next decision may depend on it.
+    """
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class Queues:
         watch: QueueWatch,
         events: EventRecorder,
         timing: QueueTiming,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._caches = caches
@@ -54,15 +66,27 @@ class Queues:
         self._watch = watch
         self._events = events
         self._timing = timing
-        self._tries: dict[str, Tries] = {}  # by UID of the workload
+        self._on_change = on_change
+        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
+        self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+        self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
+        self._stale = False  # another replica may have changed Kueue's Workloads
+        self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
         self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: dict[str, str] = {}  # by UID of the workload, the last Event
 
+    async def run(self) -> None:
+        """Carry out what was decided, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                work = await self._work.get()
+                group.create_task(work())
+
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
-        self._tries = {}
+        self._attempts.end_waits()
 
     def doubt(self) -> None:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
@@ -72,36 +96,76 @@ class Queues:
         """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it."""
         self._rejected = rejected
 
-    async def relist(self) -> None:
-        """Read Kueue's Workloads again: a new leader begins. Raises ApiError."""
-        await self._watch.relist()
-        self._unsettled.clear()
+    async def relist(self, now: datetime.datetime) -> None:
+        """Begin to read Kueue's Workloads again, for a new leader, and wait a moment for the result.
+
+        Without it, workloads with a queue wait, and all others are planned.
+        """
+        self._stale = True
+        self._attempts.done(_LIST)
+        listing = self._begin_list(now)
+        try:
+            async with asyncio.timeout(self._timing.relist_s):
+                await listing.wait()
+        except TimeoutError:
+            log.warning("workloads with a queue wait: Kueue's Workloads are not listed yet")
+
+    def _begin_list(self, now: datetime.datetime) -> asyncio.Event:
+        """List Kueue's Workloads beside the passes, unless a list is in progress; return what is set at its end."""
+        if self._listing is None:
+            self._listing = asyncio.Event()
+            self._work.put_nowait(partial(self._list, self._listing, now))
+        return self._listing
+
+    async def _list(self, ended: asyncio.Event, now: datetime.datetime) -> None:
+        """List them. What was unsettled before the list began is known then."""
+        unsettled, was_stale = self._unsettled - self._sent.keys(), self._stale
+        try:
+            outcome, error = await self._attempts.make(_LIST, self._watch.relist, now)
+        except EndedTerm:
+            outcome, error = Outcome.FAILED, "the term of leadership has ended"
+        self._listing = None
+        ended.set()
+        if outcome is Outcome.WRITTEN:
+            self._attempts.done(_LIST)
+            self._unsettled -= unsettled
+            self._stale = self._stale and not was_stale
+        else:
+            log.warning("Kueue's Workloads could not be listed", extra={"error": error})
+        self._on_change()
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> dict[str, Admission]:
         """Return what the queue of each workload allows, for a plan."""
         return admissions(self._view(index, now))
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
-        """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
-        if self._unsettled:
-            await self.relist()
+        """Decide, and begin the writes; return when to do so again at the latest. Raises ApiError of a list."""
+        moments: list[datetime.datetime] = []
+        if self._unsettled or self._stale:
+            again = self._attempts.due(_LIST, now)
+            if again <= now:
+                self._begin_list(now)
+            else:
+                moments.append(again)
         if self._doubted:
             # Quota is given back, and a Workload is finished, only when no reservation is left.
             await self._caches.ultraservers.relist()
             self._doubted = False
             index = self._caches.index()
         decision = decide(self._view(index, now))
-        self._tries = {uid: tries for uid, tries in self._tries.items() if uid in decision.writes}
-        writes = {uid: write for uid, write in decision.writes.items() if not self._is_left(uid, write)}
-        due = [uid for uid in writes if self._due(uid, now) <= now]
-        # At the same time: Kueue's webhooks answer each of them, and a plan waits for the slowest only.
-        made = (self._make(uid, writes[uid], now) for uid in due[:AT_ONCE])
-        for result in await asyncio.gather(*made, return_exceptions=True):
-            if result is not None:
-                raise result
-        await self._tell(decision.notes, now)
-        moments = [*decision.moments, *(max(self._due(uid, now), now) for uid in writes)]
-        return min(moments, default=None)
+        self._attempts.keep({*decision.writes, _LIST})
+        busy = self._sent.keys() | self._unsettled
+        writes = {
+            uid: write for uid, write in decision.writes.items() if uid not in busy and not self._is_left(uid, write)
+        }
+        due = [uid for uid in writes if self._attempts.due(uid, now) <= now]
+        for uid in due[: AT_ONCE - len(self._sent)]:
+            self._sent[uid] = writes[uid]
+            self._work.put_nowait(partial(self._make, uid, writes[uid], now))
+        self._tell(decision.notes, now)
+        # Those beyond AT_ONCE are due when one that is in progress has ended.
+        waiting = [self._attempts.due(uid, now) for uid in writes if uid not in self._sent and uid not in due]
+        return min((*moments, *decision.moments, *waiting), default=None)
 
     def _is_left(self, uid: str, write: Write) -> bool:
         return isinstance(write, Record) and uid in self._rejected
@@ -114,39 +178,41 @@ class Queues:
         return View(
             workloads=index.workloads,
             kueue=self._watch.by_owner(),
-            unknown=self._watch.unknown,
+            unknown=self._watch.unknown or (_LISTING if self._stale else ""),
             held=lambda uid, workload: _held(index, uid, workload),
             required=required,
-            unsettled=self._unsettled,
+            unsettled=self._unsettled | {uid for uid, write in self._sent.items() if _takes_quota(write)},
             priorities=self._applier.priorities.found,
             timing=self._timing,
             now=now,
         )
 
-    def _due(self, uid: str, now: datetime.datetime) -> datetime.datetime:
-        tries = self._tries.get(uid)
-        return tries.next_at if tries is not None else now
-
     async def _make(self, uid: str, write: Write, now: datetime.datetime) -> None:
-        """Make one write; what fails is decided again later. Raises EndedTerm."""
-        tries = self._tries.get(uid, Tries(0, now))
-        self._tries[uid] = tries.once_more(self._timing.first_s, now, self._timing.longest_s)
+        """Make one write; what fails is decided again later."""
         facts = {"write": type(write).__name__, "of": _named(write)}
         try:
-            self._applier.fence.check()
-            await self._send(write, now)
-        except (AlreadyExists, Conflict, NotFound):
-            self._unsettled.add(uid)  # it changed meanwhile; a list shows how
+            outcome, error = await self._attempts.make(uid, partial(self._send, write, now), now)
         except EndedTerm:
-            raise
-        except (Forbidden, Invalid) as err:
-            log.warning("a write for a queue was rejected", extra={**facts, "error": str(err)})
-        except (ApiError, *MALFORMED) as err:
+            return  # it was not sent; the next leader decides
+        finally:
+            del self._sent[uid]
+            self._on_change()
+        match outcome:
+            case Outcome.WRITTEN:
+                self._attempts.done(uid)
+                log.info("wrote for a queue", extra=facts)
+            case Outcome.CHANGED:
+                self._doubt_kueue(uid, write)
+            case Outcome.REJECTED:
+                log.warning("a write for a queue was rejected", extra={**facts, "error": error})
+            case Outcome.FAILED:
+                self._doubt_kueue(uid, write)
+                log.warning("a write for a queue failed", extra={**facts, "error": error})
+
+    def _doubt_kueue(self, uid: str, write: Write) -> None:
+        """Note that Kueue's Workload may be another one than the watch shows: a list shows which."""
+        if not isinstance(write, Record):
             self._unsettled.add(uid)
-            log.warning("a write for a queue failed", extra={**facts, "error": str(err) or repr(err)})
-        else:
-            del self._tries[uid]
-            log.info("wrote for a queue", extra=facts)
 
     async def _send(self, write: Write, now: datetime.datetime) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED."""
@@ -208,7 +274,7 @@ class Queues:
                     return True
         return False
 
-    async def _tell(self, notes: list[Note], now: datetime.datetime) -> None:
+    def _tell(self, notes: list[Note], now: datetime.datetime) -> None:
         """Post the notes that are new."""
         uids = {note.workload.uid for note in notes}
         self._told = {uid: text for uid, text in self._told.items() if uid in uids}
@@ -218,7 +284,15 @@ class Queues:
                 continue
             self._told[workload.uid] = note.message
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
-            await self._events.post(about, "Warning", note.reason, note.message, now)
+            self._work.put_nowait(partial(self._events.post, about, "Warning", note.reason, note.message, now))
+
+
+def _takes_quota(write: Write) -> bool:
+    """Return True if a write takes away quota that the watch still shows as usable.
+
+    While it is in progress, nothing may be reserved for that quota.
+    """
+    return isinstance(write, WriteStatus) and ("Evicted" in write.conditions or bool(write.reclaimable))
 
 
 def _named(write: Write) -> str:

@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
                      help="a node; with a version, its kubelet is of that one")  # fmt: skip
     sub.add_argument("--ultraserver", metavar="NAME=INSTANCE_TYPE", type=_pair, action="append", default=[],
                      help="four nodes NAME-0 to NAME-3 that are one UltraServer")  # fmt: skip
+    sub.add_argument("--ipv6", action="store_true",
+                     help="new nodes and their pods have IPv4 and IPv6 addresses, and the main one is IPv6")  # fmt: skip
     sub.add_argument("--driver", choices=("none", "process", "daemonset"), default=None)
 
     sub.add_argument("--set", metavar="VALUE=TEXT", type=_value, action="append", default=[], dest="values",
@@ -81,6 +83,7 @@ def _up(args: argparse.Namespace) -> int:
         driver=args.driver,
         chart_values=args.values,
         extras=args.extras,
+        ipv6=args.ipv6,
     )
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"

@@ -111,7 +111,7 @@ def _install_without_daemonset(bed: Bed) -> None:
 
 def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
     """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
-    rendered = helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
+    rendered = helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--skip-tests", *_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )

@@ -41,7 +41,7 @@ EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE, KUEUE)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The arguments of the command line; None and empty mean no change."""
+    """The arguments of the command line; None and empty mean no change. `ipv6` is of new nodes."""
 
     kubernetes: str | None = None
     nodes: Sequence[tuple[str, str]] = ()
@@ -49,6 +49,7 @@ class Wanted:
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
     extras: Sequence[str] = ()
+    ipv6: bool = False
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
@@ -155,7 +156,7 @@ def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
         index = next(numbers, None)
         if index is None:
             raise BedError(f"at most {MAX_NODES} nodes")
-        added.append(replace(spec, index=index))
+        added.append(replace(spec, index=index, ipv6=wanted.ipv6))
     return added
 
 

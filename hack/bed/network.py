@@ -34,6 +34,15 @@ def pod_subnet(index: int) -> str:
     return f"10.88.{index}.0/24"
 
 
+def node_address_ipv6(index: int) -> str:
+    """Return the IPv6 address of node number `index`, if it has one."""
+    return f"fd00:89::{index:x}"
+
+
+def pod_subnet_ipv6(index: int) -> str:
+    return f"fd00:88:0:{index:x}::/64"
+
+
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
@@ -129,17 +138,31 @@ def up(layout: Layout) -> None:
     _run(*enter(layout), "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 
 
+def forward_ipv6(layout: Layout) -> None:
+    """Pass on IPv6 packets between pods, whose new addresses are used at once, without a search for duplicates.
+
+    Raises:
+        BedError: the kernel has no IPv6.
+    """
+    folder = "/proc/sys/net/ipv6/conf"
+    switches = f"echo 1 >{folder}/all/forwarding && echo 0 >{folder}/default/accept_dad"
+    _run(*enter(layout), "sh", "-c", switches)
+
+
 def add_address(layout: Layout, address: str) -> None:
-    if f" {address}/32 " not in _run("ip", "-n", layout.name, "-4", "addr", "show", "dev", "lo"):
-        _run("ip", "-n", layout.name, "addr", "add", f"{address}/32", "dev", "lo")
+    bits = 128 if ":" in address else 32
+    if f" {address}/{bits} " not in _run("ip", "-n", layout.name, "addr", "show", "dev", "lo"):
+        _run("ip", "-n", layout.name, "addr", "add", f"{address}/{bits}", "dev", "lo")
 
 
-def forget_pods(layout: Layout, index: int) -> None:
-    """Remove the routes to the pods that node number `index` had before it was stopped.
+def forget_pods(layout: Layout, subnets: Sequence[str]) -> None:
+    """Remove the routes to the pods that a node with these subnets had before it was stopped.
 
     The kernel does so some seconds after a pod is killed; until then a new pod with the same address gets no route.
     """
-    _run("ip", "-n", layout.name, "route", "flush", "root", pod_subnet(index))
+    for subnet in subnets:
+        family = "-6" if ":" in subnet else "-4"
+        _run("ip", "-n", layout.name, family, "route", "flush", "root", subnet)
 
 
 def down(layout: Layout) -> None:

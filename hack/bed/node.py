@@ -34,7 +34,16 @@ class Node:
         self.name = spec.name
         self.directory = layout.node_dir(spec.name)
         self.hardware_dir = self.directory / "hardware"
-        self.address = network.node_address(spec.index)
+        self.addresses = [network.node_address(spec.index)]
+        self.pod_subnets = [network.pod_subnet(spec.index)]
+        if spec.ipv6:
+            self.addresses.insert(0, network.node_address_ipv6(spec.index))
+            self.pod_subnets.insert(0, network.pod_subnet_ipv6(spec.index))
+
+    @property
+    def address(self) -> str:
+        """The main address, at which its kubelet listens. It decides which address of a pod is the main one, too."""
+        return self.addresses[0]
 
     # Names of its processes.
     @property
@@ -63,8 +72,11 @@ class Node:
     def _make_namespace(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         hardware.write(self.hardware_dir, self.spec)
-        network.add_address(self.layout, self.address)
-        network.forget_pods(self.layout, self.spec.index)
+        if self.spec.ipv6:
+            network.forward_ipv6(self.layout)
+        for address in self.addresses:
+            network.add_address(self.layout, address)
+        network.forget_pods(self.layout, self.pod_subnets)
         cgroups.make(self.layout, self.name)
         ready = self.directory / mounts.READY
         ready.unlink(missing_ok=True)
@@ -109,7 +121,7 @@ class Node:
             node_config.write_base_spec(base_spec, json.loads(self.run("ctr", "oci", "spec")))
         config = self.directory / "containerd.toml"
         node_config.write_containerd(config, self.directory / "cni", base_spec, cdi=not self.without_cdi.exists())
-        node_config.write_cni(self.directory / "cni", network.pod_subnet(self.spec.index))
+        node_config.write_cni(self.directory / "cni", *self.pod_subnets)
         self.processes.start(self.containerd, [*self.enter(), "containerd", "--config", config], self.environment())
         self.processes.wait_ready(self.containerd, lambda: self._succeeds("ctr", "version"), 30)
 
@@ -125,7 +137,7 @@ class Node:
         if self.processes.is_running(self.kubelet):
             return
         kubeconfig = self.directory / "kubelet.kubeconfig"
-        user = pki.node_user(self.layout, self.name, self.address)
+        user = pki.node_user(self.layout, self.name, self.addresses)
         pki.write_kubeconfig(self.layout, kubeconfig, self.plane.url, user)
         config = self.directory / "kubelet.json"
         node_config.write_kubelet(config, node_config.KubeletSettings(
@@ -137,7 +149,7 @@ class Node:
         labels = ",".join(f"{key}={value}" for key, value in hardware.labels(self.layout, self.spec).items())
         self.processes.start(self.kubelet, [
             *self.enter(), self._kubelet_program(), f"--config={config}", f"--kubeconfig={kubeconfig}",
-            f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--node-labels={labels}",
+            f"--hostname-override={self.name}", f"--node-ip={','.join(self.addresses)}", f"--node-labels={labels}",
             "--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", "--v=2",
         ], self.environment())  # fmt: skip
 
@@ -148,7 +160,8 @@ class Node:
 
     def wait_ready(self) -> None:
         """Wait until the kubelet answers and its current boot is Ready in the API server."""
-        health = f"http://{self.address}:{KUBELET_HEALTH_PORT}/healthz"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        health = f"http://{host}:{KUBELET_HEALTH_PORT}/healthz"
         self.processes.wait_ready(self.kubelet, lambda: network.answers(self.layout, health), READY_TIMEOUT_S)
         self.processes.wait_ready(self.kubelet, self.is_ready, READY_TIMEOUT_S, interval_s=0.2)
 

@@ -66,16 +66,20 @@ def write_base_spec(path: Path, default: dict[str, Any]) -> None:
     path.write_text(json.dumps(default))
 
 
-def write_cni(directory: Path, subnet: str) -> None:
-    """Write a point-to-point network with a subnet per node; as on most hosts, a reboot clears the addresses."""
+def write_cni(directory: Path, *subnets: str) -> None:
+    """Write a point-to-point network with a subnet per node, or one of each address family.
+
+    As on most hosts, a reboot clears the addresses.
+    """
     directory.mkdir(exist_ok=True)
+    everywhere = ("::/0" if ":" in subnet else "0.0.0.0/0" for subnet in subnets)
     plugin = {
         "type": "ptp",
         "ipMasq": False,
         "ipam": {
             "type": "host-local",
-            "ranges": [[{"subnet": subnet}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [[{"subnet": subnet}] for subnet in subnets],
+            "routes": [{"dst": destination} for destination in everywhere],
             "dataDir": "/run/cni",
         },
     }

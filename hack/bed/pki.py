@@ -109,9 +109,10 @@ def write_kubeconfig(layout: Layout, path: Path, server: str, user: dict[str, st
     temporary.replace(path)
 
 
-def node_user(layout: Layout, node: str, address: str) -> dict[str, str]:
+def node_user(layout: Layout, node: str, addresses: Sequence[str]) -> dict[str, str]:
     """Return the kubeconfig user of a kubelet: a certificate like that of real kubelets, for client and server."""
-    issue(layout, f"node-{node}", f"/O=system:nodes/CN=system:node:{node}", f"subjectAltName=DNS:{node},IP:{address}")
+    names = ",".join([f"DNS:{node}", *(f"IP:{address}" for address in addresses)])
+    issue(layout, f"node-{node}", f"/O=system:nodes/CN=system:node:{node}", f"subjectAltName={names}")
     return {
         "client-certificate": str(layout.pki_dir / f"node-{node}.crt"),
         "client-key": str(layout.pki_dir / f"node-{node}.key"),

@@ -25,7 +25,10 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A requested node, and the number from which its addresses are made."""
+    """A requested node, and the number from which its addresses are made.
+
+    `ipv6`: the node and its pods have addresses of both families, and the main one is IPv6.
+    """
 
     name: str
     instance_type: str
@@ -33,6 +36,7 @@ class NodeSpec:
     ultraserver: str = ""
     position: int = -1  # in its UltraServer, as the driver numbers it: 0..3
     kubernetes: str = ""  # of its kubelet; empty: the control plane's
+    ipv6: bool = False
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,6 +59,18 @@ class Controller:
                 return response.status == 200
         except aiohttp.ClientError:
             return False
+
+    def kill(self) -> None:
+        """End the process as a power cut would: it cannot give its Lease back."""
+        assert self._process is not None
+        self._process.kill()
+
+    async def counts(self, histogram: str) -> dict[str, float]:
+        """Return the buckets of a histogram whose name ends so, by upper bound as it is printed."""
+        async with aiohttp.ClientSession() as session, session.get(f"http://{PROBES}/metrics") as response:
+            text = await response.text()
+        pattern = re.compile(rf'^\w+{histogram}_bucket\{{le="([^"]+)"\}} (\S+)$', re.MULTILINE)
+        return {bound: float(count) for bound, count in pattern.findall(text)}
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads so far, in seconds."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hack.bed import build
 from hack.bench import api as bench_api
+from hack.bench import crowd
 from hack.bench.cluster import PLACE, Cluster, Controller
 from hack.bench.shared import beside, few_at_a_time, millicores
 from hack.bench.swarm import INSTANCE_TYPE, Swarm
@@ -47,6 +48,12 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
     parser.add_argument("--busy", type=int, default=225, help="workloads of 16 nodes on the largest fleet at the end")
+    parser.add_argument(
+        "--crowded",
+        action="store_true",
+        help="on the largest fleet at the end also: 100 workloads at once, then pods with 20,000 claims for 5,000 nodes, "
+        "1,000 workloads that wait, and another leader beside all of them",
+    )
     parser.add_argument(
         "--parts", action="store_true", help="nodes publish sets and cores too, as ultraserverParts: on"
     )
@@ -123,6 +130,8 @@ async def measure(
                 per_node = (column.memory_mib - empty_mib) * 1024 / size
                 column.figures["resident memory, for each node"] = f"{per_node:.1f} KiB"
                 columns.append(column)
+            if args.crowded:
+                await crowded(args, columns[-1], cluster, swarm, plane)
             if args.busy:
                 await busy(args, columns[-1], cluster, swarm, plane)
     return columns
@@ -184,16 +193,10 @@ async def busy(
     args: argparse.Namespace, column: Column, cluster: Cluster, swarm: Swarm, plane: bench_api.Plane
 ) -> None:
     """Reserve most of the fleet for many workloads, and measure again."""
-    names = [f"busy-{number}" for number in range(min(args.busy, column.nodes // 16 * 9 // 10))]
     figures: dict[str, str] = {}
     with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
         async with swarm.tagging():
-            started = time.monotonic()
-            for name in names:
-                await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 4))
-            for name in names:
-                await cluster.reaches(name, "Allocated", timeout_s=300)
-            progress(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
+            names = await reserve(args, column, cluster)
             cluster.writes.since()
             await asyncio.sleep(2)
             figures["CPU, nothing changes"] = f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
@@ -208,6 +211,98 @@ async def busy(
     )
     column.figures |= {about + name: figures[name] for name in (*kept, "resident memory, largest")}
     progress(json.dumps(figures))
+
+
+BURST = 100
+"""Workloads of two UltraServers that are created at once."""
+
+WAITING = 1000
+"""Workloads that wait, each for more UltraServers than there are."""
+
+
+async def crowded(
+    args: argparse.Namespace, column: Column, cluster: Cluster, swarm: Swarm, plane: bench_api.Plane
+) -> None:
+    """A burst; then others' claims and a long queue, a change of leader beside them, and rounds of 8 nodes."""
+    figures = column.figures
+    log = plane.layout.log_dir / "controller.log"
+    async with swarm.tagging():
+        with Controller(plane.layout.kubeconfig, log) as controller:
+            await discovered(cluster, column.nodes // 4)
+            await asyncio.sleep(3)
+            await burst(figures, cluster, swarm, controller)
+            progress("pods with claims on every node")
+            await crowd.pods_with_claims(cluster, list(swarm.nodes))
+            figures["claims beside them: CPU, nothing changes"] = (
+                f"{await millicores(controller.cpu_s, args.idle_s):.1f} millicores"
+            )
+            held = await reserve(args, column, cluster)
+            progress(f"{WAITING} workloads that wait")
+            started, cpu = time.monotonic(), controller.cpu_s()
+            await crowd.waiting_workloads(cluster, WAITING, column.nodes // 4 - 4 * len(held))
+            for number in range(WAITING):
+                await cluster.reaches(f"waits-{number}", "Pending", timeout_s=300)
+            figures[f"{WAITING} that wait: until all have a status"] = f"{time.monotonic() - started:.1f} s"
+            figures[f"{WAITING} that wait: controller's CPU until then"] = f"{controller.cpu_s() - cpu:.1f} s"
+            cluster.writes.since()
+            beside_them: dict[str, str] = {}
+            await rounds(beside_them, cluster, swarm, controller, nodes=8, number=args.small)
+            for name in ("8 nodes: to Allocated, p50", "8 nodes: to Allocated, p99", "8 nodes: controller's CPU"):
+                figures[f"{WAITING} that wait: {name}"] = beside_them[name]
+            figures["crowded: plans longer than 1 s"] = await long_plans(controller)
+            figures["crowded: resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+            controller.kill()
+        started = time.monotonic()
+        with Controller(plane.layout.kubeconfig, log) as controller:
+            await cluster.until("another leader is ready", controller.ready)
+            figures["another leader: until it has listed everything"] = f"{time.monotonic() - started:.1f} s"
+            name = "after-the-leader"
+            await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 2))
+            await cluster.reaches(name, "Allocated", timeout_s=300)
+            figures["another leader: until 8 nodes are Allocated, with the Lease's 15 s"] = (
+                f"{time.monotonic() - started:.1f} s"
+            )
+            figures["another leader: CPU until then"] = f"{controller.cpu_s():.1f} s"
+            figures["another leader: plans longer than 1 s"] = await long_plans(controller)
+            figures["another leader: resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+            await cluster.client.delete(NEURON_WORKLOADS, PLACE, name)
+            await cluster.reaches(name, "gone")
+            await crowd.end(cluster, [f"waits-{number}" for number in range(WAITING)])
+            await crowd.end(cluster, held)
+    progress(json.dumps(figures))
+
+
+async def burst(figures: dict[str, str], cluster: Cluster, swarm: Swarm, controller: Controller) -> None:
+    """Create many workloads of 8 nodes at once, wait until all are Allocated, and release them."""
+    names = [f"burst-{number}" for number in range(min(BURST, len(swarm.by_object) // 2))]
+    slots = asyncio.Semaphore(IN_FLIGHT)
+    started, cpu = time.monotonic(), controller.cpu_s()
+    await few_at_a_time(slots, (cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 2)) for name in names))
+    for name in names:
+        await cluster.reaches(name, "Allocated", timeout_s=300)
+    figures[f"{len(names)} workloads of 8 nodes at once: until all are Allocated"] = (
+        f"{time.monotonic() - started:.1f} s"
+    )
+    figures[f"{len(names)} workloads of 8 nodes at once: controller's CPU"] = f"{controller.cpu_s() - cpu:.2f} s"
+    await crowd.end(cluster, names)
+
+
+async def long_plans(controller: Controller) -> str:
+    """Return how many plans took longer than a second, of how many."""
+    counts = await controller.counts("_plan_seconds")
+    return f"{counts['+Inf'] - counts['1.0']:.0f} of {counts['+Inf']:.0f}"
+
+
+async def reserve(args: argparse.Namespace, column: Column, cluster: Cluster) -> list[str]:
+    """Reserve most of the fleet for workloads of 16 nodes; return their names."""
+    names = [f"busy-{number}" for number in range(min(args.busy, column.nodes // 16 * 9 // 10))]
+    started = time.monotonic()
+    for name in names:
+        await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 4))
+    for name in names:
+        await cluster.reaches(name, "Allocated", timeout_s=300)
+    progress(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
+    return names
 
 
 async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:

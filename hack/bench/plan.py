@@ -1,24 +1,27 @@
 """Measures decisions alone, in process and without requests: `python -m hack.bench.plan`.
 
 It prints a row for each scene and number of nodes: CPU seconds of the first plan, of the longest one, and of all plans
-until every workload has been decided.
+until every workload has been decided. For single workloads of 8 nodes these are the median and the longest of many plans,
+each for another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import statistics
 import time
 from collections.abc import Iterator
 
 from controller.observe import decode, slices
 from controller.plan import planning
-from controller.plan.actions import CreateUltraServer, Plan
+from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Plan
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 PASSES = 500
+SINGLE = 200
 
 
 def fleet(nodes: int) -> FleetIndex:
@@ -72,10 +75,11 @@ def submit(index: FleetIndex, number: int, size: int, count: int, namespace: str
 
 def passes(index: FleetIndex) -> Iterator[tuple[float, Plan]]:
     """Plan until each workload has a verdict; nothing is written in between."""
+    kept = NOTHING_KEPT
     for _ in range(PASSES):
         began = time.process_time()
-        plan = planning.plan_of(index, NOW)
-        index.settle(plan.settled, plan.settled_nodes)
+        plan = planning.plan_of(index, NOW, kept=kept)
+        kept = plan.kept
         yield time.process_time() - began, plan
         if len(plan.verdicts) == len(index.workloads):
             return
@@ -85,7 +89,27 @@ def row(scene: str, nodes: int, index: FleetIndex) -> str:
     """Return the measured row of a scene."""
     planning.plan_of(index, NOW)
     times = [seconds for seconds, _ in passes(index)]
-    return f"{scene:<28} {nodes:>8,} {times[0]:>9.3f} {max(times):>9.3f} {sum(times):>9.3f}"
+    return _line(scene, nodes, times[0], max(times), sum(times))
+
+
+def single(nodes: int) -> str:
+    """Return the measured row of workloads of 8 nodes that come one at a time, in a fleet with nothing else to do."""
+    index = fleet(nodes)
+    kept = planning.plan_of(index, NOW).kept
+    times = []
+    for number in range(SINGLE):
+        submit(index, number, 4, 2)
+        began = time.process_time()
+        plan = planning.plan_of(index, NOW, kept=kept)
+        times.append(time.process_time() - began)
+        [verdict] = plan.verdicts.values()
+        assert verdict.state == "Allocating", verdict
+        index.put_workload(f"many/w{number:05}", None)
+    return _line("a workload of 8 nodes", nodes, statistics.median(times), max(times), sum(times))
+
+
+def _line(scene: str, nodes: int, *seconds: float) -> str:
+    return f"{scene:<28} {nodes:>8,} " + " ".join(f"{each:>9.5f}" for each in seconds)
 
 
 def burst(nodes: int, workloads: int = 100) -> FleetIndex:
@@ -111,6 +135,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"{'scene':<28} {'nodes':>8} {'first':>9} {'longest':>9} {'all':>9}")
     for nodes in chosen.nodes:
+        print(single(nodes), flush=True)
         print(row("100 workloads at once", nodes, burst(nodes)), flush=True)
     print(row("2,500 distinct waiting", 2000, queue(2000)), flush=True)
 

@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 NAMESPACE = "bench"
 POLICY = "neuron-dra-driver-own-resourceslices"
+ACCOUNT = "neuron-dra-driver:neuron-dra-driver-sa"
 PODS = 16
 NODES = {"ours": "bench-ours", "Go peer": "bench-peer"}
 READY_WITHIN_S = 180.0
@@ -72,6 +73,10 @@ def put_peer(bed: Bed, slice_file: Path, binary: Path) -> None:
     bed.processes.stop([name], grace_s=30)
     # The policy of our chart: a helper of this release generates names that do not begin with the node's.
     bed.plane.kubectl("delete", "validatingadmissionpolicybinding", POLICY)
+    # The helper reads its Node with a GET. The plugin lists that one Node, so the chart's role has no GET.
+    bed.plane.kubectl("create", "clusterrole", "bench-peer", "--verb=get", "--resource=nodes")
+    granted = ("--clusterrole=bench-peer", f"--serviceaccount={ACCOUNT}")
+    bed.plane.kubectl("create", "clusterrolebinding", "bench-peer", *granted)
     # The checkpoint's format has fields that the peer does not use.
     subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
     kubeconfig = node.directory / "plugin.kubeconfig"

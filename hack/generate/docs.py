@@ -13,7 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from controller import metrics as controller_metrics
 from controller import timing as controller_timing
 from controller.settings import ControllerSettings, WatcherSettings
-from hack.generate import topology_pictures
+from hack.generate import output_schema, topology_pictures
 from neuron_dra.ask.doctor import timing as doctor_timing
 from neuron_dra.ask.read import timing as inspect_timing
 from neuron_dra.ask.ui import timing as ui_timing
@@ -349,6 +349,7 @@ PAGES = {
     "conditions.md": conditions,
     "settings.md": settings_page,
     "metrics.md": metrics,
+    "output.schema.json": output_schema.page,
     **topology_pictures.pages(),
 }
 

@@ -12,7 +12,7 @@ import copy
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -196,12 +196,19 @@ def study(options: Options) -> int:
             if len(cases) % SHOWN_EVERY == 0:
                 print(f"{len(cases)} cases in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     wrong = sum(bool(made.wrong) for made in cases)
-    steps = [step for made in cases for step in made.steps]
-    print(
-        f"{'FAILED' if wrong else 'passed'}, {len(cases)} cases with {sum(step.group is not None for step in steps)} "
-        f"gangs and {sum(len(made.rules) for made in cases)} taint rules: {sum(made.placed for made in cases)} pods "
-        f"placed, {sum(made.refused for made in cases)} not, {sum(made.late for made in cases)} after a time-out; the "
-        f"simulator did not decide {sum(made.undecided for made in cases)} steps; {wrong or 'none'} "
-        f"differ{'s' if wrong < 2 else ''}"
-    )
+    print(f"{'FAILED' if wrong else 'passed'}, {summary(cases)}; {wrong or 'none'} differ{'s' if wrong < 2 else ''}")
     return 1 if wrong else 0
+
+
+def summary(cases: Sequence[Case]) -> str:
+    """Return what the cases had in them, and how their pods fared."""
+    gangs = sum(step.group is not None for made in cases for step in made.steps)
+    rules = sum(len(made.rules) for made in cases)
+    placed = sum(made.placed for made in cases)
+    refused = sum(made.refused for made in cases)
+    late = sum(made.late for made in cases)
+    undecided = sum(made.undecided for made in cases)
+    return (
+        f"{len(cases)} cases with {gangs} gangs and {rules} taint rules: {placed} pods placed, {refused} not, {late} "
+        f"after a time-out; the simulator did not decide {undecided} steps"
+    )

@@ -278,7 +278,7 @@ PARTS = {
         _command("-m", "hack.bench.sets", "--report"),
     ),
     "quotas": Part(
-        "quotas on connected sets (docs/limits.md), API server and scheduler of Kubernetes 1.37",
+        "quotas on connected sets (docs/connected-sets.md), API server and scheduler of Kubernetes 1.37",
         _command("-m", "hack.oracle", "quotas"),
     ),
     "faults": Part(

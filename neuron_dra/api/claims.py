@@ -147,22 +147,24 @@ def decode_claim(raw: bytes) -> ResourceClaim:
 
 def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
     """Return the results of `claim` that belong to this driver, in the allocation's order."""
-    allocation = claim.status.allocation
+    if claim.status.allocation is None:
+        return ()
     classes = _classes(claim)
-    return tuple(
-        AllocatedDevice(
-            result.request,
-            result.pool,
-            result.device,
-            bool(result.admin_access),
-            result.share_id,
-            tuple(health.Toleration(t.key, t.operator, t.value, t.effect) for t in result.tolerations)
-            if result.tolerations
-            else (),
-            classes.get(result.request, ""),
-        )
-        for result in (allocation.devices.results or [] if allocation else [])
-        if result.driver == names.DRIVER
+    results = claim.status.allocation.devices.results or ()
+    return tuple(_allocated(each, classes.get(each.request, "")) for each in results if each.driver == names.DRIVER)
+
+
+def _allocated(result: Result, device_class: str) -> AllocatedDevice:
+    listed = result.tolerations or ()
+    tolerations = tuple(health.Toleration(each.key, each.operator, each.value, each.effect) for each in listed)
+    return AllocatedDevice(
+        result.request,
+        result.pool,
+        result.device,
+        bool(result.admin_access),
+        result.share_id,
+        tolerations,
+        device_class,
     )
 
 

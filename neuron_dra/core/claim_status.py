@@ -50,39 +50,32 @@ def _entry(device: PreparedDevice, at: str, attributes: Obj | None) -> Obj:
     files = ", ".join(f"/dev/neuron{number}" for number in device.device_ids)
     environment = dict(variable.split("=", 1) for variable in device.env)
     data: Obj = {"deviceIds": list(device.device_ids)}
+    share: Obj = {"shareID": device.share_id} if device.share_id else {}
     if device.cores is not None:
         data["cores"] = {"first": device.cores.first, "number": device.cores.number}
     if environment:
         data["environment"] = environment
     if attributes:
         data["attributes"] = attributes
-    return {
-        "driver": names.DRIVER,
-        "pool": device.pool,
-        "device": device.device,
-        **({"shareID": device.share_id} if device.share_id else {}),
-        "conditions": [
-            {
-                "type": CONDITION,
-                "status": "True",
-                "reason": CONDITION,
-                "message": f"prepared on node {device.pool}: containers of the claim get {files}",
-                "lastTransitionTime": at,
-            }
-        ],
-        "data": data,
+    prepared = {
+        "type": CONDITION,
+        "status": "True",
+        "reason": CONDITION,
+        "message": f"prepared on node {device.pool}: containers of the claim get {files}",
+        "lastTransitionTime": at,
     }
+    identity = {"driver": names.DRIVER, "pool": device.pool, "device": device.device, **share}
+    return {**identity, "conditions": [prepared], "data": data}
 
 
 def _attributes(claim: PreparedClaim) -> dict[tuple[str, str], Obj]:
     """Return the attributes that the claim's metadata files have, by pool and device; empty without these files."""
-    documents = [json.loads(text) for text in (claim.metadata or {}).values()]
-    return {
-        (device["pool"], device["name"]): device["attributes"]
-        for document in documents
-        for request in document["requests"]
-        for device in request["devices"]
-    }
+    found: dict[tuple[str, str], Obj] = {}
+    for text in (claim.metadata or {}).values():
+        for request in json.loads(text)["requests"]:
+            for device in request["devices"]:
+                found[device["pool"], device["name"]] = device["attributes"]
+    return found
 
 
 def _key(entry: Obj) -> tuple[Any, ...]:
@@ -95,8 +88,7 @@ def _is_equal(entry: Obj, present: Obj | None) -> bool:
 
 
 def _timeless(entry: Obj) -> Obj:
-    conditions = [
-        {name: value for name, value in each.items() if name != "lastTransitionTime"}
-        for each in entry.get("conditions") or ()
-    ]
+    conditions = [dict(each) for each in entry.get("conditions") or ()]
+    for each in conditions:
+        each.pop("lastTransitionTime", None)
     return {**entry, "conditions": conditions}

@@ -115,21 +115,30 @@ def decide(
     due = waits and now >= last.look_at
     if due and answer is None:
         return Outcome(needs_allocated=True)
-    stay = {name for name in {*leaving, *(answer or ())} if not due or name in (answer or ())} - set(wire) - held
-    kept = _kept(situation, division, {*stay, *(held - set(wire))})
+    allocated = frozenset(answer or ())
+    # Once the claims are listed, what none of them names may go; until then all that leaves stays.
+    named = allocated if due else leaving | allocated
+    stay = named - set(wire) - held
+    kept = _kept(situation, division, stay | (held - set(wire)))
     if due and not kept and not division.on:
         return Outcome(divided=False)
     if due:
         wait_s = min(2 * last.wait_s, timing.check_s[1])
-        last = Leaving(frozenset(stay), last.since, now + wait_s, wait_s)
-    ordered = [wire[name] for name in sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))]
-    devices: tuple[Wire, ...] = tuple(publication.with_marks(situation, device) for device in ordered)
-    devices += tuple(_withdrawn(publication.with_marks(situation, kept[name]), situation) for name in sorted(kept))
+        last = Leaving(stay, last.since, now + wait_s, wait_s)
+    in_order = sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))
+    devices: list[Wire] = [publication.with_marks(situation, wire[name]) for name in in_order]
+    for name in sorted(kept):
+        devices.append(_withdrawn(publication.with_marks(situation, kept[name]), situation))
     counters = division.counters
     if [device["name"] for device in devices] == [names.NODE_DEVICE]:  # alone, it needs no counters
-        devices = tuple({k: v for k, v in device.items() if k != "consumesCounters"} for device in devices)
+        devices = [_without_counters(devices[0])]
         counters = ()
-    return Outcome(devices, counters, leaving=last, look_at=last.look_at if waits or stay else None)
+    look_at = last.look_at if waits or stay else None
+    return Outcome(tuple(devices), counters, leaving=last, look_at=look_at)
+
+
+def _without_counters(device: Wire) -> Wire:
+    return {name: value for name, value in device.items() if name != "consumesCounters"}
 
 
 def _kept(situation: Situation, division: Division, wanted: Collection[str]) -> dict[str, Wire]:

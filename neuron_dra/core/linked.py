@@ -44,13 +44,19 @@ def _reading(one: int, other: int, reported: Mapping[int, frozenset[int] | None]
     here, there = reported.get(one), reported.get(other)
     if (here is not None and other not in here) or (there is not None and one not in there):
         return False
-    return True if here is not None and there is not None else None
+    if here is None or there is None:
+        return None
+    return True
 
 
 def up_now(node: Node) -> frozenset[Pair]:
     """Return the links that are up, from one reading; one that is unread counts as the type has it."""
     usual = of_type(node.spec) if node.spec is not None else frozenset()
-    return frozenset(pair for pair, is_up in readings(node).items() if is_up or (is_up is None and pair in usual))
+    found = set()
+    for pair, is_up in readings(node).items():
+        if is_up or (is_up is None and pair in usual):
+            found.add(pair)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

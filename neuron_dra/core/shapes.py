@@ -27,6 +27,8 @@ def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
     if isinstance(shape, Mapping):
         if not isinstance(value, Mapping):
             return "", f"is {called(value)}: it must be an object"
+        if not shape and (odd := [name for name in value if not isinstance(name, str)]):
+            return "", f"has the key {called(odd[0])}: it must be a string"
         for field, each in shape.items():
             part = value.get(field)
             if part is not None and (found := _wrong(part, each)) is not None:
@@ -78,7 +80,10 @@ def called(value: object) -> str:
 
 
 class Known:
-    """A shape, compiled to a check that takes a twentieth of the time of `wrong` on values that have the shape."""
+    """A shape, compiled to a check that takes a twentieth of the time of `wrong` on values that have the shape.
+
+    In place of a shape, it may be given a type of msgspec, which accepts less: null, for example, in no field.
+    """
 
     def __init__(self, shape: Any) -> None:
         self._type = _compiled(shape)

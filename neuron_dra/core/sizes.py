@@ -7,6 +7,7 @@ Source: docs of the Neuron scheduler extension: on rings and lines every number 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from neuron_dra.core.catalogue import InstanceType
@@ -63,3 +64,25 @@ def refusal(instance_type: str, kind: str, count: int) -> str:
         f"Instance type {instance_type} does not support requests for {kind}: {count}. "
         f"Please request a different number of {kind}s."
     )
+
+
+def unserved(spec: InstanceType, kind: str, count: int) -> str:
+    """Return the message about a number that a type does not serve, with those that it serves."""
+    served = in_words(counts(spec, kind))
+    return f"{refusal(spec.name, kind, count)} {spec.name} serves {served} {kind}s."
+
+
+def in_words(numbers: Iterable[int]) -> str:
+    """Return numbers as text, those in a row as a range: 1, 4 to 7 or 12."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [
+        text
+        for run in runs
+        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
+    ]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"

@@ -8,7 +8,6 @@ names are fixed, so a create that lost a race returns AlreadyExists instead of m
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +98,14 @@ def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken
 
     Names in `taken` belong to slices of other programs. Fewer names are returned if they have taken too many.
     """
-    kept = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
-    possible = (slice_name(node_name, index) for index in range(NAMES))
-    others = (name for name in possible if name not in taken and name not in kept)
-    return sorted([*kept, *itertools.islice(others, count - len(kept))])
+    chosen = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
+    for index in range(NAMES):
+        if len(chosen) == count:
+            break
+        name = slice_name(node_name, index)
+        if name not in taken and name not in chosen:
+            chosen.append(name)
+    return sorted(chosen)
 
 
 def desired(
@@ -120,24 +123,13 @@ def desired(
     """
     contents = _contents(devices, counters, position)
     called = called if called is not None else slice_names(pool.node_name, len(contents))
-    return [
-        {
-            "apiVersion": API_VERSION,
-            "kind": "ResourceSlice",
-            "metadata": {"name": name, "ownerReferences": [pool.owner]},
-            "spec": {
-                "driver": names.DRIVER,
-                "nodeName": pool.node_name,
-                "pool": {
-                    "name": pool.node_name,
-                    "generation": generation,
-                    "resourceSliceCount": len(contents),
-                },
-                **content,
-            },
-        }
-        for name, content in zip(called, contents, strict=True)
-    ]
+    in_pool = {"name": pool.node_name, "generation": generation, "resourceSliceCount": len(contents)}
+    found: list[dict[str, Any]] = []
+    for name, content in zip(called, contents, strict=True):
+        spec = {"driver": names.DRIVER, "nodeName": pool.node_name, "pool": dict(in_pool), **content}
+        meta = {"name": name, "ownerReferences": [pool.owner]}
+        found.append({"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
+    return found
 
 
 def _contents(
@@ -145,7 +137,9 @@ def _contents(
 ) -> list[dict[str, Any]]:
     """Return the part of each slice's spec in which they differ."""
     chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices, position)]
-    return [*chunks, {"sharedCounters": list(counters)}] if counters else chunks
+    if counters:
+        chunks.append({"sharedCounters": list(counters)})
+    return chunks
 
 
 def diff(
@@ -177,24 +171,29 @@ def diff(
     called = slice_names(pool.node_name, len(_contents(devices, counters, position)), have=by_name, taken=taken)
     wanted = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
     generation = max([_generation(item) for item in current], default=0)
-    obsolete = [
-        item
-        for item in current
-        if item["metadata"]["name"] not in {want["metadata"]["name"] for want in wanted}
-        or item["spec"]["pool"]["name"] != pool.node_name
-        or _generation(item) < generation
-    ]
+    wanted_names = {want["metadata"]["name"] for want in wanted}
+    obsolete = []
+    for item in current:
+        is_wanted = item["metadata"]["name"] in wanted_names and item["spec"]["pool"]["name"] == pool.node_name
+        if not is_wanted or _generation(item) < generation:
+            obsolete.append(item)
     kept = {name: item for name, item in by_name.items() if item not in obsolete}
-    matched = [(want, kept[want["metadata"]["name"]]) for want in wanted if want["metadata"]["name"] in kept]
-    missing = [want for want in wanted if want["metadata"]["name"] not in kept]
-    changed = [want for want, have in matched if not _same(want, have, accepted or {})]
+    matched, missing, changed = [], [], []
+    for want in wanted:
+        have = kept.get(want["metadata"]["name"])
+        if have is None:
+            missing.append(want)
+            continue
+        matched.append(want)
+        if not _same(want, have, accepted or {}):
+            changed.append(want)
     if not obsolete and not missing and len(changed) <= 1:
         target, rewritten = generation, changed
     else:
         target = max(generation, known_generation)
         if current or target == 0:
             target += 1
-        rewritten = [want for want, _ in matched]
+        rewritten = matched
     return SlicePlan(
         delete=tuple(obsolete),
         update=tuple(_merged(want, kept[want["metadata"]["name"]], target) for want in rewritten),
@@ -231,12 +230,12 @@ def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
 
 def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
     """Return when the API server added the taints of a slice's devices, by taint."""
-    return {
-        _taint_key(device["name"], taint): taint["timeAdded"]
-        for device in have["spec"].get("devices") or []
-        for taint in device.get("taints") or []
-        if taint.get("timeAdded")
-    }
+    found = {}
+    for device in have["spec"].get("devices") or ():
+        for taint in device.get("taints") or ():
+            if taint.get("timeAdded"):
+                found[_taint_key(device["name"], taint)] = taint["timeAdded"]
+    return found
 
 
 def _taint_key(device_name: str, taint: Wire) -> tuple[str, str, str, str]:
@@ -296,9 +295,7 @@ def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, .
     before, after = _comparable(sent), _comparable(stored)
     if len(before) != len(after):
         return ("devices",)
-    return tuple(
-        f"devices[{index}].{field}"
-        for index, (one, two) in enumerate(zip(before, after, strict=True))
-        for field in one
-        if one[field] != two.get(field)
-    )
+    found = []
+    for index, (one, two) in enumerate(zip(before, after, strict=True)):
+        found += [f"devices[{index}].{name}" for name in one if one[name] != two.get(name)]
+    return tuple(found)

@@ -64,13 +64,11 @@ def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collecti
     """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous, or not linked."""
     ids = sorted({device_id for members in shared for device_id in members.ids})
     position = {device_id: n for n, device_id in enumerate(ids)}
-    visible = sorted(
-        {
-            position[core // each] * each + core % each
-            for members in shared
-            for core in (members.cores.all if members.cores else _all_of(members.ids, each))
-        }
-    )
+    seen: set[int] = set()
+    for members in shared:
+        cores = members.cores.all if members.cores else _all_of(members.ids, each)
+        seen.update(position[core // each] * each + core % each for core in cores)
+    visible = sorted(seen)
     if visible[-1] - visible[0] + 1 != len(visible):
         raise ClaimError(
             f"claim {claim.ref}: a container would get the cores {', '.join(map(str, visible))} of its devices, but "

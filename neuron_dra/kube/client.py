@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
@@ -386,4 +387,8 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
 def _reason(err: BaseException, timeout_s: float) -> str:
     if isinstance(err, asyncio.TimeoutError):
         return f"timeout after {timeout_s:g} s"
-    return str(err) or type(err).__name__
+    return _TLS_CONTEXT.sub("", str(err)) or type(err).__name__
+
+
+_TLS_CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
+"""What aiohttp writes of a TLS context, which says nothing to a reader."""

@@ -119,30 +119,47 @@ def from_kubeconfig(
 
     `paths` may be several files, as in KUBECONFIG: `a:b`. Raises SettingsError if the files cannot be used.
     """
+    where = f"--kubeconfig {paths}"
     login = kubeconfig.read(str(paths), context)
-    checked_url(login.url, f"--kubeconfig {paths}")
+    checked_url(login.url, where)
 
     async def again() -> Proof:
         fresh = await kubeconfig.read_again(str(paths), context, limit_s=timing.login_s)
         if fresh.url != login.url:
             raise SettingsError(f"--kubeconfig {paths} now has another API server, {fresh.url}; restart to use it")
-        return _proof(fresh)
+        return _proof(fresh, where)
 
-    credentials = Credentials(_proof(login), again, timing=timing)
+    credentials = Credentials(_proof(login, where), again, timing=timing)
     return KubeConfig(login.url, credentials=credentials, namespace=login.namespace)
 
 
-def _proof(login: kubeconfig.Login) -> Proof:
-    """Return the credentials of a login, with a TLS context for https."""
-    tls = None
-    if login.url.startswith("https"):
-        tls = ssl.create_default_context(cadata=login.authority or None)
-        if not login.verify:
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        if login.certificate:
-            with tempfile.NamedTemporaryFile("w") as file:  # mode 0600; the ssl module only reads files
-                file.write(login.certificate + "\n" + login.key)
-                file.flush()
-                tls.load_cert_chain(file.name)
+def _proof(login: kubeconfig.Login, where: str) -> Proof:
+    """Return the credentials of a login, with a TLS context for https. Raises SettingsError with `where`."""
+    tls = _tls(login, where) if login.url.startswith("https") else None
     token = (lambda: login.bearer) if login.bearer else None
     return Proof(token, tls, login.expires, tuple(map(Path, login.files)))
+
+
+def _tls(login: kubeconfig.Login, where: str) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cadata=login.authority or None)
+    except (ssl.SSLError, ValueError) as err:
+        what = "its certificate-authority-data, or certificate-authority, is no certificate"
+        raise SettingsError(f"{where}: {what}: {_said(err)}") from err
+    if not login.verify:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    if login.certificate:
+        with tempfile.NamedTemporaryFile("w") as file:  # mode 0600; the ssl module only reads files
+            file.write(login.certificate + "\n" + login.key)
+            file.flush()
+            try:
+                tls.load_cert_chain(file.name)
+            except ssl.SSLError as err:
+                what = "its client certificate and key are not those of one login"
+                raise SettingsError(f"{where}: {what}: {_said(err)}") from err
+    return tls
+
+
+def _said(err: Exception) -> str:
+    """Return the words of OpenSSL without its place in a file of C."""
+    return str(err).partition(" (_ssl.c")[0]

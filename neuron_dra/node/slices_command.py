@@ -143,14 +143,17 @@ def _marked(
 
     `behind` are the Neuron devices behind each published one.
     """
-    watch = health.observe({}, facts.devices, range(node.spec.device_count) if node.spec else (), 0.0, 0.0)
+    expected = range(node.spec.device_count) if node.spec else ()
+    watch = health.observe({}, facts.devices, expected, 0.0, 0.0)
     marked = []
     for device in item["spec"].get("devices") or []:
         whole = device["name"] == names.NODE_DEVICE  # a missing device makes a whole node unhealthy
         ids = sorted(watch) if whole else behind[device["name"]]
         reasons = health.judged(device["name"], ids, watch).reasons
         marked.append(health.marked(device, reasons, health.EFFECTS[0]))
-    return {**item, "spec": {**item["spec"], **({"devices": marked} if marked else {})}}
+    if not marked:
+        return item
+    return {**item, "spec": {**item["spec"], "devices": marked}}
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -162,11 +165,11 @@ def _labels(text: str) -> dict[str, str]:
 
 def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the header and a row for each device; a column that no device fills is left out."""
-    cells = [
-        [_cell(column, device["name"], _values(device)) for column in COLUMNS.values()]
-        for item in items
-        for device in item["spec"].get("devices") or []
-    ]
+    cells: list[list[str]] = []
+    for item in items:
+        for device in item["spec"].get("devices") or ():
+            values = _values(device)
+            cells.append([_cell(column, device["name"], values) for column in COLUMNS.values()])
     used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
     header = list(COLUMNS)
     table = [[header[n] for n in used]]
@@ -181,8 +184,10 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
     if name == "links":
         up = [way for way in ("vertical", "horizontal") if values.get(f"link{way.title()}")]
         return ",".join(up) or ("none" if "linkVertical" in values else "")
-    value = values.get(name, "")
-    return str(value).replace("_", ",") if name == "ultraserverModes" else str(value)
+    text = str(values.get(name, ""))
+    if name == "ultraserverModes":
+        text = text.replace("_", ",")
+    return text
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -213,5 +218,7 @@ def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:
 
 def _values(device: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes and capacities by name, without their types."""
-    attributes = {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
-    return attributes | {name: capacity["value"] for name, capacity in device.get("capacity", {}).items()}
+    values = {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    for name, capacity in device.get("capacity", {}).items():
+        values[name] = capacity["value"]
+    return values

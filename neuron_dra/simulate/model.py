@@ -270,9 +270,10 @@ class _Decoded:
 class DeviceDecoder:
     """Decodes devices; those that nodes share in a snapshot, or that have equal attributes, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: dict[object, object] | None = None) -> None:
         self._known: dict[int, _Decoded] = {}
-        self._keys: dict[object, object] = {}
+        self.keys: dict[object, object] = {} if keys is None else keys
+        """What stands for the attributes of equal devices; decoders that share it find devices of each other equal."""
 
     def decode(self, wire: Wire, driver: str, pool: str, where: Where, *, per_device: bool) -> PoolDevice:
         """Return a device of a pool."""
@@ -304,7 +305,7 @@ class DeviceDecoder:
             wire,
             attributes,
             capacity,
-            self._keys.setdefault(key, key),  # the same object, so that comparing it is quick
+            self.keys.setdefault(key, key),  # the same object, so that comparing it is quick
             taints(wire.get("taints")),
             bool(wire.get("bindsToNode")),
             {name: wire[name] for name in ("bindingConditions", "bindingFailureConditions") if wire.get(name)},

@@ -9,8 +9,9 @@ looked at only if those for this node are not as many as the pool has.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -47,14 +48,42 @@ class PoolInventory:
         self._of_node: dict[str, list[PoolSlice]] = defaultdict(list)
         self._shared: list[PoolSlice] = []
         self._of_pool: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
-        devices = model.DeviceDecoder()
+        self._keys: dict[object, object] = {}
+        self._add(slices)
+
+    def after(self, old: Iterable[Wire], new: Iterable[Wire]) -> PoolInventory:
+        """Return the inventory with these slices in place of those; what is decoded of others stays."""
+        made = PoolInventory((), self.semantics)
+        made._keys = self._keys
+        made._of_node |= self._of_node
+        made._of_pool |= self._of_pool
+        gone = [(wire["metadata"]["name"], model.resource_slice(wire)) for wire in old]
+        names = {name for name, _ in gone}
+        made._shared = [each for each in self._shared if each.name not in names]
+        nodes_of_old = {each.where.node_name for _, each in gone if each.where.node_name}
+        for node in nodes_of_old:
+            made._of_node[node] = [each for each in self._of_node[node] if each.name not in names]
+        for pool in {(each.driver, each.pool) for _, each in gone}:
+            made._of_pool[pool] = [each for each in self._of_pool[pool] if each.name not in names]
+        made._add(new)
+        return made
+
+    def _add(self, slices: Iterable[Wire]) -> None:
+        devices = model.DeviceDecoder(self._keys)
         for wire in slices:
             decoded = model.resource_slice(wire, devices)
-            if semantics is not NEW:
-                decoded = _before(decoded, semantics)
-            home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
-            home.append(decoded)
-            self._of_pool[decoded.driver, decoded.pool].append(decoded)
+            if self.semantics is not NEW:
+                decoded = _before(decoded, self.semantics)
+            node, pool = decoded.where.node_name, (decoded.driver, decoded.pool)
+            if node:
+                self._of_node[node] = [*self._of_node[node], decoded]
+            else:
+                self._shared.append(decoded)
+            self._of_pool[pool] = [*self._of_pool[pool], decoded]
+
+    def homes(self, driver: str, pool: str) -> set[str]:
+        """Return the names of the nodes that the slices of a pool name; empty ones are those of no single node."""
+        return {each.where.node_name or "" for each in self._of_pool.get((driver, pool), ())}
 
     def pools(self, node: NodeTraits) -> tuple[ResourcePool, ...]:
         """Return the pools that the node can use, by driver and name; pools with binding conditions come last."""
@@ -84,27 +113,37 @@ class PoolInventory:
             if len(whole) != wanted:
                 return ResourcePool(*key, incomplete=True)
         slices.sort(key=lambda s: s.name)
-        devices = tuple(device for s in slices if not s.has_counters for device in s.devices)
-        names = [device.id.device for device in devices]
-        twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
-        if twice:
+        devices = _devices(slices)
+        if twice := _named_twice(devices):
             return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
         known: dict[tuple[str, str], Fraction] = {}
         names_seen: set[str] = set()
-        for each in (counters for s in whole for counters in s.counters):
-            names_here = {name for name, _ in each}
+        for counters in itertools.chain.from_iterable(s.counters for s in whole):
+            names_here = {name for name, _ in counters}
             if names_here & names_seen:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
-            known |= each
-        for device in (device for s in whole if not s.has_counters for device in s.devices if device.consumes):
-            unknown = device.consumes.keys() - known.keys()
-            if unknown:
+            known |= counters
+        for device in _devices(whole):
+            if device.consumes and (unknown := device.consumes.keys() - known.keys()):
                 name, counter = min(unknown)
-                return ResourcePool(
-                    *key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}"
-                )
+                why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
+                return ResourcePool(*key, invalid=why)
         return ResourcePool(*key, devices=devices, incomplete=incomplete, counters=known)
+
+
+def _devices(slices: Iterable[PoolSlice]) -> tuple[PoolDevice, ...]:
+    """Return the devices of slices; those with the counters of the pool have none."""
+    listed = (s.devices for s in slices if not s.has_counters)
+    return tuple(itertools.chain.from_iterable(listed))
+
+
+def _named_twice(devices: Sequence[PoolDevice]) -> str:
+    """Return the first name that several devices have; empty if each has its own."""
+    names = [device.id.device for device in devices]
+    if len(set(names)) == len(names):
+        return ""
+    return next(name for name in names if names.count(name) > 1)
 
 
 def disagreeing(slices: Iterable[Wire]) -> list[str]:
@@ -114,11 +153,10 @@ def disagreeing(slices: Iterable[Wire]) -> list[str]:
         spec = wire["spec"]
         key = (spec["driver"], spec["pool"]["name"])
         known = newest.setdefault(key, [])
-        generation = spec["pool"].get("generation") or 0
-        last = (known[0]["spec"]["pool"].get("generation") or 0) if known else -1
-        if generation > last:
+        generation = _generation(wire)
+        if not known or generation > _generation(known[0]):
             newest[key] = [wire]
-        elif generation == last:
+        elif generation == _generation(known[0]):
             known.append(wire)
     found = []
     for (driver, pool), listed in newest.items():
@@ -127,6 +165,10 @@ def disagreeing(slices: Iterable[Wire]) -> list[str]:
             texts = [f"ResourceSlice {name} says {number}" for number, name in counts.items()]
             found.append(f"the slices of pool {driver}/{pool} disagree on their number: {', '.join(texts)}")
     return found
+
+
+def _generation(wire: Wire) -> int:
+    return int(wire["spec"]["pool"].get("generation") or 0)
 
 
 def _before(decoded: PoolSlice, semantics: Semantics) -> PoolSlice:

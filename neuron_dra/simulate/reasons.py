@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
 
 from neuron_dra.simulate import constraints
 from neuron_dra.simulate.counting import Counting
@@ -17,59 +19,93 @@ def explain(
     needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[ResourcePool], in_use: Set[DeviceId], matcher: Matcher
 ) -> tuple[str, ...]:
     """Return a sentence per alternative with too few devices, or one sentence if only all requests together fail."""
-    every = [need for claim in needs for alternatives in claim for need in alternatives]
-    shortages = [_shortage(need, pools, in_use, matcher) for need in every]
-    found = tuple(sentence for sentence in shortages if sentence)
+    found: list[str] = []
+    for need in itertools.chain.from_iterable(itertools.chain.from_iterable(needs)):
+        sentence = _shortage(need, pools, in_use, matcher)
+        if sentence:
+            found.append(sentence)
     if found:
-        return found
+        return tuple(found)
     return ("each request could be satisfied alone, but not all of them together",)
 
 
 def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], matcher: Matcher) -> str:
-    devices = [device for pool in pools if pool.usable for device in pool.devices]
+    """Return what one alternative lacks; empty if it could be satisfied alone."""
+    usable = [pool for pool in pools if pool.usable]
+    devices = [device for pool in usable for device in pool.devices]
     try:
         matching = [d for d in devices if matcher.matches(need.claim, need.alternative, need.device_class, d)]
     except AllocationError as err:
         return str(err)
-    admin = need.alternative.admin_access
-    used = [] if admin else [device for device in matching if device.id in in_use]
-    counting = Counting([pool for pool in pools if pool.usable], in_use)
-    overlapping = [device for device in matching if device not in used and not counting.allows(device)]
-    left = [device for device in matching if device not in used and device not in overlapping]
-    tainted = [device for device in left if need.blocking_taint(device) is not None]
-    free = [device for device in left if device not in tainted]
+    found = _sorted_out(need, matching, usable, in_use)
     wanted = "all devices" if need.all_devices is not None else _count(need.count, "device")
     head = f"request {need.result_name} wants {wanted}"
     if not matching:
         return f"{head}: {_none_match(devices, pools)}"
-    amount = f"{len(matching)} of {len(devices)} match" if len(matching) < len(devices) else f"{len(matching)} match"
-    if used:
-        amount += f", {len(used)} in use"
-    if overlapping:
-        amount += f", {len(overlapping)} overlap devices in use"
-    if tainted:
-        taint = need.blocking_taint(tainted[0])
-        amount += f", {len(tainted)} tainted{f' ({taint.key})' if taint else ''}"
-    if len(free) < need.count:
+    amount = f"{len(matching)} match"
+    if len(matching) < len(devices):
+        amount = f"{len(matching)} of {len(devices)} match"
+    amount += found.why_not_free()
+    if len(found.free) < need.count:
         return f"{head}: {amount}"
     for state in constraints.states(need.claim):
-        if state.applies(need.request.name, need.result_name):
-            together = _together(state, free)
-            if together < need.count:
-                what = "the same" if state.constraint.kind == "matchAttribute" else "different"
-                return (
-                    f"{head} with {what} {state.constraint.attribute}: {amount}, at most {together} together are free"
-                )
+        if not state.applies(need.request.name, need.result_name):
+            continue
+        together = _together(state, found.free)
+        if together < need.count:
+            what = "the same" if state.constraint.kind == "matchAttribute" else "different"
+            return f"{head} with {what} {state.constraint.attribute}: {amount}, at most {together} together are free"
     return ""
+
+
+@dataclass(slots=True)
+class _SortedOut:
+    """The devices that match a request: each is in use, overlaps one that is, is tainted, or is free."""
+
+    used: list[PoolDevice] = field(default_factory=list)
+    overlapping: list[PoolDevice] = field(default_factory=list)
+    tainted: list[PoolDevice] = field(default_factory=list)
+    free: list[PoolDevice] = field(default_factory=list)
+    taint: str = ""  # the key of the first taint
+
+    def why_not_free(self) -> str:
+        """Return how many are not free, and why, as the end of a sentence."""
+        text = ""
+        if self.used:
+            text += f", {len(self.used)} in use"
+        if self.overlapping:
+            text += f", {len(self.overlapping)} overlap devices in use"
+        if self.tainted:
+            text += f", {len(self.tainted)} tainted ({self.taint})"
+        return text
+
+
+def _sorted_out(
+    need: Need, matching: Sequence[PoolDevice], usable: Sequence[ResourcePool], in_use: Set[DeviceId]
+) -> _SortedOut:
+    counting = Counting(usable, in_use)
+    found = _SortedOut()
+    for device in matching:
+        taint = need.blocking_taint(device)
+        if device.id in in_use and not need.alternative.admin_access:
+            found.used.append(device)
+        elif not counting.allows(device):
+            found.overlapping.append(device)
+        elif taint is not None:
+            found.taint = found.taint or taint.key
+            found.tainted.append(device)
+        else:
+            found.free.append(device)
+    return found
 
 
 def _none_match(devices: Sequence[PoolDevice], pools: Sequence[ResourcePool]) -> str:
     unusable = [f"{pool.driver}/{pool.name}" for pool in pools if not pool.usable]
     if unusable:
         return f"no device matches, and the pool {unusable[0]} is being updated or invalid"
-    return (
-        f"none of the node's {_count(len(devices), 'device')} matches" if devices else "the node publishes no devices"
-    )
+    if not devices:
+        return "the node publishes no devices"
+    return f"none of the node's {_count(len(devices), 'device')} matches"
 
 
 def _together(state: constraints.ConstraintState, free: Sequence[PoolDevice]) -> int:

@@ -99,7 +99,6 @@ def runs(place: Namespace, name: str) -> bool:
     return phase(place, name) == "Running"
 
 
-@pytest.mark.xfail(strict=True, reason="bounded memory and time for five neighbours at once: 103 MiB, failed probes")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_neighbours_that_do_their_worst_cost_no_probe_no_restart_and_no_pod(

@@ -174,7 +174,7 @@ def quota(name: str, resource: str, most: int) -> dict[str, Any]:
 
 
 def test_a_quota_on_the_class_counts_and_one_on_the_old_name_does_not(server: Server) -> None:
-    """(16.8) docs/limits.md."""
+    """(16.8) docs/connected-sets.md."""
     server.create(quota("old", NEURON, 0), "quota", dry=False)
     assert isinstance(server.create(pod(one({NEURON: "4"})), "quota"), dict)
     server.create(quota("new", sets(4), 0), "quota", dry=False)
@@ -184,7 +184,7 @@ def test_a_quota_on_the_class_counts_and_one_on_the_old_name_does_not(server: Se
 
 
 def test_a_limit_range_on_the_old_name_is_named(server: Server) -> None:
-    """(16.8) Kubernetes adds its maximum to each container again; docs/limits.md."""
+    """(16.8) Kubernetes adds its maximum to each container again; docs/connected-sets.md."""
     spec = {"limits": [{"type": "Container", "max": {NEURON: "8"}}]}
     made = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec}
     server.create(made, "range", dry=False)

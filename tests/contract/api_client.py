@@ -84,10 +84,17 @@ class Server:
     _leftovers: list[str] = field(default_factory=list)
 
     async def call(
-        self, method: str, path: str, body: Any = None, *, content_type: str = "application/json", **params: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        **params: str,
     ) -> Answer:
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        headers = {"Content-Type": content_type, "Accept": accept}
         async with self.session.request(method, path, data=data, headers=headers, params=params) as response:
             raw = await response.read()
             try:
@@ -120,9 +127,10 @@ class Server:
         return dict(answer.body)
 
     @contextlib.asynccontextmanager
-    async def watch(self, path: str, **params: str) -> AsyncIterator[Watch]:
-        timeout = aiohttp.ClientTimeout(total=60)
-        async with self.session.get(path, params={"watch": "true", **params}, timeout=timeout) as response:
+    async def watch(self, path: str, *, accept: str = "application/json", **params: str) -> AsyncIterator[Watch]:
+        timeout, headers = aiohttp.ClientTimeout(total=60), {"Accept": accept}
+        wanted = {"watch": "true", **params}
+        async with self.session.get(path, params=wanted, headers=headers, timeout=timeout) as response:
             assert response.status == 200, await response.text()
             yield Watch(response)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.node.plugin import Plugin
+from tests.support.output_schema import checked
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -78,7 +78,7 @@ async def test_data_has_every_answer(plugin: Plugin, host: PluginHost) -> None:
     await eventually(lambda: plugin.publish_state.result)
     socket = str(host.data / "dra-pod-1.sock")
     done = await inspect("--socket", socket, "-o", "json")
-    data = json.loads(done.stdout)
+    data = checked(done.stdout)
     assert data["socket"] == socket
     assert len(data["devices"]["devices"]) == 16
     assert {"status", "claims", "reservation", "configuration"} <= data.keys()

@@ -138,15 +138,15 @@ async def test_relay_ends_the_connection_if_the_server_is_gone() -> None:
     relay.port.stop()
 
 
-async def greeted(host: str, has_ipv4: bool) -> bytes:
-    """Listen on 0.0.0.0, and return what a client of `host` gets."""
+async def greeted(host: str, *families: socket.AddressFamily) -> bytes:
+    """Listen on 0.0.0.0 where the pod has addresses of these families, and return what a client of `host` gets."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
         await writer.drain()
 
     port = NetworkPort(greet, PortLimits())
-    await port.listen("0.0.0.0", 0, lambda: has_ipv4)
+    await port.listen("0.0.0.0", 0, lambda: frozenset(families))
     try:
         reader, writer = await asyncio.open_connection(host, port.port)
         found = await reader.read()
@@ -157,12 +157,13 @@ async def greeted(host: str, has_ipv4: bool) -> bytes:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
-async def test_port_without_ipv4_answers_on_ipv6() -> None:
-    """The default address is 0.0.0.0: in an IPv6 pod network no probe and no scrape arrived."""
-    assert [await greeted(host, False) for host in ("::1", "127.0.0.1")] == [b"hello", b"hello"]
+@pytest.mark.parametrize("families", [(socket.AF_INET6,), (socket.AF_INET, socket.AF_INET6)], ids=["IPv6", "both"])
+async def test_port_of_a_pod_with_ipv6_answers_on_both(families: tuple[socket.AddressFamily, ...]) -> None:
+    """The default address is 0.0.0.0: where a pod's main address is an IPv6 one, no probe and no scrape arrived."""
+    assert [await greeted(host, *families) for host in ("::1", "127.0.0.1")] == [b"hello", b"hello"]
 
 
-async def test_port_with_ipv4_stays_on_ipv4() -> None:
-    assert await greeted("127.0.0.1", True) == b"hello"
+async def test_port_of_a_pod_without_ipv6_stays_on_ipv4() -> None:
+    assert await greeted("127.0.0.1", socket.AF_INET) == b"hello"
     with pytest.raises(OSError, match=r"."):
-        await greeted("::1", True)
+        await greeted("::1", socket.AF_INET)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import subprocess
@@ -29,6 +28,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support import forked_command
+from tests.support.output_schema import checked
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker
@@ -114,7 +114,7 @@ async def test_busy_pod_is_shown(
         await asyncio.sleep(0.05)
     done = await running
     assert (done.returncode, done.stderr) == (0, "")
-    job, free = json.loads(done.stdout)["usage"]
+    job, free = checked(done.stdout)["usage"]
     assert (job["namespace"], job["pod"], job["claim"], job["devices"]) == ("default", "job-0", "job", [3, 4])
     assert job["executionsPerSecond"] > 0
     assert 0 < job["busy"] <= 1

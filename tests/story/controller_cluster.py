@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -95,12 +95,13 @@ class Cluster:
                 if new["spec"] != item["spec"]:
                     self.api.replace(new)
 
-    def submit(self, name: str, *, size: int = 4, count: int = 2) -> Obj:
+    def submit(self, name: str, *, size: int = 4, count: int = 2, **meta: Any) -> Obj:
+        """Create a workload, with `meta` in its metadata."""
         return self.api.create(
             {
                 "apiVersion": "neuron.aws.com/v1beta1",
                 "kind": "NeuronUltraServerWorkload",
-                "metadata": {"name": name, "namespace": "ml"},
+                "metadata": {"name": name, "namespace": "ml", **meta},
                 "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count},
             }
         )

@@ -13,6 +13,7 @@ import pytest
 from controller.apply import requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
+from controller.apply.rendezvous_service import RendezvousServices
 from controller.jobs import decide
 from controller.plan import (
     admission,
@@ -23,6 +24,7 @@ from controller.plan import (
     placement,
     queue,
     recovery,
+    rendezvous,
     restoration,
     revocation,
     ultraserver_writes,
@@ -255,6 +257,37 @@ def requires_no_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queues, "JOBS_QUEUED", "no namespace has this")
 
 
+def empties_slices_first(patch: pytest.MonkeyPatch) -> None:
+    """30: until the other slice is written, the name of rank 0 leads nowhere."""
+    follow = RendezvousServices._follow
+
+    async def emptied(self: Any, service: Any, pod: Any, *, all_of_them: bool) -> Any:
+        wanted = rendezvous.endpoint_slice(service, pod)
+        if wanted is not None:
+            await self._empty_all_but(wanted["metadata"]["name"], service)
+        return await follow(self, service, pod, all_of_them=all_of_them)
+
+    patch.setattr(RendezvousServices, "_follow", emptied)
+
+
+def leaves_addresses_in_other_slices(patch: pytest.MonkeyPatch) -> None:
+    """30."""
+
+    async def leave(self: Any, kept: str, service: Any) -> None:
+        pass
+
+    patch.setattr(RendezvousServices, "_empty_all_but", leave)
+
+
+def forgets_slices_of_earlier_releases(patch: pytest.MonkeyPatch) -> None:
+    """30."""
+    patch.setattr(
+        rendezvous,
+        "slice_names",
+        lambda service: tuple(rendezvous.slice_name(service, family) for family in rendezvous.FAMILIES),
+    )
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -320,6 +353,9 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (grows_without_quota, {"queues"}, "nodes, and quota for"),
         (leaves_finalizers, {"queues"}, "is left"),
         (requires_no_queue, {"queues"}, "has nodes without a queue"),
+        (empties_slices_first, {"ipv6"}, "does not lead to .* any more"),
+        (leaves_addresses_in_other_slices, {"ipv6"}, "and its name leads to"),
+        (forgets_slices_of_earlier_releases, {"ipv6"}, "and its name leads to"),
     ],
 )
 def test_fleet_with_actors_finds(

@@ -15,6 +15,7 @@ from tests.support.fleet.interference import (
     Tenant,
     allocated,
     beside_a_victim,
+    flood,
     rotate,
 )
 from tests.support.fleet.run import run
@@ -49,6 +50,16 @@ async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
 def test_unsatisfiable_workload_blocks_no_other() -> None:
     """13.1"""
     assert re.search(r"allocated after \d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("requests", [1000, 3000])
+def test_thousands_of_requests_do_not_delay_others(requests: int) -> None:
+    """Issue 30, acceptance 1."""
+    outcome = run(1, steps=requests, drive=flood, actors=ACTORS, replicas=1)
+    assert outcome.violation == ""
+    assert f"beside {requests} requests" in outcome.trace[-1]
 
 
 @pytest.mark.timeout(600)

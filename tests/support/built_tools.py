@@ -13,8 +13,9 @@ import pytest
 
 def path_of(name: str) -> str | None:
     """Return a program's path, from a variable such as HELM=path, the PATH or the test bed; None without one."""
-    modules = Path.home() / ".cache/neuron-dra-testbed"
-    built = [found for module in ("tools", "release") for found in sorted(modules.glob(f"{module}-*/bin/{name}"))]
+    cache = Path.home() / ".cache/neuron-dra-testbed"
+    modules = ("tools", "release", "kubernetes")
+    built = [found for module in modules for found in sorted(cache.glob(f"{module}-*/bin/{name}"))]
     return os.environ.get(name.upper()) or shutil.which(name) or (str(built[-1]) if built else None)
 
 
@@ -28,3 +29,4 @@ def needs(name: str) -> Callable[[Any], Any]:
 HELM = path_of("helm")
 GRPCURL = path_of("grpcurl")
 ACTIONLINT = path_of("actionlint")
+KUBECTL = path_of("kubectl")

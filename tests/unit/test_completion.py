@@ -52,7 +52,7 @@ def test_script_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n    {name}) words=" in text
 
 
-CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"]}
+CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"], "Meaning": ["Fragmented", "Full"]}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,35 @@ CLUSTER = {"Pod": ["llm-0", "llm-1", "web"], "Node": ["node-a", "node-b"]}
 def test_kubectl_is_offered_values_and_names(line: list[str], offered: list[str], directive: int) -> None:
     found = completion.offered(cli._parser(line), line, lambda kind, chosen: CLUSTER[kind])
     assert found == (offered, directive)
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        (["why", "po/ll"], ["po/llm-0", "po/llm-1"]),
+        (["why", "nodes/"], ["nodes/node-a", "nodes/node-b"]),
+        (["why", "pod", "l"], ["llm-0", "llm-1"]),
+        (["why", "no", ""], ["node-a", "node-b"]),
+        (["why", "-n", "ml", "pods", "w"], ["web"]),
+        (["top", "pod/w"], ["pod/web"]),
+        (["explain", "Fragm"], ["Fragmented"]),
+    ],
+)
+def test_kinds_are_completed_as_kubectl_writes_them(line: list[str], offered: list[str]) -> None:
+    found = completion.offered(cli._parser(line), line, lambda kind, chosen: CLUSTER[kind])
+    assert found == (offered, completion.NO_FILES)
+
+
+def test_flags_with_their_value_choose_the_cluster_too() -> None:
+    asked: list[dict[str, str]] = []
+
+    def names(kind: str, chosen: Mapping[str, str]) -> list[str]:
+        asked.append(dict(chosen))
+        return []
+
+    line = ["why", "--namespace=ml", "-n=other", "--context=east", "pod/"]
+    completion.offered(cli._parser(line), line, names)
+    assert asked == [{"namespace": "other", "context": "east"}]
 
 
 def test_flags_choose_the_cluster_whose_names_are_offered() -> None:

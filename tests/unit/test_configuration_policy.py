@@ -193,7 +193,7 @@ def test_policy_prepare_and_validate_agree(given_entries: list[Obj]) -> None:
     expected = rejected(*given_entries)
     assert bool(found) == bool(expected), (found, expected)
     checker = rules.Checker(snapshot.build([item]), None)
-    problems = list(rules.configuration(checker, specs.ClaimSpec("t", item["spec"]["spec"])))
+    problems = list(rules.configuration(checker, specs.ClaimSpec.of("t", item["spec"]["spec"])))
     assert [each.text for each in problems][:1] == ([expected] if expected else [])
     texts = [text.removeprefix(STRICT).split("; ") for text in (found, comparable(expected))]
     assert sorted(texts[0]) == sorted(texts[1])  # unknown fields come in any order

@@ -26,7 +26,8 @@ def looked(course: Course, **changes: Any) -> Plan:
     snapshot = replace(course.world.snapshot(), **changes)
     follow(course.index, course.seen, snapshot)
     course.seen = snapshot
-    followed = plan_of(course.index, course.world.now, known=snapshot)
+    followed = plan_of(course.index, course.world.now, known=snapshot, kept=course.kept)
+    course.kept = followed.kept
     at_once = plan(snapshot, course.world.now)
     for what in ("actions", "verdicts", "recheck", "starting", "suspects"):
         assert getattr(followed, what) == getattr(at_once, what)

@@ -86,7 +86,7 @@ def test_workload_reason_is_shown_without_wide() -> None:
     for version in yaml.safe_load(text)["spec"]["versions"]:
         columns = {each["name"]: each.get("priority", 0) for each in version["additionalPrinterColumns"]}
         assert (columns["State"], columns["Reason"], columns["Message"]) == (0, 0, 1)
-    page = (ROOT / "docs/ultraserver-controller.md").read_text()
+    page = (ROOT / "docs/ultraservers.md").read_text()
     assert "shows the state and its reason, with `-o wide` also the message" in page
 
 

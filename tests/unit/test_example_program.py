@@ -29,10 +29,12 @@ class Job:
             self.port = server.getsockname()[1]
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, rank: int, name: str, rounds: int, pause: float = 0.05) -> subprocess.Popen[bytes]:
+    def start(
+        self, rank: int, name: str, rounds: int, pause: float = 0.05, address: str = "127.0.0.1"
+    ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "ROUNDS": str(rounds), "PAUSE": f"{pause}", "PORT": str(self.port)}
         with (self.folder / name).open("wb") as log:
-            words = [sys.executable, str(self.program), str(rank), str(RANKS), "127.0.0.1"]
+            words = [sys.executable, str(self.program), str(rank), str(RANKS), address]
             self.running.append(subprocess.Popen(words, env=environment, stdout=log, stderr=subprocess.STDOUT))
         return self.running[-1]
 
@@ -63,6 +65,14 @@ def test_ranks_meet_and_check_the_sums(job: Job) -> None:
         "rank 0 of 3: finished 3 rounds",
     ]
     assert [job.said(name)[-1] for name in ("1", "2")] == [f"rank {rank} of 3: finished 3 rounds" for rank in (1, 2)]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
+def test_ranks_meet_at_an_ipv6_address(job: Job) -> None:
+    for rank in range(RANKS):
+        job.start(rank, f"{rank}", rounds=3, address="::1")
+    assert job.ends() == {0}
+    assert job.said("1")[0] == "rank 1 of 3: connected to ::1, after 0 rounds"
 
 
 def restart_rank_0_after_a_round(job: Job, rounds: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controller.observe.discovery import discover
 from controller.observe.model import Snapshot
+from controller.plan.actions import NOTHING_KEPT
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
 from hack.bench.ultraservers import ultraserver
@@ -72,7 +73,7 @@ class Course:
 
     def __init__(self) -> None:
         self.world = World([item for block in BLOCKS for item in ultraserver(block)])
-        self.index, self.seen = FleetIndex(), Snapshot()
+        self.index, self.seen, self.kept = FleetIndex(), Snapshot(), NOTHING_KEPT
 
     def look(self) -> None:
         snapshot = self.world.snapshot()
@@ -82,10 +83,10 @@ class Course:
         assert derived(self.index) == derived(FleetIndex.of(self.index.snapshot()))
         assert sorted(self.index.groups, key=lambda each: each.name) == list(discover(snapshot))
         at_once = plan(snapshot, self.world.now)
-        followed = plan_of(self.index, self.world.now, known=snapshot)
+        followed = plan_of(self.index, self.world.now, known=snapshot, kept=self.kept)
         for what in ("actions", "verdicts", "recheck", "starting", "suspects"):
             assert getattr(followed, what) == getattr(at_once, what)
-        self.index.settle(followed.settled, followed.settled_nodes)
+        self.kept = followed.kept
         for action in followed.actions:
             self.world.write(action)
 
@@ -166,17 +167,34 @@ def two_allocated(course: Course) -> None:
     for _ in range(8):
         course.look()
         course.world.tag_nodes()
-    assert len(course.index.decided) == 2
+    assert len(course.kept.decided) == 2
 
 
-@given(st.booleans(), st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), max_size=40))
-@settings(max_examples=120)
-def test_incremental_index_equals_a_new_one(allocated: bool, steps: list[tuple[int, int]]) -> None:
-    """Issue 13.16."""
+def three_wait(course: Course) -> None:
+    """Submit a workload that gets nodes and three that wait, and follow the plans until their decisions are known."""
+    course.world.submit("has", size=4, count=2)
+    for number in range(3):
+        course.world.submit(f"waits-{number}", size=4, count=2 + number)
+    for _ in range(8):
+        course.look()
+        course.world.tag_nodes()
+    assert len(course.kept.decided) == 4
+
+
+BEGINNINGS: dict[str, Callable[[Course], None]] = {
+    "nothing": lambda course: None,
+    "two are allocated": two_allocated,
+    "three wait": three_wait,
+}
+
+
+@given(st.sampled_from([*BEGINNINGS]), st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), max_size=40))
+@settings(max_examples=180)
+def test_incremental_index_equals_a_new_one(begin: str, steps: list[tuple[int, int]]) -> None:
+    """Issue 13.16, and 30.4: with the decisions that were kept."""
     course = Course()
     course.look()
-    if allocated:
-        two_allocated(course)
+    BEGINNINGS[begin](course)
     for number, which in steps:
         change(course, number, which)
         course.look()
@@ -187,8 +205,9 @@ def test_a_heartbeat_leaves_nothing_to_look_at() -> None:
     course = Course()
     for _ in range(3):
         course.look()
-    assert course.index.unsettled == set()
+    assert (course.kept.open, course.index.changed_since(course.kept.version)) == (frozenset(), set())
     node = course.index.node_by_name["u1-2"]
     course.index.put_node("u1-2", replace(node, schedulable=False))
     course.index.refresh()
-    assert (course.index.unsettled, course.index.unsettled_nodes) == ({"us-u1"}, {"u1-2"})
+    since = course.kept.version
+    assert (course.index.changed_since(since), course.index.nodes_changed_since(since)) == ({"us-u1"}, {"u1-2"})

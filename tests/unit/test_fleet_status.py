@@ -109,6 +109,11 @@ def test_free_ultraservers_pairs_and_nodes_are_counted(tmp_path: Path, capsys: p
     assert "2 UltraServers, 1 pair and 1 node" in found.text, found.out
 
 
+def test_one_free_ultraserver_is_written_as_a_person_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(capsys, tmp_path, groups(1))
+    assert "1 UltraServer, 0 pairs and 0 nodes are free" in found.text, found.out
+
+
 def test_reserved_node_is_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = small.base("a", "b")
     slices = small.reserved([each for each in all_of(items, "ResourceSlice") if each["spec"]["nodeName"] == "a"], "job")

@@ -6,6 +6,7 @@ import pytest
 
 from controller.observe.model import Known, Workload
 from controller.plan import placement
+from controller.plan.actions import NOTHING_KEPT
 from controller.plan.census import Census
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.ledger import Ledger
@@ -26,7 +27,7 @@ def ledger() -> Ledger:
     world.claim("foreign", ["u2-3"])
     for name in ("one", "two"):
         world.submit(name, size=2)
-    return Ledger.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS, Known())
+    return Ledger.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS, Known(), NOTHING_KEPT)
 
 
 def counted(ledger: Ledger, size: int) -> list[placement.Slot]:

@@ -41,13 +41,13 @@ class Group:
         for rank in ranks:
             environment = {
                 **os.environ,
-                **self.environment,
                 "LWS_WORKER_INDEX": f"{rank}",
                 "LWS_GROUP_SIZE": f"{RANKS}",
                 "LWS_LEADER_ADDRESS": "127.0.0.1",
                 "NEURON_RT_ULTRASERVER_NODE_ID": f"{rank}",
                 "PORT": f"{self.port}",
                 "HTTP_PORT": f"{self.http_port}",
+                **self.environment,
             }
             with (self.folder / f"{rank}").open("ab") as log:
                 words = [sys.executable, str(self.program)]
@@ -59,9 +59,9 @@ class Group:
             process.kill()
             process.wait()
 
-    def get(self, path: str) -> tuple[int, Any]:
+    def get(self, path: str, address: str = "127.0.0.1") -> tuple[int, Any]:
         """Return status and content; 0 while the leader does not listen."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(address, self.http_port, timeout=TIMEOUT_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -101,6 +101,17 @@ def test_all_ranks_compute_an_answer(group: Group) -> None:
     assert group.get("/other")[0] == group.get("/sum?to=x")[0] == 404
     said = (group.folder / "0").read_text()
     assert all(f"rank 0 of 3: rank {rank} has joined from 127.0.0.1" in said for rank in (1, 2))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
+def test_leader_answers_at_ipv6_addresses(tmp_path: Path) -> None:
+    group = Group(tmp_path, LWS_LEADER_ADDRESS="::1")
+    try:
+        group.start(0, 1, 2)
+        group.until("/health", 200)
+        assert group.get("/sum?to=10", "::1") == (200, {"to": 10, "sum": 55, "places": ALL_PLACES})
+    finally:
+        group.kill(*list(group.running))
 
 
 def test_a_worker_that_restarts_joins_again(group: Group) -> None:

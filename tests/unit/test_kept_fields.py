@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from neuron_dra.ask.read import kept, snapshot, source
 from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.world import World
+from neuron_dra.errors import SettingsError
 from tests.support.cluster_faults import FAULTS, Fault
 from tests.support.questions import ask
 from tests.unit.test_snapshot_stream import printed, streamed
@@ -81,6 +85,56 @@ def test_an_object_of_another_shape_is_whole_and_its_error_names_the_field(
         2,
         f"neuron-dra: --snapshot {file}: Pod p: spec.containers is 'none': it must be a list",
     )
+
+
+def paths(shape: Any, before: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths of all fields of a shape; those of entries of lists with the place 0."""
+    if isinstance(shape, Mapping):
+        for name, each in shape.items():
+            yield (*before, name)
+            yield from paths(each, (*before, name))
+    elif isinstance(shape, list):
+        yield from paths(shape[0], (*before, 0))
+
+
+def made(kind: str, path: Sequence[str | int], value: object) -> dict[str, Any]:
+    """Return an object that has a value at a path, and names where the path has lists."""
+    item: dict[str, Any] = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": {}}
+    place: Any = item
+    for part, after in itertools.pairwise(path):
+        new: Any = [dict.fromkeys(("name", "request", "driver", "pool", "device"), "x")] if after == 0 else {}
+        place = place[part] if part == 0 else place.setdefault(part, new)
+    place[path[-1]] = value
+    return item
+
+
+CHECKED = ("Node", "Pod", "ResourceClaim")
+NAMED = (("metadata",), ("metadata", "name"))
+"""Fields without which a file is rejected before its objects are checked."""
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+def test_objects_are_rejected_as_they_are_in_other_files(kind: str) -> None:
+    """The types of kept.py are at least as strict as those that `snapshot.build` requires."""
+    differ = []
+    every = paths(snapshot.SHAPES[kind])
+    for path in (each for each in every if each not in NAMED):
+        values: tuple[Any, ...] = (3, -1.5, "", "text", True, None, [], ["x"], [None], [{}], {}, {"name": ""})
+        for value in values:
+            item = made(kind, path, value)
+            [read] = streamed(printed([item]))
+            whole, few = said(item), said(read)
+            if whole != few:
+                differ.append((path, value, whole, few))
+    assert differ == []
+
+
+def said(item: dict[str, Any]) -> str:
+    try:
+        snapshot.build([item])
+    except SettingsError as err:
+        return str(err)
+    return ""
 
 
 @pytest.mark.parametrize("devices", [[], None, "absent"])

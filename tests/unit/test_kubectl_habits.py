@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -149,3 +153,132 @@ def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixtu
     """But for names without a space, such as the kinds of a snapshot."""
     lines = ask(capsys, command, "--help").out.splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+
+
+@pytest.mark.parametrize("words", [["why", "service/a-name-of-a-service"], ["status", "--snapshto", "x"]])
+def test_errors_are_wrapped_on_a_terminal(words: list[str]) -> None:
+    """In a pipe an error is one line, for logs."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    command = [sys.executable, "-m", "neuron_dra.cli", *words]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, timeout=60, check=False).returncode
+    os.close(theirs)
+    lines = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    one_line = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+    assert (code, " ".join(" ".join(lines).split()), max(map(len, lines)) <= 50) == (2, one_line.strip(), True), lines
+    assert one_line.count("\n") == 1
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell in which `neuron-dra` is this program."""
+    program = f'neuron-dra() {{ {sys.executable} -m neuron_dra.cli "$@"; }}; {line}'
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=folder, env=environment
+    )
+
+
+PRINTED = {
+    "kind first": lambda items: json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=4) + "\n",
+    "lists after each other": lambda items: "".join(
+        json.dumps({"apiVersion": "v1", "items": part, "kind": "List"}, indent=4) + "\n"
+        for part in (items[:3], items[3:])
+    ),
+    "items alone": lambda items: json.dumps({"items": items}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", PRINTED)
+def test_forms_of_standard_input(form: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(PRINTED[form](faults.healthy()))
+    done = shell("cat cluster.json | neuron-dra why node/b --snapshot -", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "node b publishes 16 devices, 0 held\n", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "no such file"),
+        ('{"apiVersion": "v1", "kind": "List", "items": [\n{"kind": "No', "not JSON: Input data was truncated"),
+        ("a: [1\nb: c: d", "not YAML: "),
+        (
+            '{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized"}',
+            "it is an error of an API server: Unauthorized",
+        ),
+    ],
+    ids=["absent", "cut off", "yaml", "status"],
+)
+def test_errors_of_files(content: str | None, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.json"
+    if content is not None:
+        file.write_text(content)
+    found = ask(capsys, "status", "--snapshot", str(file))
+    assert (found.code, found.err.count("\n"), f"{file}: {text}" in found.err) == (2, 1, True), found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("status", "--snapshto", "c.json"), "unknown flag --snapshto; did you mean --snapshot?"),
+        (("statsu",), "invalid choice: 'statsu'; did you mean status?"),
+        (("status", "-o", "jsno"), "invalid choice: 'jsno'; did you mean json?"),
+    ],
+)
+def test_nearest_word_is_named(words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, *words)
+    assert (found.code, text in found.err) == (2, True), found.err
+
+
+def test_type_alone_says_that_nothing_is_wrong(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "why", "nodes", "--snapshot", cluster)
+    assert (found.code, found.out, found.err) == (0, "", "neuron-dra: nothing is wrong with 2 Nodes\n")
+    none = ask(capsys, "why", "pods", "-n", "other", "--snapshot", cluster)
+    assert (none.code, none.out, none.err) == (0, "", "neuron-dra: there is no Pod in namespace other\n")
+
+
+def test_holders_without_headers(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "status", "holders", "--no-headers", "--snapshot", cluster)
+    assert found.out == "default/other  a  devices 0-3\n"
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: a
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1", %s}}]
+users: [{name: a, user: {token: x}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"),
+    [
+        ("insecure-skip-tls-verify: true", "the API server does not answer (Cannot connect to host 127.0.0.1:1"),
+        (
+            "certificate-authority-data: AAAA",
+            "its certificate-authority-data, or certificate-authority, is no certificate",
+        ),
+    ],
+    ids=["closed", "no certificate"],
+)
+def test_errors_of_connections(cluster: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(KUBECONFIG % cluster)
+    found = ask(capsys, "status", "--kubeconfig", str(file))
+    assert (found.code, text in found.err, "object at" in found.err) == (2, True, False), found.err
+
+
+def test_manifests_may_have_generate_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = small.pod("x", "four")
+    items = [small.template("four", 4)]
+    for _ in range(2):
+        items.append({**pod, "metadata": {"generateName": "train-", "namespace": "default"}})
+    file = tmp_path / "job.json"
+    file.write_text("\n".join(json.dumps(each) for each in items))
+    found = ask(capsys, "simulate", "--fleet", "1 x trn2.48xlarge", str(file))
+    assert (found.code, "2 of 2 pods run; 8 of 16 devices are held" in found.text) == (0, True), found.text
+    assert "default/train-00001" in found.text
+    assert ask(capsys, "validate", str(file)).code == 0

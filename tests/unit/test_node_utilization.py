@@ -1,5 +1,6 @@
-"""(16.8) The utilization that Cluster Autoscaler 1.36 computes for nodes with connected sets; docs/limits.md has the
-figures. Its rule, from its source: of each counter set, the share of the counter that is used most; then the mean.
+"""(16.8) The utilization that Cluster Autoscaler 1.36 computes for nodes with sets, as in docs/autoscaling.md.
+
+Its rule, from its source: of each counter set, the share of the counter that is used most; then the mean.
 """
 
 from __future__ import annotations

@@ -114,3 +114,17 @@ def test_another_scheduler_is_noted() -> None:
         "Job x: Volcano's own scheduler places its pods; here they are placed as the default one would"
     ]
     assert manifests.expand([of("batch/v1", "Job", template=POD)], "default").notes == []
+
+
+def test_workers_of_an_inference_service_are_named_as_not_counted() -> None:
+    predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {"pipelineParallelSize": 2}}
+    found = manifests.expand([of("serving.kserve.io/v1beta1", "InferenceService", predictor=predictor)], "default")
+    assert found.notes == ["InferenceService x: the workers of its predictor (workerSpec) are not counted"]
+
+
+@pytest.mark.parametrize("kind", ["Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"])
+def test_templates_of_argo_are_pods(kind: str) -> None:
+    templates = [{"name": "train", "container": {"image": "x"}}]
+    spec: dict[str, Any] = {"templates": templates}
+    item = of("argoproj.io/v1alpha1", kind, **({"workflowSpec": spec} if kind == "CronWorkflow" else spec))
+    assert names(item) == ["x-train-0"]

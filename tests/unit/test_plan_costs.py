@@ -17,8 +17,8 @@ import pytest
 
 import controller
 from controller.observe import decode
-from controller.observe.model import UltraServer, Workload
-from controller.plan.actions import WriteUltraServerStatus
+from controller.observe.model import FINALIZER, UltraServer, Workload
+from controller.plan.actions import Kept, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
@@ -29,7 +29,11 @@ LARGE = int(os.environ.get("NEURON_DRA_NODES", "10000"))
 CONTROLLER = str(Path(controller.__file__).parent)
 
 
-def fleet(nodes: int) -> FleetIndex:
+Followed = tuple[FleetIndex, Kept]
+"""An index, and what its last plan has left."""
+
+
+def fleet(nodes: int) -> Followed:
     """Return the index of a settled fleet of UltraServers of four nodes, in places of 16, 64 and 256 nodes."""
     world = World(ultraserver("u0"))
     world.settle()
@@ -48,9 +52,7 @@ def fleet(nodes: int) -> FleetIndex:
     index.refresh()
     while (plan := plan_of(index, START)).actions:
         written(index, plan.actions)
-        index.settle(plan.settled, plan.settled_nodes)
-    index.settle(plan.settled, plan.settled_nodes)
-    return index
+    return index, plan.kept
 
 
 def renamed(stored: UltraServer, name: str) -> UltraServer:
@@ -84,7 +86,7 @@ def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
     """Return a workload of groups of four nodes."""
     meta = {"name": name, "namespace": namespace, "uid": name, "creationTimestamp": "2026-03-01T12:00:00Z"}
     spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": count}
-    finalizers = ["neuron.aws.com/ultraserver-workload"]
+    finalizers = [FINALIZER]
     return decode.workload({"metadata": {**meta, "resourceVersion": "1", "finalizers": finalizers}, "spec": spec})
 
 
@@ -109,14 +111,15 @@ def lines(call: Callable[[], object]) -> int:
     return executed
 
 
-def cost(index: FleetIndex, workloads: list[Workload]) -> int:
+def cost(followed: Followed, workloads: list[Workload]) -> int:
     """Return what it costs to follow new workloads and plan them; nothing is stored."""
+    index, kept = followed
 
     def decide() -> None:
         for each in workloads:
             index.put_workload(each.uid, each)
         index.refresh()
-        plan_of(index, START)
+        plan_of(index, START, kept=kept)
 
     found = lines(decide)
     for each in workloads:
@@ -125,28 +128,28 @@ def cost(index: FleetIndex, workloads: list[Workload]) -> int:
 
 
 @pytest.fixture(scope="module")
-def small() -> FleetIndex:
+def small() -> Followed:
     return fleet(SMALL)
 
 
 @pytest.fixture(scope="module")
-def large() -> FleetIndex:
+def large() -> Followed:
     return fleet(LARGE)
 
 
-def test_decision_costs_the_same_in_any_fleet(small: FleetIndex, large: FleetIndex) -> None:
+def test_decision_costs_the_same_in_any_fleet(small: Followed, large: Followed) -> None:
     """The smallest place with room is found, and the best fits in it, without a look at the others."""
     eight = [workload("w", count=2)]
     assert 0 < cost(large, eight) <= 2 * cost(small, eight)
 
 
-def test_burst_costs_as_many_times_as_it_has_workloads(small: FleetIndex, large: FleetIndex) -> None:
+def test_burst_costs_as_many_times_as_it_has_workloads(small: Followed, large: Followed) -> None:
     burst = [workload(f"w{number:03}", count=2) for number in range(100)]
     assert cost(large, burst) <= 2 * cost(small, burst)
     assert cost(large, burst) <= 200 * cost(large, burst[:1])
 
 
-def test_changed_free_numbers_count_the_fleet_not_again(large: FleetIndex) -> None:
+def test_changed_free_numbers_count_the_fleet_not_again(large: Followed) -> None:
     """Between workloads that wait, others are reserved: the message of each has other numbers."""
     wide = [workload(f"a{number:02}", count=LARGE // 4 + number) for number in range(20)]
     mixed = [workload(f"{'ab'[number % 2]}{number:02}", count=(LARGE, 2)[number % 2]) for number in range(40)]
@@ -154,5 +157,20 @@ def test_changed_free_numbers_count_the_fleet_not_again(large: FleetIndex) -> No
     assert cost(large, mixed) <= 80 * cost(large, mixed[:2])
 
 
-def test_plan_without_a_change_costs_nothing(small: FleetIndex, large: FleetIndex) -> None:
+def test_plan_without_a_change_costs_nothing(small: Followed, large: Followed) -> None:
     assert cost(large, []) <= 1.1 * cost(small, []) < 500
+
+
+def test_workloads_that_wait_cost_little_while_nothing_changes_for_them(small: Followed) -> None:
+    """A hundred wait. A plan that nothing has changed for them takes their decisions from the one before."""
+    waiting = [workload(f"w{number:03}", count=SMALL // 4 + 1 + number) for number in range(100)]
+    index, kept = small
+    for each in waiting:
+        index.put_workload(each.uid, each)
+    index.refresh()
+    first = lines(lambda: plan_of(index, START, kept=kept))
+    kept = plan_of(index, START, kept=kept).kept
+    again = lines(lambda: plan_of(index, START, kept=kept))
+    for each in waiting:
+        index.put_workload(each.uid, None)
+    assert again < first / 4

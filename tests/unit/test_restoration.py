@@ -461,6 +461,72 @@ def test_outgrown_pending_entry_is_given_up(spec: dict[str, int]) -> None:
     assert evictions(world) == []
 
 
+def drain_elsewhere(world: World) -> None:
+    """Put a Draining group of the job on u1: an earlier one with the index of the group on u0."""
+    names = [f"u1-{number}" for number in range(4)]
+    item = copy.deepcopy(server(world, "us-u1"))
+    moved = {
+        "phase": "Draining",
+        "allocationId": "earlier",
+        "allocatedNodes": names,
+        "leaderNodeName": names[0],
+        "nodeUids": [world.get("Node", name)["metadata"]["uid"] for name in names],
+    }
+    item["status"]["allocations"] = [{**server(world)["status"]["allocations"][0], **moved}]
+    item["metadata"]["finalizers"] = [RESERVED]
+    world.put(item)
+    world.tag_nodes()
+
+
+@pytest.mark.parametrize("spec", [{}, {"topologySize": 2}], ids=str)
+def test_draining_entry_that_lost_its_ids_is_released(spec: dict[str, int]) -> None:
+    """30: AWS's CRD had dropped them. Its index is that of the group that replaced it, and it waited for ever.
+
+    Also if its workload has another topologySize meanwhile.
+    """
+    world = running()
+    drain_elsewhere(world)
+    take_ids(world, "us-u1")
+    job = copy.deepcopy(world.workload("job"))
+    job["spec"] |= spec
+    world.put(job)
+    world.settle()
+    phases = [entry["phase"] for name in ("us-u0", "us-u1") for entry in server(world, name)["status"]["allocations"]]
+    assert (world.state("job"), phases) == (("Allocated", "Allocated"), ["Bound"])
+    assert world.reserved("job") == {0: NODES} or spec
+
+
+@pytest.mark.parametrize("spec", [{"serverCount": 1}, {"topologySize": 2}], ids=str)
+def test_outgrown_entry_that_lost_its_ids_is_released(spec: dict[str, int]) -> None:
+    """30: the spec changed while the ids were gone."""
+    world = running(count=2)
+    take_ids(world, "us-u1")
+    job = copy.deepcopy(world.workload("job"))
+    job["spec"] |= spec
+    world.put(job)
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+    wanted = {"topologySize": 4, "serverCount": 2, **spec}
+    assert [len(nodes) for nodes in world.reserved("job").values()] == [wanted["topologySize"]] * wanted["serverCount"]
+
+
+@pytest.mark.parametrize("next_one", [False, True], ids=["gone", "another of its name"])
+def test_entry_that_lost_its_ids_is_released_without_its_workload(next_one: bool) -> None:
+    """30: the nodes show that it is of a workload that is gone, and not of the next one with its name."""
+    world = running(servers=1)
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    take_ids(world)
+    if next_one:
+        world.submit("job")
+    world.settle()
+    assert [action.name for action in evictions(world)] == [f"claim-{name}" for name in NODES]
+    entries = server(world)["status"]["allocations"]
+    assert [entry["workloadUid"] for entry in entries] == (
+        [world.workload("job")["metadata"]["uid"]] if next_one else []
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -544,6 +610,7 @@ def test_unreadable_entry_without_workload_stays() -> None:
     world = running()
     world.remove("NeuronUltraServerWorkload", "job", "ml")
     take_ids(world)
+    take_tags(world)
     world.silent = set(NODES)
     entries = server(world)["status"]["allocations"]
     world.step()

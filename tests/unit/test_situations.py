@@ -304,6 +304,39 @@ def test_events_that_report_good_news_are_no_cause() -> None:
     assert report([*node(nothing)(), made], "Node", "a").fine
 
 
+PLUGIN_POD = "pod default/old (aws.amazon.com/neuron) on node a has devices of a Neuron device plugin"
+
+
+@pytest.mark.parametrize("phase", [None, "Succeeded", "Failed"])
+def test_event_about_a_pod_that_is_gone_is_no_cause(phase: str | None) -> None:
+    items = [*node(nothing)(), event("NeuronDevicePluginAlive", PLUGIN_POD, "a", "Node")]
+    if phase is not None:
+        items.append({**small.pod("old"), "status": {"phase": phase}})
+    assert report(items, "Node", "a").fine
+
+
+@pytest.mark.parametrize(
+    ("text", "pods"),
+    [
+        (PLUGIN_POD, [{**small.pod("old"), "status": {"phase": "Running"}}]),
+        (PLUGIN_POD.replace(" on node", " and 2 more on node"), []),
+        (f"a Neuron device plugin is alive on node a (socket); {PLUGIN_POD}", []),
+    ],
+    ids=["it runs", "there are others", "the plugin too"],
+)
+def test_event_about_a_pod_is_a_cause_while_it_may_be_there(text: str, pods: list[Obj]) -> None:
+    items = [*node(nothing)(), event("NeuronDevicePluginAlive", text, "a", "Node"), *pods]
+    assert [each.code for each in report(items, "Node", "a").findings] == ["NeuronDevicePluginAlive"]
+
+
+def test_event_about_a_pod_is_a_cause_if_pods_were_not_seen() -> None:
+    items = [*node(nothing)(), event("NeuronDevicePluginAlive", PLUGIN_POD, "a", "Node")]
+    built = dataclasses.replace(snapshot.build(items), left_out={"Pod": "forbidden"})
+    machine = built.get("Node", "a")
+    assert machine is not None
+    assert not answer.report(built, "Node", machine).fine
+
+
 def test_running_device_plugin_is_named_once() -> None:
     found = report([*node(device_plugin)(), event("NeuronDevicePluginAlive", "text", "a", "Node")], "Node", "a")
     assert [each.code for each in found.findings] == ["DevicePluginAlive"]

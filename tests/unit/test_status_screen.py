@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.world.world import World
@@ -112,3 +114,49 @@ def test_connected_sets_in_use_hold_their_devices() -> None:
 
 def test_cluster_without_neuron_nodes_says_so() -> None:
     assert screen([small.node("web", "m5.large")])[0].startswith("no Neuron nodes")
+
+
+def workload(name: str, *conditions: tuple[str, str, str, str], state: str = "Pending") -> Obj:
+    fields = ("type", "status", "reason", "message")
+    listed = [dict(zip(fields, each, strict=True)) for each in conditions]
+    meta = {"name": name, "namespace": "ml"}
+    kind = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload"}
+    return {**kind, "metadata": meta, "spec": {}, "status": {"state": state, "conditions": listed}}
+
+
+INVALID = ("Ready", "False", "InvalidSpec", "spec.topologySize is 3: write 1, 2 or 4")
+READY = ("Ready", "True", "Allocated", "all nodes are reserved")
+
+
+def test_workloads_that_wait_are_named_without_pods() -> None:
+    items = [*faults.healthy(), workload("llm", INVALID), workload("fine", READY, state="Allocated")]
+    lines = screen(items)
+    place = lines.index("WORKLOADS (1 waits)")
+    assert lines[place + 1] == "ml/llm is Pending: InvalidSpec: spec.topologySize is 3: write 1, 2 or 4"
+    data = status_text.data(World(snapshot.build(items)), "")
+    assert data["workloads"] == [
+        {"workload": "ml/llm", "state": "Pending", "reason": "InvalidSpec", "message": INVALID[3]}
+    ]
+    assert status_text.data(World(snapshot.build(items)), "other")["workloads"] == []
+
+
+@pytest.mark.parametrize(
+    ("item", "line"),
+    [
+        (
+            workload("a", READY, ("Degraded", "True", "NodeGone", "nodes are gone: u1"), state="PartiallyAllocated"),
+            "ml/a is PartiallyAllocated: NodeGone: nodes are gone: u1",
+        ),
+        (workload("a", state=""), "ml/a is not handled yet: does the UltraServer controller run?"),
+    ],
+    ids=["degraded", "no conditions"],
+)
+def test_workloads_say_what_they_wait_for(item: Obj, line: str) -> None:
+    assert line in screen([*faults.healthy(), item])
+
+
+def test_equal_waits_of_workloads_are_one_line() -> None:
+    lines = screen([*faults.healthy(), *(workload(f"w{number}", INVALID) for number in range(3))])
+    place = lines.index("WORKLOADS (3 wait)")
+    assert lines[place + 1].startswith("3 workloads wait: InvalidSpec: spec.topologySize is 3")
+    assert "ml/w0, ml/w1, ml/w2" in " ".join(lines[place + 2 :])

@@ -146,7 +146,28 @@ def test_svg_has_titles_letters_and_a_dark_form() -> None:
     assert "prefers-color-scheme: dark" in text
     written = [each.text for each in root.iter(f"{SVG}text")]
     assert written.count("A") == 5  # four devices and the legend
-    assert "default/train-0: 4" in written
+    assert "default/train-0: 4 devices" in written
+
+
+def test_numbers_of_a_picture_have_their_unit() -> None:
+    _, views = build(busy())
+    written = [each.text for each in ET.fromstring(topology_svg.node(views["a"])).iter(f"{SVG}text")]
+    assert {"default/train-0: 4 devices", "free: 8 devices", "hbm: 1 device"} <= set(written)
+
+
+def test_fleet_picture_marks_nodes_that_are_not_ready() -> None:
+    items = small.base("good", "down", "closed")
+    down, closed = (faults.the(items, "Node", name) for name in ("down", "closed"))
+    assert down is not None
+    assert closed is not None
+    closed["spec"] = {"unschedulable": True}
+    down["status"] = {"conditions": [{"type": "Ready", "status": "False"}]}
+    _, views = build([*items, small.node("silent", "trn2.48xlarge")])
+    root = ET.fromstring(fleet_svg.fleet(list(views.values())))
+    marked = [each.text or "" for each in root.iter(f"{SVG}text") if "alert" in each.attrib["class"]]
+    assert sorted(marked) == ["down", "name", "silent"]  # and the legend
+    written = [each.text for each in root.iter(f"{SVG}text")]
+    assert "of a node that is not Ready, or publishes nothing" in written
 
 
 def test_fleet_picture_has_a_block_for_each_node() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from neuron_dra.ask.read.mirror import Changes, KindChanges, Mirror
 from neuron_dra.ask.read.snapshot import DamagedObject
-from neuron_dra.ask.ui import files, one_file, rows
+from neuron_dra.ask.ui import files, one_file
 from neuron_dra.ask.ui.board import Board
+from neuron_dra.ask.ui.kept_rows import KeptRows
 from neuron_dra.ask.ui.table import Table
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
@@ -27,7 +28,7 @@ def told(table: Table, version: int) -> Any:
 
 def test_a_node_is_told_in_words_and_letters() -> None:
     items = [*small.base("a"), *small.running(small.base("a"), "train", 4, "a")]
-    found = rows.rows(World(small.cluster(items)))
+    found = KeptRows().whole(World(small.cluster(items)))
     assert found["nodes"] == {
         "a": {
             "type": "trn2.48xlarge",
@@ -49,18 +50,18 @@ def test_a_node_is_told_in_words_and_letters() -> None:
 
 
 def test_an_empty_cluster_says_so() -> None:
-    facts = rows.rows(World(small.cluster([])))["facts"]
+    facts = KeptRows().whole(World(small.cluster([])))["facts"]
     assert facts["empty"].startswith("no Neuron nodes: ")
 
 
 def test_a_workload_has_its_ranks() -> None:
-    found = rows.rows(World(small.cluster(shown_fleet.mixed(2, 0))))
+    found = KeptRows().whole(World(small.cluster(shown_fleet.mixed(2, 0))))
     ranks = [(rank, node) for rank, node, _ in found["workloads"]["ml/llm-1"]["ranks"]]
     assert ranks == [(0, "trn2u-4"), (1, "trn2u-5"), (2, "trn2u-6"), (3, "trn2u-7")]
 
 
 def test_links_of_an_ultraserver_are_up_down_or_unknown() -> None:
-    found = rows.rows(World(small.cluster(shown_fleet.mixed(4, 0))))
+    found = KeptRows().whole(World(small.cluster(shown_fleet.mixed(4, 0))))
     links = {
         (each["way"], tuple(each["ends"])): each["up"] for each in found["servers"]["trn2u-ultraserver-3"]["links"]
     }

@@ -99,7 +99,9 @@ def test_a_pod_that_ends_already_is_marked() -> None:
     items = holding(owner=False)
     [pod] = [each for each in items if each["kind"] == "Pod"]
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert found(items)["claims"][0]["heldBy"] == [{"pod": "train-0", "deletedAt": "2026-01-01T00:00:00Z"}]
+    assert found(items)["claims"][0]["heldBy"] == [
+        {"resource": "pods", "name": "train-0", "deletedAt": "2026-01-01T00:00:00Z"}
+    ]
     assert any(line.endswith("pod train-0 (Terminating)") for line in uninstall_command.lines(found(items)))
 
 
@@ -115,18 +117,18 @@ def test_claims_that_cannot_be_read_are_not_absent() -> None:
     cluster = small.cluster(small.base("a"))
     forbidden = type(cluster)(cluster.objects, {"ResourceClaim": "forbidden"}, cluster.by_kind)
     seen = uninstall_command.holders(forbidden)
-    assert seen["notSeen"] == {"ResourceClaim": "forbidden"}
+    assert seen["notSeen"] == [{"kind": "ResourceClaim", "reason": "forbidden"}]
     assert "ResourceClaims could not be read (forbidden)" in uninstall_command.lines(seen)[0]
     absent = {"NeuronUltraServerWorkload": "this cluster does not have it", "Event": "forbidden"}
-    assert uninstall_command.holders(type(cluster)(cluster.objects, absent, cluster.by_kind))["notSeen"] == {}
+    assert uninstall_command.holders(type(cluster)(cluster.objects, absent, cluster.by_kind))["notSeen"] == []
 
 
 def test_output_for_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, text = run(capsys, tmp_path, holding(), "-o", "json")
     data = json.loads(text)
     assert code == 1
-    assert data["claims"][0]["heldBy"] == [{"pod": "train-0", "owner": "Job train"}]
-    assert (data["workloads"], data["ultraServers"], data["notSeen"]) == ([], [], {})
+    assert data["claims"][0]["heldBy"] == [{"resource": "pods", "name": "train-0", "owner": "Job train"}]
+    assert (data["workloads"], data["ultraServers"], data["notSeen"]) == ([], [], [])
 
 
 def test_a_namespace_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

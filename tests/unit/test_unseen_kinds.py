@@ -12,7 +12,7 @@ from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render.findings import Report
 from neuron_dra.ask.status import text as status_text
-from neuron_dra.ask.why import answer
+from neuron_dra.ask.why import answer, jobs
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
@@ -92,6 +92,36 @@ def test_why_is_unknown_where_the_cause_may_not_have_been_seen(kind: str, name: 
 def test_claim_without_a_pod_is_unknown_if_pods_were_not_seen() -> None:
     found = why(without(faults.healthy(), "Pod"), "ResourceClaim", "p-neurons-x")
     assert found.findings[0].code == "Unknown"
+
+
+def of_a_job(items: list[Obj]) -> list[Obj]:
+    """Return the objects, of which pod p belongs to the Job train."""
+    pod = faults.the(items, "Pod", "p")
+    assert pod is not None
+    pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "j"}]
+    return items
+
+
+@pytest.mark.parametrize("hidden", ["DeviceClass", "ResourceClaimTemplate"])
+def test_cause_of_a_job_is_unknown_where_that_of_its_pod_is(hidden: str) -> None:
+    items = of_a_job(faults.healthy())
+    faults.uncreate(items)
+    seen = without(items, hidden)
+    found = jobs.report(World(seen, proposes=False), "Job", "train", "default")
+    assert found is not None
+    assert [each.code for each in found.findings] == [each.code for each in why(seen, "Pod", "p").findings]
+    assert found.findings[0].code == "Unknown"
+    assert f"not seen: {hidden} (forbidden)" in found.notes
+
+
+def test_job_whose_pods_run_says_what_was_not_seen() -> None:
+    items = of_a_job(faults.healthy())
+    pod = faults.the(items, "Pod", "p")
+    assert pod is not None
+    pod["status"]["phase"] = "Succeeded"
+    found = jobs.report(World(without(items, "DeviceTaintRule"), proposes=False), "Job", "train", "default")
+    assert found is not None
+    assert (found.fine, found.notes) == (True, ("not seen: DeviceTaintRule (forbidden)",))
 
 
 def test_event_about_a_claim_is_a_cause_without_the_quotas() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuron_dra.arguments import documented
 from neuron_dra.ask.read import source
 from neuron_dra.errors import SettingsError
 
@@ -111,6 +113,7 @@ def _shown(args: argparse.Namespace, found: list[Line]) -> int:
     from neuron_dra.ask.doctor import lines, text
     from neuron_dra.ask.render import terminal
 
+    found = [dataclasses.replace(each, text=documented(each.text), todo=documented(each.todo)) for each in found]
     if args.output == "text":
         terminal.write(text.screen(found))
     else:

@@ -7,17 +7,19 @@ from typing import Final
 
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.doctor.seen import Seen
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.node_views import SliceView
 from neuron_dra.ask.render import words
 from neuron_dra.core import members, names, releases
-from neuron_dra.core.wire import Wire
 
 AREA: Final = "sets"
 
 
 def lines(seen: Seen) -> Iterator[Line]:
     """Yield the lines; none where no node publishes counters."""
-    slices = seen.snapshot.all("ResourceSlice")
-    ours = {_pool(item) for item in slices if _driver(item) == names.DRIVER and _has_counters(item)}
+    slices = [SliceView.of(item).spec for item in seen.snapshot.all("ResourceSlice")]
+    counted = [spec for spec in slices if spec.has_counters]
+    ours = {spec.pool.name for spec in counted if spec.is_ours}
     if not ours:
         return
     release = releases.parse(seen.version)
@@ -31,7 +33,7 @@ def lines(seen: Seen) -> Iterator[Line]:
             f"scheduler.oldestRelease={releases.text(release)}"
         )
         yield wrong(AREA, "KubernetesKnownBad", f"{why}. {_holders(seen)}", todo)
-    shared = sorted({_driver(item) for item in slices if _shares_a_pool(item, ours)})
+    shared = sorted({spec.driver for spec in counted if not spec.is_ours and spec.pool.name in ours})
     faults = [bad for bad in releases.known_bad(release) if not bad.forbids]
     for bad in faults if shared else ():
         text = f"{words.listed(shared)} and {names.DRIVER} have counters in pools of the same name: {bad.text}"
@@ -44,35 +46,13 @@ def lines(seen: Seen) -> Iterator[Line]:
 
 def _holders(seen: Seen) -> str:
     """Return which claims keep counters published."""
-    held = sorted(
-        f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"
-        for claim in seen.snapshot.all("ResourceClaim")
-        if _holds_a_part(claim)
-    )
+    claims = [ClaimView.of(claim) for claim in seen.snapshot.all("ResourceClaim")]
+    held = sorted(f"{each.metadata.namespace}/{each.metadata.name}" for each in claims if _holds_a_part(each))
     if not held:
         return "No claim has a set: the driver takes them all back"
     count = words.count(len(held), "claim")
     return f"Sets and cores stay published, with their counters, until these claims end: {count}, {words.listed(held)}"
 
 
-def _holds_a_part(claim: Wire) -> bool:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
-    return any(each["driver"] == names.DRIVER and members.is_partition(each["device"]) for each in results)
-
-
-def _shares_a_pool(item: Wire, pools: set[str]) -> bool:
-    return _driver(item) != names.DRIVER and _has_counters(item) and _pool(item) in pools
-
-
-def _driver(item: Wire) -> str:
-    return str((item.get("spec") or {}).get("driver") or "")
-
-
-def _pool(item: Wire) -> str:
-    return str(((item.get("spec") or {}).get("pool") or {}).get("name") or "")
-
-
-def _has_counters(item: Wire) -> bool:
-    spec = item.get("spec") or {}
-    return bool(spec.get("sharedCounters")) or any(each.get("consumesCounters") for each in spec.get("devices") or ())
+def _holds_a_part(claim: ClaimView) -> bool:
+    return any(each.driver == names.DRIVER and members.is_partition(each.device) for each in claim.results)

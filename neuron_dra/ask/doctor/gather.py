@@ -15,9 +15,21 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.doctor import crd_fields
-from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, KINDS, LEASE, LEASES, NAMESPACE, POLICIES, Seen
+from neuron_dra.ask.doctor.seen import (
+    BINDINGS,
+    CRDS,
+    KINDS,
+    LEASE,
+    LEASES,
+    NAMESPACE,
+    POLICIES,
+    BindingView,
+    LeaseView,
+    Seen,
+)
 from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
-from neuron_dra.ask.read import cluster, source
+from neuron_dra.ask.read import cluster, source, views
+from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Snapshot, named
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
@@ -32,9 +44,10 @@ _TEXT: Final = {"type": str, "status": str, "reason": str, "message": str}
 _SHAPES: Final[Mapping[str, Any]] = {
     CRDS: {"spec": {"versions": [{"name": str, "served": bool, "schema": {}}]}, "status": {"conditions": [_TEXT]}},
     POLICIES: {"spec": {}},
-    BINDINGS: {"spec": {"policyName": str, "validationActions": [str]}},
-    LEASES: {"spec": {"holderIdentity": str, "renewTime": str}},
+    BINDINGS: views.shape(BindingView),
+    LEASES: views.shape(LeaseView),
 }
+_PART: Final = "app.kubernetes.io/name"
 
 
 def from_file(name: str) -> Seen:
@@ -68,11 +81,8 @@ def live(
 
 
 async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> Seen:
-    spaces = {
-        str(pod["metadata"].get("namespace"))
-        for pod in snapshot.all("Pod")
-        if "neuron-ultraserver" in str((pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name"))
-    }
+    pods = [PodOwners.of(pod).metadata for pod in snapshot.all("Pod")]
+    spaces = {meta.namespace for meta in pods if "neuron-ultraserver" in str(meta.labels.get(_PART))}
     unread: dict[str, str] = {}
     wanted = [("", name) for name in crd_fields.wanted()]
     held = [(space, LEASE) for space in spaces or {NAMESPACE}]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.api import objects
 from neuron_dra.ask.doctor import counters, crd_fields
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
-from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, Seen
-from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, BindingView, LeaseView, Seen
+from neuron_dra.ask.read.claim_views import DeviceClassView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import ConditionedObject
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import unseen
 from neuron_dra.core import names, versions
@@ -55,7 +57,7 @@ def lines(seen: Seen) -> Iterator[Line]:
 
 
 def _is_controller(pod: Wire) -> bool:
-    labels = pod["metadata"].get("labels") or {}
+    labels = PodView.of(pod).metadata.labels
     return any("neuron-ultraserver" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name"))
 
 
@@ -86,7 +88,7 @@ def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
             yield wrong(area, "ClassMissing", f"the DeviceClass {name} does not exist", todo)
         elif found is not None and _selection(found) != _selection(shipped):
             yield wrong(area, "ClassEdited", f"the DeviceClass {name} is not that of this release: {_cel(found)}", todo)
-        elif found is not None and (found.get("spec") or {}).get("config"):
+        elif found is not None and DeviceClassView.of(found).spec.config:
             text = f"the DeviceClass {name} has configuration, which all claims of the class get"
             yield wrong(area, "ClassEdited", text, todo)
         elif found is not None:
@@ -94,8 +96,7 @@ def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
 
 
 def _expressions(device_class: Wire) -> list[str]:
-    selectors = (device_class.get("spec") or {}).get("selectors") or ()
-    return [str((each.get("cel") or {}).get("expression") or "") for each in selectors]
+    return [each.cel.expression for each in DeviceClassView.of(device_class).spec.selectors]
 
 
 def _cel(device_class: Wire) -> str:
@@ -128,15 +129,14 @@ def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
 
 def _crd(area: str, name: str, paths: Sequence[str], found: Wire, todo: str) -> Line:
     served = crd_fields.schemas(found)
-    conditions = (found.get("status") or {}).get("conditions") or ()
     if missing := [version for version in ("v1beta1", "v1") if version not in served]:
         return wrong(area, "CrdOutdated", f"{name} does not serve {' and '.join(missing)}", todo)
     if lost := crd_fields.dropped(paths, found):
         text = f"{name} is of another release: the API server drops {words.listed(lost)}"
         return wrong(area, "CrdOutdated", text, todo)
-    for each in conditions:
-        if each.get("type") == "Established" and each.get("status") != "True":
-            text = f"the API server does not serve {name}: {each.get('message') or each.get('reason')}"
+    for each in ConditionedObject.of(found).status.conditions:
+        if each.type == "Established" and each.status != "True":
+            text = f"the API server does not serve {name}: {each.message or each.reason}"
             return wrong(area, "CrdNotServed", text, f"kubectl describe crd {name}")
     return ok(area, f"{name} keeps all {len(paths)} fields")
 
@@ -149,8 +149,8 @@ def _policies(seen: Seen, *, controller: bool) -> Line:
     wanted = (*DRIVER_POLICIES, *(CONTROLLER_POLICIES if controller else ()))
     bound = set()
     for each in seen.objects.get(BINDINGS, ()):
-        spec = each.get("spec") or {}
-        name, actions = spec.get("policyName"), spec.get("validationActions") or ()
+        spec = BindingView.of(each).spec
+        name, actions = spec.policy_name, spec.validation_actions
         if "Deny" in actions or (name == CONFIGURATION_POLICY and "Warn" in actions):
             bound.add(name)
     lost = [name for name in wanted if seen.named(POLICIES, name) is None]
@@ -172,14 +172,14 @@ def _controller(seen: Seen, controllers: Sequence[Wire]) -> Line:
     if (why := _unread(seen, "Pod")) is not None:
         return unknown(area, f"Pods: {why}")
     workloads = seen.snapshot.all("NeuronUltraServerWorkload")
-    ready = [pod for pod in controllers if is_ready(pod)]
+    ready = [pod for pod in controllers if PodView.of(pod).is_ready]
     if ready:
         return ok(area, f"{words.count(len(ready), 'pod')} of the UltraServer controller Ready")
     if controllers:
-        meta = controllers[0]["metadata"]
-        pod = f"{meta.get('namespace')}/{meta['name']}"
+        meta = PodView.of(controllers[0]).metadata
+        pod = f"{meta.namespace}/{meta.name}"
         text = f"no pod of the UltraServer controller is Ready, such as {pod}"
-        return wrong(area, "ControllerNotReady", text, f"neuron-dra why pod/{meta['name']} -n {meta.get('namespace')}")
+        return wrong(area, "ControllerNotReady", text, f"neuron-dra why pod/{meta.name} -n {meta.namespace}")
     if workloads:
         text = f"{words.count(len(workloads), 'NeuronUltraServerWorkload')}, and no pod of the UltraServer controller"
         return wrong(area, "ControllerMissing", text, "install it: ultraserverOperator.enabled=true in the chart")
@@ -199,8 +199,8 @@ def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
     if found is None:
         yield unknown(area, f"there is no Lease {LEASE}: leader election is off, or it is another operator")
         return
-    spec: Any = found.get("spec") or {}
-    holder, renewed = str(spec.get("holderIdentity") or ""), _time(spec.get("renewTime"))
+    lease = LeaseView.of(found).spec
+    holder, renewed = lease.holder_identity, _time(lease.renew_time)
     todo = "look at the logs of the UltraServer controller's pods"
     if not holder:
         yield wrong(area, "LeaseFree", f"no replica of the controller holds the Lease {LEASE}", todo)

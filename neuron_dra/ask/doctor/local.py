@@ -18,6 +18,8 @@ from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.ask.inspect import command as inspect_command
 from neuron_dra.ask.inspect import state as plugin_state
 from neuron_dra.ask.inspect.state import PluginState
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
 from neuron_dra.core import cdi, shapes
 from neuron_dra.core import checkpoint as checkpoints
@@ -26,21 +28,13 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, Forbidden, NeuronDraError, SettingsError
 from neuron_dra.kube import config, requests
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.node.boot import boot_id
-from neuron_dra.node.endpoints.liveness import Liveness
-from neuron_dra.node.hardware import sysfs
-from neuron_dra.node.hardware.reader import Overdue, Reader
-from neuron_dra.node.prepare import pod_resources
-from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
-from neuron_dra.node.prepare.claim_reader import ClaimReader
-from neuron_dra.node.prepare.daemon_worker import Worker
-from neuron_dra.node.publish import coexistence
-from neuron_dra.node.timing import LivenessTiming
+from neuron_dra.node.survey import Overdue, Survey, in_thread
 from neuron_dra.settings import PluginSettings
 
+_SLICE: Final = views.shape(SliceView)
 _SHAPES: Final[Mapping[requests.Resource, Any]] = {
-    requests.NODES: {"status": {"allocatable": {}, "nodeInfo": {"containerRuntimeVersion": str}}},
-    requests.RESOURCE_SLICES: {"spec": {"driver": str, "devices": [{"name": str}]}},
+    requests.NODES: views.shape(KubeNodeView),
+    requests.RESOURCE_SLICES: {**_SLICE, "spec": {**_SLICE["spec"], "devices": [{"name": str}]}},
 }
 
 
@@ -54,6 +48,11 @@ class CheckedNode:
     kube: config.KubeConfig | None
     kube_problem: str
     timing: DoctorTiming
+
+    @property
+    def survey(self) -> Survey:
+        """What is read of the node."""
+        return Survey(self.settings)
 
     @property
     def name(self) -> str:
@@ -89,16 +88,11 @@ async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> l
         return [unknown(area, str(err))]
 
 
-async def _in_thread(work: Callable[..., Any], *args: Any) -> Any:
-    """Return `work(*args)` of a thread that does not keep this process from exiting."""
-    return await Worker("doctor").do(work, *args)
-
-
 async def _node(socket: str, timing: DoctorTiming) -> CheckedNode:
     state, problem = None, ""
     try:
         async with asyncio.timeout(timing.check_s):
-            state = await _in_thread(_state, socket, timing)
+            state = await in_thread(_state, socket, timing)
     except (SettingsError, TimeoutError) as err:
         problem = str(err) or f"the plugin does not answer within {timing.check_s:g} s"
     settings = _settings(state)
@@ -146,48 +140,42 @@ async def _plugin(node: CheckedNode) -> list[Line]:
 async def _sockets(node: CheckedNode) -> list[Line]:
     settings = node.settings
     for path in (settings.dra_socket, settings.registration_socket):
-        if not await _in_thread(path.is_socket):
+        if not await in_thread(path.is_socket):
             text = f"there is no socket {path}"
             return [wrong("sockets", "SocketMissing", text, "restart the driver's pod on this node")]
-    calls = LivenessTiming(call_s=node.timing.socket_s)
-    if await Liveness(settings.dra_socket, settings.registration_socket, calls).alive():
+    if await node.survey.answers(node.timing.socket_s):
         return [ok("sockets", f"{settings.dra_socket} and {settings.registration_socket} answer")]
     text = f"{settings.dra_socket} or {settings.registration_socket} does not answer"
     return [wrong("sockets", "SocketSilent", text, "restart the driver's pod on this node")]
 
 
 async def _hardware(node: CheckedNode) -> list[Line]:
-    root = Path(node.settings.host_root or "/")
-    dev = sysfs.device_folder(root, node.settings.host_dev)
-    reader = Reader(root, dev=dev.path)
     try:
-        facts = sysfs.facts(await reader.read(node.timing.hardware_s), is_hosts_dev=dev.is_hosts)
+        facts = await node.survey.hardware(node.timing.hardware_s)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
-        return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
-    finally:
-        await reader.abandon()
+        return [wrong("hardware", "ReadingHangs", text, "docs/node-faults.md, when a reading hangs; reboot the node")]
     return node_checks.hardware(facts, node.state)
 
 
 async def _files(node: CheckedNode) -> list[Line]:
     """Compare checkpoint, CDI files and prepared claims; what differs twice is wrong."""
-    found = await _in_thread(_compare, node, node.state)
+    found = await in_thread(_compare, node, node.state)
     if not found:
         return [ok("files", "the checkpoint, the CDI files and the plugin have the same claims")]
     await asyncio.sleep(node.timing.again_s)
     state = node.state
     with contextlib.suppress(SettingsError):
         if state is not None:
-            state = await _in_thread(_state, str(node.settings.dra_socket), node.timing)
-    again = await _in_thread(_compare, node, state)
+            state = await in_thread(_state, str(node.settings.dra_socket), node.timing)
+    again = await in_thread(_compare, node, state)
     same = [line for line in found if line in again]
     return same or [unknown("files", "claims are prepared now, so the files could not be compared: try again")]
 
 
 def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
     try:
-        checkpoint = read_checkpoint(node.settings)
+        checkpoint = _checkpoint(node)
     except CheckpointDamaged as err:
         text = f"the checkpoint is damaged: {err}"
         return [wrong("files", "CheckpointDamaged", text, "the driver rebuilds it; if not, look at its log")]
@@ -195,22 +183,22 @@ def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
     uids = map(cdi.claim_uid_of, names)
     ours = {uid for uid in uids if uid is not None}
     prepared = None if state is None else {claim.uid for claim in state.claims.claims}
-    return node_checks.files(checkpoint, boot_id(node.settings), ours, prepared)
+    return node_checks.files(checkpoint, node.survey.boot_id(), ours, prepared)
 
 
-def read_checkpoint(settings: PluginSettings) -> Checkpoint | None:
+def _checkpoint(node: CheckedNode) -> Checkpoint | None:
     """Return what the checkpoint file has, None if there is none. Raises CheckpointDamaged, OSError."""
-    raw = node_files.read(settings.data_folder / CHECKPOINT)
+    raw = node_files.read(node.survey.checkpoint_file)
     return None if raw is None else checkpoints.decode(raw)
 
 
 async def _cdi_folder(node: CheckedNode) -> list[Line]:
     folder = Path(node.settings.cdi_root)
-    problem = await _in_thread(node_files.why_not_writable, folder)
+    problem = await in_thread(node_files.why_not_writable, folder)
     todo = f"mount the host's {folder} into the driver's pod, writable, and free space on its disk"
     if problem:
         return [wrong("CDI", "CdiNotWritable", problem, todo)]
-    runtime = await _in_thread(node_files.runtime_config)
+    runtime = await in_thread(node_files.runtime_config)
     wire = await _wire(node)
     return [ok("CDI", f"{folder} is writable"), node_checks.runtime(wire, runtime, str(folder))]
 
@@ -218,7 +206,7 @@ async def _cdi_folder(node: CheckedNode) -> list[Line]:
 async def _permissions(node: CheckedNode) -> list[Line]:
     settings = node.settings
     folders = (settings.data_folder, Path(settings.kubelet_registrar_directory_path))
-    problems = [await _in_thread(node_files.why_not_writable, folder) for folder in folders]
+    problems = [await in_thread(node_files.why_not_writable, folder) for folder in folders]
     wrongs = [text for text in problems if text]
     if os.geteuid() != 0:
         wrongs.append(f"it runs as uid {os.geteuid()}, and the kubelet's registry and core_count are root's")
@@ -229,31 +217,26 @@ async def _permissions(node: CheckedNode) -> list[Line]:
 
 
 async def _kubelet(node: CheckedNode) -> list[Line]:
-    path = Path(node.settings.kubelet_pod_resources_socket)
-    if not await _in_thread(path.exists):
+    path = node.survey.pods_socket
+    if not await in_thread(path.exists):
         text = (
             f"{path} is not mounted or the kubelet does not serve it: claims of an earlier driver stay until a reboot"
         )
         return [unknown("kubelet", text)]
     try:
-        pods = await pod_resources.listed(path)
+        pods = await node.survey.pods()
     except ConnectionError as err:
         return [wrong("kubelet", "KubeletSilent", f"{path} does not answer: {err}", "look at the kubelet's log")]
     return [ok("kubelet", f"{path} answers: {len(pods)} pods on the node")]
 
 
 async def _device_plugin(node: CheckedNode) -> list[Line]:
-    folder = Path(node.settings.kubelet_device_plugins_directory_path)
-    socket = await _in_thread(coexistence.live_socket, folder)
+    folder = node.survey.device_plugins
     wire = await _wire(node)
-    pods: tuple[str, ...] = ()
-    with contextlib.suppress(ConnectionError):
-        listed = await pod_resources.listed(Path(node.settings.kubelet_pod_resources_socket))
-        pods = coexistence.pods_of_a_device_plugin(listed)
-    text = coexistence.explanation(socket, coexistence.advertised(wire), node.name, pods)
+    text = await node.survey.device_plugin(wire, node.name)
     if text:
-        return [wrong("device plugin", "DevicePluginAlive", text, "docs/install.md, move from the device plugin")]
-    if wire is None or not await _in_thread(os.access, folder, os.R_OK):
+        return [wrong("device plugin", "DevicePluginAlive", text, "docs/updates.md, from the device plugin")]
+    if wire is None or not await in_thread(os.access, folder, os.R_OK):
         return [unknown("device plugin", f"{folder} or the Node cannot be read")]
     return [ok("device plugin", "no Neuron device plugin is on the node")]
 
@@ -285,12 +268,11 @@ async def _api_server(node: CheckedNode) -> list[Line]:
 
 async def _claims(node: CheckedNode, client: KubeClient) -> Line:
     """Return whether each claim of the checkpoint is in the API server, with the same devices."""
-    checkpoint = await _in_thread(read_checkpoint, node.settings)
-    reader = ClaimReader(client, node.name)
+    checkpoint = await in_thread(_checkpoint, node)
     gone, other = [], []
     for claim in (checkpoint.claims if checkpoint is not None else {}).values():
         try:
-            wire = await reader.find(claim.ref)
+            wire = await node.survey.claim(client, node.name, claim.ref)
         except ClaimError as err:
             return unknown("claims", str(err))
         if wire is None:

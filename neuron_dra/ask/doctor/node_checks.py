@@ -10,6 +10,7 @@ from typing import Any, Final
 from neuron_dra.api import claims as wire
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.inspect.state import PluginState
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.checkpoint import Checkpoint
@@ -19,7 +20,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 
 SKEW_S: Final = 30.0
-_ORPHANS: Final = "docs/health.md, a device held by an orphaned claim"
+_ORPHANS: Final = "docs/node-faults.md, a device held by an orphaned claim"
 
 
 def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
@@ -43,7 +44,8 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
         found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
     if names_of_moved := sorted({path.rpartition("/")[2] for path in facts.found}):
         text = f"found by the names of their files, which show no device as healthy: {', '.join(names_of_moved)}"
-        found.append(unknown(area, text, "docs/health.md, a kernel driver that moved its files; update this driver"))
+        todo = "docs/node-faults.md, a kernel driver that moved its files; update this driver"
+        found.append(unknown(area, text, todo))
     if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
         text = f"no file in the host's /dev: neuron {unseen}"
         todo = "check udev and the kernel log of the node; load the kernel driver again, or reboot the node"
@@ -85,7 +87,7 @@ def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], 
 def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
     """Return whether the container runtime reads the CDI folder, as far as that can be seen from a container."""
     area = "runtime"
-    name = str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+    name = KubeNodeView.of(node).status.node_info.container_runtime_version
     todo = f"containerd 1.7: enable_cdi = true and cdi_spec_dirs with {folder} in /etc/containerd/config.toml"
     if re.search(r"^\s*enable_cdi\s*=\s*false", configuration, re.MULTILINE):
         return wrong(area, "CdiOff", "CDI is off in the configuration of containerd", todo)
@@ -103,9 +105,9 @@ def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
 def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> list[Line]:
     """Return whether the slices have the devices that the plugin publishes."""
     area = "slices"
-    specs = [item.get("spec") or {} for item in slices]
-    ours = [spec for spec in specs if spec.get("driver") == names.DRIVER]
-    have = {str(device.get("name")) for spec in ours for device in spec.get("devices") or ()}
+    specs = [SliceView.of(item).spec for item in slices]
+    ours = [spec for spec in specs if spec.is_ours]
+    have = {str(device.get("name")) for spec in ours for device in spec.published}
     if state is None:
         return [unknown(area, f"{words.count(len(have), 'device')} in slices; the plugin does not say which it has")]
     if len(have) != state.status.devices or len(ours) != state.status.slices:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
-from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import UltraServerView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import node as why_node
@@ -16,7 +18,6 @@ from neuron_dra.ask.world import faults, fleet, unseen
 from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, slices
-from neuron_dra.core.wire import Wire
 
 _NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron", "UltraServerFault")
 """States of a node in which nothing is wrong with the installation."""
@@ -24,7 +25,7 @@ _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
     "KubeletBroken": "update the kubelet",
     "KubeletTooOld": "update the kubelet",
-    "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/install.md)",
+    "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/updates.md)",
     "PoolIncomplete": "if it lasts: kubectl neuron doctor node/NODE",
     "NoDevicesPublished": "kubectl neuron doctor node/NODE",
     "DeviceTainted": "docs/health.md has the reasons and remedies",
@@ -75,31 +76,27 @@ def _ultraservers(world: World) -> Iterator[Line]:
         yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", to_do)
 
 
-def _explained(name: str, server: Wire | None) -> str:
+def _explained(name: str, server: UltraServerView | None) -> str:
     """Return the command that shows an UltraServer; `why` needs the controller's object of it."""
     if server is None:
         return f"kubectl neuron topology {name}"
-    meta = server["metadata"]
-    return f"kubectl neuron why nus/{meta['name']} -n {meta.get('namespace') or 'default'}"
+    meta = server.metadata
+    return f"kubectl neuron why nus/{meta.name} -n {meta.namespace or 'default'}"
 
 
 def neuron_nodes(world: World) -> Iterator[str]:
     """Yield the names of the nodes with a Neuron instance type, or with devices of this driver."""
     for name, node in world.nodes.items():
-        kind = str((node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or "")
-        if catalogue.lookup(kind) is not None or _published(world, name):
+        kind = KubeNodeView.of(node).instance_type
+        if catalogue.lookup(kind) is not None or world.specs_of(name):
             yield name
-
-
-def _published(world: World, node: str) -> list[Wire]:
-    return [item for item in world.slices_of(node) if item["spec"]["driver"] == names.DRIVER]
 
 
 def _findings(world: World, name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
     for finding in why_node.findings(world, world.nodes[name]):
         if finding.code not in _NORMAL:
             yield unseen.doubted(finding, world.snapshot)
-    if _published(world, name) and "Pod" not in missing and world.driver_pods and name not in world.driver_pods:
+    if world.specs_of(name) and "Pod" not in missing and world.driver_pods and name not in world.driver_pods:
         text = "it has ResourceSlices of the driver, and no pod of the driver: nothing prepares claims or updates them"
         yield Finding("DriverMissing", text)
 
@@ -129,18 +126,19 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
                 area, "DriverNotInstalled", "no pod of the driver exists", "install the driver: docs/install.md"
             )
         return
-    bad = [pod for pod in pods if not is_ready(pod)]
+    bad = [pod for pod in pods if not PodView.of(pod).is_ready]
     if bad:
-        meta = bad[0]["metadata"]
-        where = f"{meta.get('namespace')}/{meta['name']}"
+        meta = PodView.of(bad[0]).metadata
+        where = f"{meta.namespace}/{meta.name}"
         report = why_pod.report(world, bad[0])
         why = report.findings[0].text if report.findings else report.state
         text = f"{len(bad)} of {words.count(len(pods), 'pod')} not Ready, such as {where}: {why}"
-        yield wrong(area, "DriverNotReady", text, f"kubectl logs -n {meta.get('namespace')} {meta['name']}")
+        yield wrong(area, "DriverNotReady", text, f"kubectl logs -n {meta.namespace} {meta.name}")
     images: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
-        containers = pod["spec"].get("containers") or [{}]
-        images[str(containers[0].get("image") or "unknown")].append(pod["metadata"]["name"])
+        seen = PodView.of(pod)
+        image = next((each.image for each in seen.spec.containers), "") or "unknown"
+        images[image].append(seen.metadata.name)
     if len(images) > 1:
         few = min(images, key=lambda image: len(images[image]))
         counts = ", ".join(f"{len(pods)} x {image}" for image, pods in sorted(images.items()))
@@ -158,15 +156,16 @@ def _slices(world: World, missing: Mapping[str, str], chosen: Sequence[str], onl
         return
     ours, others, lost = 0, [], []
     for item in world.snapshot.all("ResourceSlice"):
-        node, spec = str(item["spec"].get("nodeName") or ""), item["spec"]
-        if spec["driver"] != names.DRIVER or only not in ("", node, spec["pool"]["name"]):
+        seen = SliceView.of(item)
+        name, node, pool = seen.metadata.name, seen.spec.node_name, seen.spec.pool.name
+        if not seen.spec.is_ours or only not in ("", node, pool):
             continue
-        if node == spec["pool"]["name"] and slices.is_ours(item["metadata"]["name"], node):
+        if node == pool and slices.is_ours(name, node):
             ours += 1
         else:
-            others.append(item["metadata"]["name"])
+            others.append(name)
         if node and node not in world.nodes:
-            lost.append(item["metadata"]["name"])
+            lost.append(name)
     if others:
         text = f"{words.count(len(others), 'ResourceSlice')} of driver {names.DRIVER} by another program: "
         todo = "find their author (kubectl get resourceslice NAME -o yaml --show-managed-fields), and delete them"

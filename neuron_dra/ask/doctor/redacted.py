@@ -9,6 +9,11 @@ from typing import Any, Final
 from neuron_dra.ask.doctor import crd_fields, nodes
 from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES, Seen
 from neuron_dra.ask.read import snapshot as snapshots
+from neuron_dra.ask.read import views
+from neuron_dra.ask.read.node_views import SliceView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.snapshot import key_of
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -36,6 +41,71 @@ _STATES: Final = [{"name": str, "ready": bool, "restartCount": int, "image": str
     "running": {"startedAt": str},
 }}]  # fmt: skip
 _INFO: Final = ("kubeletVersion", "containerRuntimeVersion", "kernelVersion", "osImage", "architecture")
+_TAINTS: Final = [{"key": str, "value": str, "effect": str}]
+_ENTRIES: Final = [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}]
+_CONTAINERS: Final = [{"name": str, "resources": {"requests": {}, "limits": {}, "claims": [{"name": str}]}}]
+_SELECTORS: Final = [{"cel": {"expression": str}}]
+_ALTERNATIVE: Final = {
+    "name": str, "deviceClassName": str, "selectors": _SELECTORS, "allocationMode": str, "count": int,
+    "adminAccess": bool, "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
+}  # fmt: skip
+_CLAIM: Final = {
+    "devices": {
+        "requests": [{"name": str, "exactly": _ALTERNATIVE, "firstAvailable": [_ALTERNATIVE]}],
+        "constraints": [{"requests": [str], "matchAttribute": str, "distinctAttribute": str}],
+        "config": [{"requests": [str], "opaque": {"driver": str}}],
+    }
+}
+_OF_SNAPSHOTS: Final[Mapping[str, Any]] = {
+    "ResourceClaim": {
+        "spec": _CLAIM,
+        "status": {
+            "allocation": {"devices": {"results": [{"request": str, "driver": str, "pool": str, "device": str}]}},
+            "reservedFor": [{"resource": str, "name": str, "uid": str}],
+        },
+    },
+    "ResourceClaimTemplate": {"spec": {"spec": _CLAIM}},
+    "DeviceClass": {"spec": {"selectors": _SELECTORS, "extendedResourceName": str}},
+    "DeviceTaintRule": {
+        "spec": {
+            "deviceSelector": {"driver": str, "pool": str, "device": str},
+            "taint": {"key": str, "value": str, "effect": str},
+        }
+    },
+    "Node": {
+        "spec": {"taints": _TAINTS, "unschedulable": bool},
+        "status": {"allocatable": {}, "conditions": [_TEXT], "nodeInfo": {"kubeletVersion": str}},
+    },
+    "NeuronUltraServer": {
+        "metadata": {"name": str},
+        "spec": {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int}]},
+        "status": {"state": str, "conditions": [{"type": str, "status": str, "reason": str, "message": str}]},
+    },
+    "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
+    "Pod": {
+        "spec": {
+            "nodeName": str, "schedulerName": str, "nodeSelector": {}, "tolerations": [{}],
+            "containers": _CONTAINERS, "initContainers": _CONTAINERS,
+            "schedulingGates": [{"name": str}], "resourceClaims": _ENTRIES,
+        },
+        "status": {
+            "phase": str,
+            "conditions": [_TEXT],
+            "containerStatuses": [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}],
+            "initContainerStatuses": [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}],
+            "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
+        },
+    },
+    "PodGroup": {"spec": {"schedulingPolicy": {"gang": {"minCount": int}}, "resourceClaims": _ENTRIES}},
+    "Workload": {
+        "spec": {"queueName": str, "active": bool},
+        "status": {"conditions": [{"type": str, "status": str, "reason": str, "message": str}]},
+    },
+    "ResourceQuota": views.shape(views.QuotaView),
+    "PodDisruptionBudget": views.shape(views.BudgetView),
+    "Event": views.shape(views.EventView),
+}  # fmt: skip
+"""Of the fields that commands read, those that others may see; a field that is read anew is not among them."""
 _MORE: Final[Mapping[str, Any]] = {
     "ResourceSlice": {"spec": {}},
     "Node": {
@@ -58,7 +128,7 @@ _MORE: Final[Mapping[str, Any]] = {
     BINDINGS: {"spec": {"policyName": str, "validationActions": [str]}},
     LEASES: {"spec": {"holderIdentity": str, "renewTime": str, "acquireTime": str, "leaseDurationSeconds": int}},
 }  # fmt: skip
-"""Fields beside those of a snapshot."""
+"""Fields that no command reads, and a person does."""
 _META: Final = {
     "name": str, "namespace": str, "uid": str, "labels": {}, "generation": int, "creationTimestamp": str,
     "deletionTimestamp": str, "ownerReferences": [{"apiVersion": str, "kind": str, "name": str, "uid": str}],
@@ -82,32 +152,35 @@ def objects(seen: Seen) -> list[dict[str, Any]]:
 def _of_snapshot(world: World) -> Iterator[Wire]:
     snapshot = world.snapshot
     machines = set(nodes.neuron_nodes(world))
-    pods = [pod for pod in snapshot.all("Pod") if pod["spec"].get("resourceClaims") or _concerns(pod, machines)]
-    spaces, chosen = {pod["metadata"].get("namespace") for pod in pods}, {id(pod) for pod in pods}
+    spaces, chosen = set(), set()
+    for pod in snapshot.all("Pod"):
+        seen = PodView.of(pod)
+        if seen.spec.resource_claims or _concerns(seen, machines):
+            spaces.add(seen.metadata.namespace)
+            chosen.add(id(pod))
     kept: Mapping[str, Callable[[Wire], object]] = {
         "Node": lambda item: item["metadata"]["name"] in machines,
-        "ResourceSlice": lambda item: (item["spec"].get("nodeName") or "") in {"", *machines},
+        "ResourceSlice": lambda item: SliceView.of(item).spec.node_name in {"", *machines},
         "Pod": lambda item: id(item) in chosen,
-        "ResourceQuota": lambda item: item["metadata"].get("namespace") in spaces,
-        "PodDisruptionBudget": lambda item: item["metadata"].get("namespace") in spaces,
+        "ResourceQuota": lambda item: key_of(item)[1] in spaces,
+        "PodDisruptionBudget": lambda item: key_of(item)[1] in spaces,
     }
     keys = set()
     for kind in snapshots.SHAPES:
         if kind != "Event":
             for item in snapshot.all(kind):
                 if kept.get(kind, bool)(item):
-                    keys.add((kind, item["metadata"].get("namespace") or "", item["metadata"]["name"]))
+                    keys.add(key_of(item))
                     yield item
     for about, events in world.events.items():
         if about in keys:
             yield from events
 
 
-def _concerns(pod: Wire, machines: set[str]) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return pod["spec"].get("nodeName") in machines or any(
-        "neuron" in str(labels.get(key)) for key in ("app", "app.kubernetes.io/name")
-    )
+def _concerns(pod: PodView, machines: set[str]) -> bool:
+    if pod.spec.node_name in machines:
+        return True
+    return any("neuron" in str(pod.metadata.labels.get(key)) for key in ("app", "app.kubernetes.io/name"))
 
 
 def _of_installation(seen: Seen) -> Iterator[Wire]:
@@ -123,9 +196,9 @@ def redacted(item: Wire) -> dict[str, Any]:
     kind = str(item["kind"])
     made: dict[str, Any] = {"apiVersion": item.get("apiVersion") or _APIS.get(kind, "v1"), "kind": kind}
     metadata = _known(item["metadata"], _META)
-    annotations = item["metadata"].get("annotations") or {}
+    annotations = MetaView.of(item["metadata"]).annotations
     metadata["annotations"] = {key: annotations[key] for key in annotations if str(key).startswith(_DOMAINS)}
-    shapes = [snapshots.SHAPES.get(kind, {}), _MORE.get(kind, {})]
+    shapes = [_OF_SNAPSHOTS.get(kind, {}), _MORE.get(kind, {})]
     for shape in shapes:
         if shape:
             _merge(made, _known(item, shape))

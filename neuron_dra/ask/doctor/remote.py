@@ -12,6 +12,7 @@ from neuron_dra.ask.doctor import lines
 from neuron_dra.ask.doctor.lines import Line, unknown
 from neuron_dra.ask.doctor.seen import NAMESPACE
 from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Forbidden
@@ -29,23 +30,23 @@ def chosen(pods: Sequence[Wire]) -> Wire | Line:
 
     Any namespace may have pods with the driver's labels: that of the chart is preferred, others must be the only one.
     """
-    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+    running = [pod for pod in pods if PodView.of(pod).status.phase == "Running"]
     if not running:
         return unknown("on node", "no pod of the driver runs on the node, so nothing can be looked at there")
-    spaces = sorted({str(pod["metadata"].get("namespace")) for pod in running})
+    spaces = sorted({PodView.of(pod).metadata.namespace for pod in running})
     space = NAMESPACE if NAMESPACE in spaces else spaces[0]
     if space != NAMESPACE and len(spaces) > 1:
         text = f"several namespaces have pods that look like the driver's: {words.listed(spaces)}"
         return unknown("on node", text, "kubectl exec -n NAMESPACE POD -- neuron-dra doctor --local")
-    own = [pod for pod in running if pod["metadata"].get("namespace") == space]
-    return max(own, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    own = [pod for pod in running if PodView.of(pod).metadata.namespace == space]
+    return max(own, key=lambda pod: str(PodView.of(pod).metadata.creation_timestamp or ""))
 
 
 async def look(kube: KubeConfig, pod: Wire, timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
     """Return the lines that the driver's pod prints about its node."""
-    space, name = str(pod["metadata"].get("namespace")), str(pod["metadata"]["name"])
-    containers = pod["spec"].get("containers") or [{}]
-    container = str(containers[0].get("name") or "")
+    seen = PodView.of(pod)
+    space, name = seen.metadata.namespace, seen.metadata.name
+    container = next((each.name for each in seen.spec.containers), "")
     by_hand = f"kubectl exec -n {space} {name} -- neuron-dra doctor --local"
     try:
         async with asyncio.timeout(timing.pod_s), KubeClient(kube) as client:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.views import View
 from neuron_dra.core.wire import Wire
 
 CRDS: Final = "CustomResourceDefinition"
@@ -18,6 +19,32 @@ KINDS: Final = (CRDS, POLICIES, BINDINGS, LEASES)
 """Kinds that are read beside those of a snapshot."""
 LEASE: Final = "neuron-ultraserver-controller"
 NAMESPACE: Final = "neuron-dra-driver"
+
+
+class BindingSpec(View, frozen=True):
+    """Which policy a binding puts into force, and how."""
+
+    policy_name: str = ""
+    validation_actions: tuple[str, ...] = ()
+
+
+class BindingView(View, frozen=True):
+    """A ValidatingAdmissionPolicyBinding."""
+
+    spec: BindingSpec = BindingSpec()
+
+
+class LeaseSpec(View, frozen=True):
+    """Who holds a Lease, and since when."""
+
+    holder_identity: str = ""
+    renew_time: str = ""
+
+
+class LeaseView(View, frozen=True):
+    """A Lease."""
+
+    spec: LeaseSpec = LeaseSpec()
 
 
 @dataclass(frozen=True, slots=True)

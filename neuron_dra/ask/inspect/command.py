@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output in ("json", "yaml"):
         from google.protobuf.json_format import MessageToDict
 
-        parts = {name: MessageToDict(part, preserving_proto_field_name=True) for name, part in state.parts().items()}
+        shown = functools.partial(MessageToDict, always_print_fields_with_no_presence=True)
+        parts = {name: shown(part) for name, part in state.parts().items()}
         terminal.write_data("PluginState", {"socket": str(path), **parts}, args.output)
     else:
         terminal.write(node_text.lines(state, wide=args.output == "wide"))

@@ -10,8 +10,10 @@ from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 def lines(state: PluginState, *, wide: bool = False) -> list[str]:
     """Return the screen; `wide` with the settings in force."""
     status, devices = state.status, state.devices
-    kernel = f", kernel driver {devices.neuron_driver_version}" if devices.neuron_driver_version else ""
-    out = [f"node {devices.node_name}: {devices.instance_type or 'unknown type'}{kernel}, plugin {status.version}"]
+    head = f"node {devices.node_name}: {devices.instance_type or 'unknown type'}"
+    if devices.neuron_driver_version:
+        head += f", kernel driver {devices.neuron_driver_version}"
+    out = [f"{head}, plugin {status.version}"]
     if status.published:
         slices = f"{words.count(status.devices, 'device')} in {words.count(status.slices, 'slice')}"
         out.append(f"published {slices}, generation {status.pool_generation}, at {status.published_at}")
@@ -50,11 +52,15 @@ def _claims(state: PluginState) -> list[list[str]]:
 def _reservation(found: pb.GetReservationResponse) -> list[str]:
     if not found.ultraserver:
         return []
+    text = f"UltraServer {found.ultraserver}"
     if not found.HasField("reservation"):
-        return [f"UltraServer {found.ultraserver}: not reserved" if found.known else f"UltraServer {found.ultraserver}"]
+        return [f"{text}: not reserved"] if found.known else [text]
     mine = found.reservation
-    rank = f", rank {mine.rank} of {mine.world_size}" if mine.HasField("rank") else ""
-    shown = f"; its devices show {found.tag.phase}" if found.HasField("tag") else "; its devices do not show it"
-    return terminal.wrapped(
-        f"UltraServer {found.ultraserver}: reserved for workload {mine.workload}, {mine.phase}{rank}{shown}", rest="  "
-    )
+    text += f": reserved for workload {mine.workload}, {mine.phase}"
+    if mine.HasField("rank"):
+        text += f", rank {mine.rank} of {mine.world_size}"
+    if found.HasField("tag"):
+        text += f"; its devices show {found.tag.phase}"
+    else:
+        text += "; its devices do not show it"
+    return terminal.wrapped(text, rest="  ")

@@ -43,20 +43,10 @@ def template(
     if len(plans) > 1:
         raise CannotMigrate(f"{wanted.where}: {' and '.join(type_names)} need different claims; name one instance type")
     [plan] = plans
-    resource = "neuron_node" if plan.mode == "node" else "neuron_device"
-    device = f"device.attributes['{names.DRIVER}']"
-    listed = [f"'{name.removeprefix('ml.')}'" for name in type_names]
-    of_type = f"== {listed[0]}" if len(listed) == 1 else f"in [{', '.join(listed)}]"
-    request: dict[str, Any] = {
-        "deviceClassName": names.DRIVER,
-        "allocationMode": "All" if plan.mode == "all" else "ExactCount",
-        "selectors": [
-            {"cel": {"expression": f"{device}.resourceType == '{resource}' && {device}.instanceType {of_type}"}}
-        ],
-    }
-    if plan.mode != "all":
-        request["count"] = min(plan.count, PART) if plan.mode == "exact" else 1
-    parts = ["neurons"] if plan.count <= PART or not plan.group else [f"neurons-{n}" for n in range(plan.count // PART)]
+    parts = ["neurons"]
+    if plan.group and plan.count > PART:
+        parts = [f"neurons-{n}" for n in range(plan.count // PART)]
+    request = _request(plan, type_names)
     devices: dict[str, Any] = {"requests": [{"name": name, "exactly": dict(request)} for name in parts]}
     if plan.group:
         devices["constraints"] = [{"requests": parts, "matchAttribute": plan.group}]
@@ -67,18 +57,39 @@ def template(
         spec = {"metadata": {"annotations": {names.COUNT_ANNOTATION: str(plan.count)}}, **spec}
     what = "node" if plan.mode == "node" else str(plan.count)
     metadata = {"name": "-".join(["neuron", what, *(name.replace(".", "-") for name in type_names)])}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {**metadata, **({"namespace": namespace} if namespace else {})},
-        "spec": spec,
+    if namespace:
+        metadata["namespace"] = namespace
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    return {**kind, "metadata": metadata, "spec": spec}
+
+
+def _request(plan: ClaimPlan, type_names: Sequence[str]) -> dict[str, Any]:
+    """Return a request for a whole node, for all devices of one, or for at most PART of them."""
+    resource = "neuron_node" if plan.mode == "node" else "neuron_device"
+    listed = [f"'{name.removeprefix('ml.')}'" for name in type_names]
+    of_type = f"in [{', '.join(listed)}]"
+    if len(listed) == 1:
+        of_type = f"== {listed[0]}"
+    device = f"device.attributes['{names.DRIVER}']"
+    expression = f"{device}.resourceType == '{resource}' && {device}.instanceType {of_type}"
+    request: dict[str, Any] = {
+        "deviceClassName": names.DRIVER,
+        "allocationMode": "ExactCount",
+        "selectors": [{"cel": {"expression": expression}}],
     }
+    if plan.mode == "all":
+        request["allocationMode"] = "All"
+    elif plan.mode == "exact":
+        request["count"] = min(plan.count, PART)
+    else:
+        request["count"] = 1
+    return request
 
 
 def _plan(wanted: WantedDevices, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
     each = sizes.cores_per_device(spec)
     if wanted.count not in sizes.counts(spec, wanted.kind):
-        raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
+        raise CannotMigrate(f"{wanted.where}: {sizes.unserved(spec, wanted.kind, wanted.count)}")
     if wanted.kind == sizes.CORE and wanted.count % each:
         up = next(n for n in range(wanted.count, wanted.count + each) if n % each == 0)
         raise CannotMigrate(
@@ -107,7 +118,8 @@ def _devices(wanted: WantedDevices, spec: InstanceType, count: int) -> ClaimPlan
         return ClaimPlan(1, "exact")
     if spec.shape not in ("ring", "line") and count in groups.SIZES and spec.efa:
         return ClaimPlan(count, "exact", group_attribute(count))
-    possible = [1, *(size for size in groups.SIZES if size > 1 and spec.efa and spec.shape not in ("ring", "line"))]
+    has_groups = bool(spec.efa) and spec.shape not in ("ring", "line")
+    possible = {1, *groups.SIZES} if has_groups else {1}
     offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
     raise CannotMigrate(
         f"{wanted.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
@@ -126,9 +138,9 @@ def note(made: dict[str, Any]) -> str:
     if name.startswith("neuron-node-"):
         return f"{name} requests a whole node: it needs the chart's draDriver.ultraserverDevices=node, the default"
     types = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+    if not any(f"'{spec}" in types for spec in ("trn2u", "trn3")):
+        return ""
     return (
         f"{name} requests single devices of an UltraServer's node, which are published with the chart's "
         "draDriver.ultraserverDevices=devices"
-        if any(f"'{spec}" in types for spec in ("trn2u", "trn3"))
-        else ""
     )

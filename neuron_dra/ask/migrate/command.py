@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from neuron_dra.arguments import documented
 from neuron_dra.errors import SettingsError
 
 MARK = "\ufeff"
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         if not file.bad:
             _migrate(file, options, others)
         for text in (*file.bad, *file.problems, *dict.fromkeys(file.notes)):
-            print(f"neuron-dra: {file.name}: {text}", file=sys.stderr)
+            print(f"neuron-dra: {file.name}: {documented(text)}", file=sys.stderr)
     if any(file.bad for file in files):
         return 2
     if why_no_sets:

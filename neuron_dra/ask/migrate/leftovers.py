@@ -10,8 +10,8 @@ from typing import Any, Final
 OLD: Final = re.compile(r"aws\.amazon\.com(?:/|~1)neuron(?:core|device)?(?![\w.-])")
 
 COUNTING: Final = {
-    "ResourceQuota": "docs/limits.md",
-    "LimitRange": "docs/limits.md",
+    "ResourceQuota": "docs/connected-sets.md",
+    "LimitRange": "docs/connected-sets.md",
     "ClusterQueue": "docs/kueue.md",
     "Cohort": "docs/kueue.md",
     "NodePool": "docs/autoscaling.md",

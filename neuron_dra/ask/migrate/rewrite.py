@@ -129,7 +129,7 @@ def _check_served(one: WantedDevices, count: int, specs: list[Any]) -> None:
 
     if specs:
         if not any(count in sizes.counts(spec, one.kind) for spec in specs):
-            raise CannotMigrate(f"{one.where}: {sizes.refusal(specs[0].name, one.kind, count)}")
+            raise CannotMigrate(f"{one.where}: {sizes.unserved(specs[0], one.kind, count)}")
     elif not any(count in sizes.counts(spec, one.kind) for spec in catalogue.all_types()):
         raise CannotMigrate(f"{one.where}: no instance type serves {count} {one.kind}s to one container")
 

@@ -2,6 +2,9 @@
 
 The API server's text of a Pod is ten times that of these fields, and that of a Node, with its images, more. A command
 that reads another field adds it here. `doctor`, which writes objects into a report, reads all fields.
+
+The types are those that `snapshot.build` requires, so an object that fits is checked by being read. One that does not
+fit is returned whole and unchecked: `build` then names the field.
 """
 
 from __future__ import annotations
@@ -9,14 +12,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from neuron_dra.api import resource_api
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.snapshot import CheckedObject
+
 ANY: Final = Any
 """A field that is kept as it is."""
+OBJECT: Final = dict[str, Any]
+NAME: Final = Annotated[str, msgspec.Meta(min_length=1)]
+"""A text that must be there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +36,35 @@ class SharedField:
     shape: Any = ANY
 
 
-_META: Final = {
-    "name": ANY,
-    "namespace": ANY,
-    "uid": ANY,
-    "labels": ANY,
-    "annotations": ANY,
-    "ownerReferences": ANY,
-    "finalizers": ANY,
-    "creationTimestamp": ANY,
-    "deletionTimestamp": ANY,
-    "generation": ANY,
+@dataclass(frozen=True)
+class Needed:
+    """A field that must be there."""
+
+    shape: Any
+
+
+_OWNER: Final = {
+    "apiVersion": ANY,
+    "kind": str,
+    "name": str,
+    "uid": str,
+    "controller": ANY,
+    "blockOwnerDeletion": ANY,
 }
+_META: Final = Needed(
+    {
+        "name": NAME,
+        "namespace": str,
+        "uid": str,
+        "labels": OBJECT,
+        "annotations": OBJECT,
+        "ownerReferences": [_OWNER],
+        "finalizers": [str],
+        "creationTimestamp": ANY,
+        "deletionTimestamp": str,
+        "generation": int,
+    }
+)
 _CONTAINER: Final = {
     "name": ANY,
     "image": ANY,
@@ -47,14 +74,15 @@ _CONTAINER: Final = {
     "command": ANY,
     "args": ANY,
 }
-_STATES: Final = [{"name": ANY, "state": {"waiting": ANY, "terminated": ANY}}]
+_WAITING: Final = {"reason": str, "message": str}
+_STATES: Final = [{"name": NAME, "state": {"waiting": _WAITING, "terminated": ANY}}]
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
 _CONTAINERS: Final = SharedField([_CONTAINER])
 _RESULT: Final = {
-    "request": str,
-    "driver": str,
-    "pool": str,
-    "device": str,
+    "request": NAME,
+    "driver": NAME,
+    "pool": NAME,
+    "device": NAME,
     "adminAccess": ANY,
     "shareID": ANY,
     "tolerations": ANY,
@@ -62,55 +90,68 @@ _RESULT: Final = {
     "bindingConditions": ANY,
     "bindingFailureConditions": ANY,
 }
-_OFTEN: Final = frozenset({"request", "driver", "pool", "device"})
+_CONFIG: Final = {"source": ANY, "requests": [str], "opaque": {"driver": str, "parameters": ANY}}
+_RARE: Final = (
+    ("spec", "affinity", "podAntiAffinity"),
+    ("spec", "schedulingGroup"),
+    ("status", "extendedResourceClaimStatus"),
+)
+"""Fields of pods of which only `snapshot.build` knows the whole shape: a pod with one is checked there."""
+_BETA: Final = f"{resource_api.GROUP}v1beta"
+_OFTEN: Final = ("request", "driver", "pool", "device")
 FIELDS: Final[Mapping[str, Any]] = {
     "Node": {
         "metadata": _META,
-        "spec": {"taints": ANY, "unschedulable": ANY},
+        "spec": {
+            "taints": [{"key": str, "value": str, "effect": str, "timeAdded": ANY}],
+            "unschedulable": bool,
+        },
         "status": {
             "allocatable": SharedField(),
             "conditions": _CONDITIONS,
-            "nodeInfo": {"kubeletVersion": ANY, "containerRuntimeVersion": ANY},
+            "nodeInfo": {"kubeletVersion": str, "containerRuntimeVersion": str},
         },
     },
     "Pod": {
         "metadata": _META,
-        "spec": {
-            "nodeName": ANY,
-            "schedulerName": ANY,
-            "nodeSelector": ANY,
-            "affinity": ANY,
-            "tolerations": SharedField(),
-            "topologySpreadConstraints": ANY,
-            "priority": ANY,
-            "overhead": ANY,
-            "resources": ANY,
-            "schedulingGates": ANY,
-            "schedulingGroup": ANY,
-            "restartPolicy": ANY,
-            "volumes": [{"persistentVolumeClaim": {}}],
-            "containers": _CONTAINERS,
-            "initContainers": _CONTAINERS,
-            "resourceClaims": SharedField(),
-        },
+        "spec": Needed(
+            {
+                "nodeName": str,
+                "schedulerName": str,
+                "nodeSelector": OBJECT,
+                "affinity": {"nodeAffinity": ANY, "podAffinity": OBJECT, "podAntiAffinity": ANY},
+                "tolerations": SharedField(),
+                "topologySpreadConstraints": [OBJECT],
+                "priority": int,
+                "overhead": OBJECT,
+                "resources": ANY,
+                "schedulingGates": [{"name": NAME}],
+                "schedulingGroup": ANY,
+                "restartPolicy": ANY,
+                "volumes": [{"persistentVolumeClaim": {}}],
+                "containers": _CONTAINERS,
+                "initContainers": _CONTAINERS,
+                "resourceClaims": SharedField(),
+            }
+        ),
         "status": {
-            "phase": ANY,
-            "reason": ANY,
-            "message": ANY,
+            "phase": str,
+            "reason": str,
+            "message": str,
             "conditions": _CONDITIONS,
             "containerStatuses": _STATES,
             "initContainerStatuses": _STATES,
-            "resourceClaimStatuses": ANY,
+            "resourceClaimStatuses": [{"name": NAME, "resourceClaimName": str}],
             "extendedResourceClaimStatus": ANY,
         },
     },
     "ResourceSlice": {"metadata": _META, "spec": ANY},
     "ResourceClaim": {
         "metadata": _META,
-        "spec": {"devices": SharedField()},
+        "spec": Needed({"devices": SharedField()}),
         "status": {
-            "allocation": {"devices": {"results": [_RESULT], "config": ANY}, "nodeSelector": ANY},
-            "reservedFor": ANY,
+            "allocation": {"devices": {"results": [_RESULT], "config": [_CONFIG]}, "nodeSelector": ANY},
+            "reservedFor": [{"apiGroup": ANY, "resource": str, "name": NAME, "uid": str}],
         },
     },
 }
@@ -125,7 +166,7 @@ class FieldReader:
         self._conditions: dict[tuple[Any, ...], Any] = {}
 
     def decode(self, kind: str, text: bytes) -> dict[str, Any]:
-        """Return an object with the fields that are read; one of another shape is returned whole.
+        """Return an object with the fields that are read, checked; one of another shape is returned whole.
 
         Raises msgspec.DecodeError if the text is not JSON.
         """
@@ -143,7 +184,7 @@ class FieldReader:
             holder = getattr(read, part)
             raw = getattr(holder, name, None)
             if isinstance(raw, msgspec.Raw):
-                shared.append((part, name, self._shared(field, bytes(raw))))
+                shared.append((part, name, self._shared(kind, part, name, field, bytes(raw))))
                 setattr(holder, name, msgspec.UNSET)  # as the next line would copy it
         found: dict[str, Any] = msgspec.to_builtins(read)
         for part, name, value in shared:
@@ -152,18 +193,36 @@ class FieldReader:
         if status.get("conditions"):
             status["conditions"] = [self._condition(each) for each in status["conditions"]]
         for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
-            for name in _OFTEN & result.keys():
+            for name in _OFTEN:
                 result[name] = sys.intern(result[name])  # many claims name the same ones
-        return found
+        # A slice has devices, which are read apart; an older version is converted before it is checked.
+        if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
+            return found
+        if any(_at(found, path) is not None for path in _RARE):
+            return found
+        return CheckedObject(found)
 
-    def _shared(self, field: SharedField, text: bytes) -> Any:
+    def _shared(self, kind: str, part: str, name: str, field: SharedField, text: bytes) -> Any:
+        """Return the value of a shared field. Raises msgspec.ValidationError if it is not as `build` requires it."""
         key = field, digest(text)
         if key not in self._parts:
-            self._parts[key] = msgspec.to_builtins(_part_decoder(field).decode(text))
+            value = msgspec.to_builtins(_part_decoder(field).decode(text))
+            problem = snapshot.problem({"kind": kind, part: {name: value}})
+            if problem:
+                raise msgspec.ValidationError(problem)
+            self._parts[key] = value
         return self._parts[key]
 
     def _condition(self, condition: dict[str, Any]) -> Any:
         return self._conditions.setdefault(tuple(condition.items()), condition)
+
+
+def _at(item: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return a field of an object; None if it is absent."""
+    found: Any = item
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def digest(text: bytes) -> bytes:
@@ -179,7 +238,8 @@ def _decoder(kind: str) -> tuple[msgspec.json.Decoder[Any], tuple[tuple[str, str
 
 
 def _shared_fields(kind: str) -> Iterator[tuple[str, str, SharedField]]:
-    for part, fields in FIELDS[kind].items():
+    for part, shape in FIELDS[kind].items():
+        fields = shape.shape if isinstance(shape, Needed) else shape
         for name, field in fields.items() if isinstance(fields, Mapping) else ():
             if isinstance(field, SharedField):
                 yield part, name, field
@@ -193,13 +253,18 @@ def _part_decoder(field: SharedField) -> msgspec.json.Decoder[Any]:
 def _struct(shape: Any) -> Any:
     """Return the type that decodes the fields of a shape, and leaves absent ones out again."""
     if isinstance(shape, Mapping):
-        fields = [(name, _field(each), msgspec.UNSET) for name, each in shape.items()]
-        return msgspec.defstruct("Kept", fields, gc=False, omit_defaults=True)
+        fields = [_field(name, each) for name, each in shape.items()]
+        return msgspec.defstruct("Kept", fields, gc=False, omit_defaults=True, kw_only=True)
     if isinstance(shape, list):
         return list[_struct(shape[0])]  # type: ignore[misc]
     return shape
 
 
-def _field(shape: Any) -> Any:
-    """Return the type of a field, which may be absent or null; one that is shared is decoded later."""
-    return msgspec.Raw if isinstance(shape, SharedField) else _struct(shape) | None | msgspec.UnsetType
+def _field(name: str, shape: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """Return a field of a type: one that is not needed may be absent or null, and a shared one is decoded later."""
+    if shape is NAME:
+        return name, NAME
+    if isinstance(shape, Needed):
+        return name, _struct(shape.shape)
+    kind = msgspec.Raw if isinstance(shape, SharedField) else _struct(shape) | None | msgspec.UnsetType
+    return name, kind, msgspec.UNSET

@@ -40,6 +40,8 @@ class Mirror:
     def __init__(self) -> None:
         self._known = Snapshot({})
         self._misshapen: dict[Key, DamagedObject] = {}
+        self.touched: frozenset[Key] = frozenset()
+        """The objects that the last changes were about."""
 
     def apply(self, changes: Changes) -> Snapshot:
         """Return the snapshot after the changes."""
@@ -63,6 +65,7 @@ class Mirror:
             removed.append(key)
         gone = [key for key in removed if key in self._known.objects and key not in built.objects]
         found = self._known.changed(list(built.objects.values()), gone)
+        self.touched = frozenset((*built.objects, *gone))
         every = sorted([*damaged, *self._misshapen.values()], key=lambda each: (each.kind, each.key))
         self._known = dataclasses.replace(
             found, damaged=every, left_out=dict(changes.left_out), version=changes.version or self._known.version

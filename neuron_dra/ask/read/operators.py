@@ -51,6 +51,8 @@ def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
         named = trainers.mapping(spec.get("runtimeRef")).get("name")
         text = f"its runtime {named} is not among the manifests: its pods are taken to request what the job itself does"
         return [f"TrainJob {name}: {text}"]
+    if kind == "InferenceService" and trainers.mapping(trainers.mapping(spec.get("predictor")).get("workerSpec")):
+        return [f"InferenceService {name}: the workers of its predictor (workerSpec) are not counted"]
     if str(item.get("apiVersion", "")).startswith("argoproj.io/"):
         return [f"{kind} {name}: a pod for each of its templates; steps and graphs are not followed"]
     if not str(item.get("apiVersion", "")).startswith("batch.volcano.sh/"):
@@ -160,5 +162,8 @@ _KINDS: Final[Mapping[tuple[str, str], Callable[[str, dict[str, Any]], Iterator[
     ("serving.knative.dev", "Service"): _knative,
     ("slinky.slurm.net", "NodeSet"): _node_set,
     ("grove.io", "PodCliqueSet"): _cliques,
-    **{("argoproj.io", kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow")},
+    **{
+        ("argoproj.io", kind): _workflow
+        for kind in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
+    },
 }

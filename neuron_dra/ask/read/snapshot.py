@@ -12,6 +12,9 @@ from typing import Any, Final
 from neuron_dra.api import resource_api
 from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.read import views
+from neuron_dra.ask.read.claim_views import ClaimTemplateView, ClaimView, DeviceClassView
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView, TaintRuleView, TaintView
+from neuron_dra.ask.read.pod_views import KueueWorkloadView, PodClaims, PodGroupView, PodView
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import SettingsError
@@ -19,98 +22,27 @@ from neuron_dra.errors import SettingsError
 Key = tuple[str, str, str]
 """Kind, namespace (empty for cluster-scoped kinds) and name."""
 
-_TAINTS: Final = [{"key": str, "value": str, "effect": str}]
-_SELECTORS: Final = [{"cel": {"expression": str}}]
-_ALTERNATIVE: Final = {
-    "name": str,
-    "deviceClassName": str,
-    "selectors": _SELECTORS,
-    "allocationMode": str,
-    "count": int,
-    "adminAccess": bool,
-    "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
+_DEVICE: Final = {"name": str, "attributes": {}, "capacity": {}, "taints": [views.shape(TaintView)]}
+_SLICE: Final = views.shape(SliceView)
+_VIEWS: Final[Mapping[str, type[views.View]]] = {
+    "ResourceClaim": ClaimView,
+    "ResourceClaimTemplate": ClaimTemplateView,
+    "DeviceClass": DeviceClassView,
+    "DeviceTaintRule": TaintRuleView,
+    "Node": KubeNodeView,
+    "NeuronUltraServer": views.UltraServerView,
+    "NeuronUltraServerWorkload": views.WorkloadView,
+    "Pod": PodView,
+    "Namespace": views.NamespaceView,
+    "PodGroup": PodGroupView,
+    "Workload": KueueWorkloadView,
+    "ResourceQuota": views.QuotaView,
+    "PodDisruptionBudget": views.BudgetView,
 }
-_CLAIM: Final = {
-    "devices": {
-        "requests": [{"name": str, "exactly": _ALTERNATIVE, "firstAvailable": [_ALTERNATIVE]}],
-        "constraints": [{"requests": [str], "matchAttribute": str, "distinctAttribute": str}],
-        "config": [{"requests": [str], "opaque": {"driver": str}}],
-    }
-}
-_META: Final = {
-    "name": str,
-    "namespace": str,
-    "uid": str,
-    "labels": {},
-    "annotations": {},
-    "ownerReferences": [{"kind": str, "name": str, "uid": str}],
-    "deletionTimestamp": str,
-    "generation": int,
-}
-_CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
-_CONTAINERS: Final = [{"name": str, "resources": {"requests": {}, "limits": {}, "claims": [{"name": str}]}}]
-_STATES: Final = [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}]
-_EXPRESSION: Final = {"key": str, "operator": str, "values": [str]}
 SHAPES: Final[Mapping[str, Any]] = {
-    "ResourceSlice": {
-        "spec": {
-            "driver": str,
-            "nodeName": str,
-            "pool": {"name": str, "generation": int, "resourceSliceCount": int},
-            "devices": [{"name": str, "attributes": {}, "capacity": {}, "taints": _TAINTS}],
-        }
-    },
-    "ResourceClaim": {
-        "spec": _CLAIM,
-        "status": {
-            "allocation": {"devices": {"results": [{"request": str, "driver": str, "pool": str, "device": str}]}},
-            "reservedFor": [{"resource": str, "name": str, "uid": str}],
-        },
-    },
-    "ResourceClaimTemplate": {"spec": {"spec": _CLAIM}},
-    "DeviceClass": {"spec": {"selectors": _SELECTORS, "extendedResourceName": str}},
-    "DeviceTaintRule": {
-        "spec": {
-            "deviceSelector": {"driver": str, "pool": str, "device": str},
-            "taint": {"key": str, "value": str, "effect": str},
-        }
-    },
-    "Node": {
-        "spec": {"taints": _TAINTS, "unschedulable": bool},
-        "status": {"allocatable": {}, "conditions": _CONDITIONS, "nodeInfo": {"kubeletVersion": str}},
-    },
-    "NeuronUltraServer": views.shape(views.UltraServerView),
-    "NeuronUltraServerWorkload": views.shape(views.WorkloadView),
-    "Pod": {
-        "spec": {
-            "nodeName": str,
-            "schedulerName": str,
-            "nodeSelector": {},
-            "tolerations": [{}],
-            "containers": _CONTAINERS,
-            "initContainers": _CONTAINERS,
-            "schedulingGates": [{"name": str}],
-            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
-        },
-        "status": {
-            "phase": str,
-            "conditions": _CONDITIONS,
-            "containerStatuses": _STATES,
-            "initContainerStatuses": _STATES,
-            "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
-        },
-    },
-    "Namespace": {},
-    "PodGroup": {
-        "spec": {
-            "schedulingPolicy": {"gang": {"minCount": int}},
-            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
-        }
-    },
-    "Workload": {"spec": {"queueName": str, "active": bool}, "status": {"conditions": _CONDITIONS}},
-    "ResourceQuota": views.shape(views.QuotaView),
-    "PodDisruptionBudget": views.shape(views.BudgetView),
-    "Event": views.shape(views.EventView),
+    "ResourceSlice": {**_SLICE, "spec": {**_SLICE["spec"], "devices": [_DEVICE]}},
+    **{kind: views.shape(view) for kind, view in _VIEWS.items()},
+    "Event": {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)},
 }
 """The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
 
@@ -209,6 +141,12 @@ def key_of(item: Wire) -> Key:
     return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
 
 
+class CheckedObject(dict[str, Any]):
+    """An object of v1 that was checked while it was read: `problem` returns nothing for it."""
+
+    __slots__ = ()
+
+
 def build(
     items: Iterable[dict[str, Any]],
     left_out: Mapping[str, str] | None = None,
@@ -255,6 +193,8 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
 
     `valid` has lists of devices that were checked, by identity: equal nodes share them, and each is checked once.
     """
+    if isinstance(given, CheckedObject):
+        return given
     kind = str(given["kind"])
     item = given
     if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
@@ -269,22 +209,30 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
         seen = {**item, "spec": {**(spec or {}), "devices": None}}
     else:
         seen = item
-    known = _compiled(kind).has(seen)
-    text = "" if known else shapes.wrong(seen, {**SHAPES[kind], "metadata": _META})
-    if text := text or _missing(seen, valid=known):
+    if text := problem(seen):
         raise SettingsError(f"{named(item)}: {text}")
     if devices:
         valid[id(devices)] = devices
     return item
 
 
+def problem(item: Wire) -> str:
+    """Return which field of an object of v1 has a wrong type, or is missing; empty if the object can be used."""
+    kind = str(item["kind"])
+    known = _compiled(kind).has(item)
+    text = "" if known else shapes.wrong(item, SHAPES[kind])
+    return text or _missing(item, valid=known)
+
+
 @functools.cache
 def _compiled(kind: str) -> shapes.Known:
-    """Return the shape of a kind, compiled; of slices also the types of all attributes and capacities."""
-    shape = {**SHAPES[kind], "metadata": _META}
+    """Return the shape of a kind, compiled, or its view; of slices also the types of all attributes and capacities."""
+    if kind in _VIEWS:
+        return shapes.Known(_VIEWS[kind])
+    shape = SHAPES[kind]
     if kind == "ResourceSlice":
-        device = {"name": str, "attributes": _VALUES, "capacity": _VALUES, "taints": _TAINTS}
-        shape["spec"] = {**shape["spec"], "devices": [device]}
+        device = {**_DEVICE, "attributes": _VALUES, "capacity": _VALUES}
+        shape = {**shape, "spec": {**shape["spec"], "devices": [device]}}
     return shapes.Known(shape)
 
 
@@ -319,7 +267,7 @@ def absent_from_file(found: Snapshot) -> dict[str, str]:
     absent = [
         kind for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate") if not found.all(kind)
     ]
-    used = any((pod.get("status") or {}).get("resourceClaimStatuses") for pod in found.all("Pod"))
+    used = any(PodClaims.of(pod).status.resource_claim_statuses for pod in found.all("Pod"))
     if used and not found.all("ResourceClaim"):
         absent.append("ResourceClaim")
     return dict.fromkeys(absent, "the file has none")
@@ -366,9 +314,3 @@ def named(item: Wire) -> str:
     """Return kind, namespace and name of an object, for messages."""
     kind, namespace, name = key_of(item)
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
-
-
-def is_ready(item: Wire) -> bool:
-    """Return True if the condition Ready of a Pod is True."""
-    conditions = (item.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -10,7 +10,7 @@ import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from neuron_dra import object_files
 from neuron_dra.core import labels
@@ -23,6 +23,8 @@ KINDS: Final = (
     "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
     "resourcequotas,poddisruptionbudgets,events"
 )
+MOST_AT_ONCE: Final = 2**24
+"""Bytes of standard input that are read as a whole; a longer list as kubectl prints it is read object by object."""
 LARGE_YAML_MIB: Final = 8
 """The size of a YAML file from which on a line says that it is read slowly."""
 DUMP: Final = f"kubectl get {KINDS} -A -o json"
@@ -149,9 +151,13 @@ def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:
 
     if name == object_files.STDIN:
         given = sys.stdin.buffer
-        if isinstance(given, io.BufferedReader) and stream.is_printed(given):
-            return _streamed(given, name, whole=whole)
-        return object_files.read(name)
+        begin = given.read(MOST_AT_ONCE)
+        if len(begin) < MOST_AT_ONCE:
+            return object_files.decoded(begin, f"--snapshot {name}")
+        joined = io.BufferedReader(_Joined(begin, given))
+        if stream.is_printed(joined):
+            return _streamed(joined, name, whole=whole)
+        return object_files.decoded(joined.read(), f"--snapshot {name}")
     if not Path(name).is_file():
         return object_files.read(name)
     with open(name, "rb") as file:
@@ -161,6 +167,22 @@ def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:
         elif file.peek()[:1] not in (b"{", b"["):
             _warn_of_yaml(name)
     return object_files.read(name)
+
+
+class _Joined(io.RawIOBase):
+    """What was read of a stream, and the rest of it."""
+
+    def __init__(self, begin: bytes, rest: BinaryIO) -> None:
+        self._begin = io.BytesIO(begin)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._begin.read(len(buffer)) or self._rest.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 def _warn_of_yaml(name: str) -> None:

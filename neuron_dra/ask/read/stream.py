@@ -27,6 +27,9 @@ MOST_REMEMBERED: Final = 2**26
 _FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,1024}?"items": \[\n( +)\{\n')
 
 
+_KIND_OF_LIST: Final = re.compile(rb'"kind": "\w*List"')
+
+
 class NotAsPrinted(ValueError):
     """The file is not one list as kubectl prints it, or is cut off: the message says where."""
 
@@ -52,19 +55,26 @@ def items(file: io.BufferedReader[Any], chunk: int = CHUNK, *, whole: bool = Fal
 
 
 class _Objects:
-    """The objects of a list, one after the other. `_text[_at:]` is read and not taken; places count from there."""
+    """The objects of a list, one after the other.
+
+    What is read and not taken is `_text[_at:_end]`; places count from there. The buffer is used again and again, as
+    copying a file twice costs a tenth of the time of reading its objects.
+    """
 
     def __init__(self, file: io.BufferedReader[Any], chunk: int, *, whole: bool) -> None:
         self._file = file
         self._whole = whole
         self._reader = kept.FieldReader()
         self._chunk = chunk
-        self._text: bytes = file.read(max(chunk, HEAD))
-        first = _FIRST.match(self._text)
+        self._text = bytearray(chunk)
+        self._at = self._end = 0
+        self._have(HEAD)
+        first = _FIRST.match(self._text, 0, self._end)
         if first is None:
             raise NotAsPrinted("it is not a list as kubectl prints it")
         self._at = first.end()
-        outer = first[1]
+        outer = bytes(first[1])
+        self._kind_is_first = _KIND_OF_LIST.search(first[0]) is not None
         step = outer[: len(outer) // 2]
         self._between = b"\n" + outer + b"},\n" + outer + b"{\n"
         self._closing = b"\n" + outer + b"}\n"
@@ -77,12 +87,12 @@ class _Objects:
     def next(self) -> dict[str, Any]:
         """Return the next object. Raises msgspec.DecodeError and NotAsPrinted."""
         self._have(HEAD)
-        kind = self._kind.search(self._text, self._at, self._at + HEAD)
+        kind = self._kind.search(self._text, self._at, min(self._at + HEAD, self._end))
         name = kind[1].decode() if kind is not None else ""
         sliced = self._slice() if name == "ResourceSlice" else None
         if sliced is not None:
             return sliced
-        text = b"{" + self._take(self._end(0)) + b"}"
+        text = b"{" + self._take(self._end_of_object(0)) + b"}"
         return self._decoded(name, text)
 
     def _decoded(self, kind: str, text: bytes) -> dict[str, Any]:
@@ -94,14 +104,14 @@ class _Objects:
     def _slice(self) -> dict[str, Any] | None:
         """Return a slice with its devices, which are known again by their text; None for one of another form."""
         self._have(2 * HEAD)
-        start = self._text.find(self._devices, self._at, self._at + HEAD)
+        start = self._text.find(self._devices, self._at, min(self._at + HEAD, self._end))
         if start < 0 or self._text.find(self._between, self._at, start) >= 0:
             return None
         begin = start + len(self._devices) - self._at
         if self._part(begin, begin + 2) != b"[\n":
             return None
         devices, after = self._devices_at(begin)
-        end = self._end(after)
+        end = self._end_of_object(after)
         rest = b"{" + self._part(0, begin) + b"null" + self._part(after, end) + b"}"
         found = self._decoded("ResourceSlice", rest)
         if not isinstance(found.get("spec"), dict) or "devices" not in found["spec"]:
@@ -117,7 +127,7 @@ class _Objects:
         if known is not None:
             text, devices = known
             self._have(begin + len(text))
-            if self._text.startswith(text, self._at + begin):
+            if self._text.startswith(text, self._at + begin, self._end):
                 return devices, begin + len(text)
         after = self._find(self._devices_end, begin)
         if after < 0:
@@ -125,42 +135,49 @@ class _Objects:
         after += len(self._devices_end)
         return self._parts.devices(mark, self._part(begin, after)), after
 
-    def _end(self, begin: int) -> int:
+    def _end_of_object(self, begin: int) -> int:
         """Return the place where the object ends, which is after the place `begin`."""
         found = self._find(self._between, begin)
         if found >= 0:
             return found
-        found = self._text.find(self._closing, self._at + begin) - self._at
+        found = self._text.find(self._closing, self._at + begin, self._end) - self._at
         if found < 0:
             raise NotAsPrinted("the list has no end: the file is cut off")
-        _check_end(self._text[self._at + found :])
+        _check_end(self._part(found, self._end - self._at), kind_is_first=self._kind_is_first)
         self.ended = True
         return found
 
     def _find(self, wanted: bytes, begin: int) -> int:
         """Return the first place of some bytes from `begin` on, and read what is needed; -1 if the file has none."""
         while True:
-            found = self._text.find(wanted, self._at + begin)
+            found = self._text.find(wanted, self._at + begin, self._end)
             if found >= 0:
                 return found - self._at
-            begin = max(begin, len(self._text) - self._at - len(wanted))
+            begin = max(begin, self._end - self._at - len(wanted))
             if not self._read():
                 return -1
 
     def _have(self, size: int) -> None:
         """Read until there are so many bytes, or all of the file."""
-        while len(self._text) - self._at < size:
+        while self._end - self._at < size:
             if not self._read():
                 return
 
     def _read(self) -> bool:
-        more = self._file.read(self._chunk)
-        self._text = self._text[self._at :] + more
-        self._at = 0
-        return bool(more)
+        """Read more of the file, after what is not taken; return False at its end."""
+        left = self._text[self._at : self._end]
+        self._text[: len(left)] = left
+        self._at, self._end = 0, len(left)
+        lacking = self._end + self._chunk - len(self._text)
+        if lacking > 0:
+            self._text += bytes(lacking)
+        with memoryview(self._text) as view:
+            number = self._file.readinto(view[self._end : self._end + self._chunk])
+        self._end += number
+        return number > 0
 
     def _part(self, begin: int, end: int) -> bytes:
-        return self._text[self._at + begin : self._at + end]
+        return bytes(memoryview(self._text)[self._at + begin : min(self._at + end, self._end)])
 
     def _take(self, end: int) -> bytes:
         """Return the text up to the end of the object, and leave the object."""
@@ -169,7 +186,7 @@ class _Objects:
         return text
 
 
-def _check_end(rest: bytes) -> None:
+def _check_end(rest: bytes, *, kind_is_first: bool) -> None:
     """Raise NotAsPrinted unless this is the end of a list after its last object, and nothing else follows."""
     bracket, end, members = rest.partition(b"]")
     try:
@@ -177,14 +194,15 @@ def _check_end(rest: bytes) -> None:
     except msgspec.DecodeError as err:
         what = "something follows the list" if end else "the list has no end: the file is cut off"
         raise NotAsPrinted(what) from err
-    if not whole.kind.endswith("List") or bracket.strip() != b"}":
+    is_list = kind_is_first or whole.kind.endswith("List")
+    if not is_list or bracket.strip() != b"}":
         raise NotAsPrinted("it is not a list as kubectl prints it")
 
 
 class _End(msgspec.Struct):
     """What is decoded of a list without its items."""
 
-    kind: str
+    kind: str = ""
 
 
 class _Parts:

@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import msgspec
 
 from neuron_dra.core.wire import Wire
 
-T = TypeVar("T", bound="View")
-
 
 class View(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Some fields of an object, with their names in its form as YAML."""
+
+    @classmethod
+    def of(cls, item: Wire | None) -> Self:
+        """Return the view of an object of a snapshot, or of a part of one; of None, the view of an empty object."""
+        if item is None:
+            return cls()
+        try:
+            return msgspec.convert(item, cls)
+        except msgspec.ValidationError:
+            return msgspec.convert(_without_nulls(item), cls)  # null is absent, as Kubernetes reads it
+
+
+class OwnerView(View, frozen=True):
+    """An owner of an object."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
 
 
 class MetaView(View, frozen=True):
@@ -26,7 +42,24 @@ class MetaView(View, frozen=True):
 
     name: str = ""
     namespace: str = ""
+    uid: str = ""
+    labels: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    owner_references: tuple[OwnerView, ...] = ()
+    deletion_timestamp: str = ""
     generation: int = 0
+    finalizers: tuple[str, ...] = ()
+    creation_timestamp: Any = None  # a template has null here
+
+    def owners(self, kind: str) -> list[OwnerView]:
+        """Return the owners of a kind."""
+        return [each for each in self.owner_references if each.kind == kind]
+
+
+class NamespaceView(View, frozen=True):
+    """A namespace."""
+
+    metadata: MetaView = MetaView()
 
 
 class ConditionView(View, frozen=True):
@@ -46,7 +79,7 @@ class ExpressionView(View, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class SelectorView(View, frozen=True):
+class LabelSelectorView(View, frozen=True):
     """A label selector."""
 
     match_labels: dict[str, Any] = {}
@@ -56,7 +89,7 @@ class SelectorView(View, frozen=True):
 class BudgetSpec(View, frozen=True):
     """What a PodDisruptionBudget protects."""
 
-    selector: SelectorView | None = None
+    selector: LabelSelectorView | None = None
     unhealthy_pod_eviction_policy: str = ""
 
 
@@ -118,6 +151,12 @@ class ConditionedStatus(View, frozen=True):
         return next((each for each in self.conditions if each.type == kind), None)
 
 
+class ConditionedObject(View, frozen=True):
+    """The conditions of any object."""
+
+    status: ConditionedStatus = ConditionedStatus()
+
+
 class WorkloadView(View, frozen=True):
     """A NeuronUltraServerWorkload."""
 
@@ -140,12 +179,25 @@ class UltraServerSpec(View, frozen=True):
     topology: tuple[UltraServerNode, ...] = ()
 
 
+class ReservationView(View, frozen=True):
+    """A reservation of nodes of a NeuronUltraServer."""
+
+    workload_ref: Any = None
+
+
+class UltraServerStatus(ConditionedStatus, frozen=True):
+    """The state of a NeuronUltraServer."""
+
+    ultraserver_id: str = ""
+    allocations: tuple[ReservationView, ...] = ()
+
+
 class UltraServerView(View, frozen=True):
     """A NeuronUltraServer."""
 
     metadata: MetaView = MetaView()
     spec: UltraServerSpec = UltraServerSpec()
-    status: ConditionedStatus = ConditionedStatus()
+    status: UltraServerStatus = UltraServerStatus()
 
     @property
     def nodes(self) -> list[str]:
@@ -160,6 +212,12 @@ class Involved(View, frozen=True):
     namespace: str = ""
     name: str = ""
     uid: str = ""
+
+
+class EventSubject(View, frozen=True):
+    """The field by which the Events about an object are found."""
+
+    involved_object: Involved = Involved()
 
 
 class SeriesView(View, frozen=True):
@@ -185,14 +243,6 @@ class EventView(View, frozen=True):
         last = self.series.last_observed_time if self.series is not None else None
         times = (last, self.last_timestamp, self.event_time)
         return max((str(each) for each in times if each), default="")
-
-
-def of(kind: type[T], item: Wire) -> T:
-    """Return the view of an object of a snapshot."""
-    try:
-        return msgspec.convert(item, kind)
-    except msgspec.ValidationError:
-        return msgspec.convert(_without_nulls(item), kind)  # null is absent, as Kubernetes reads it
 
 
 def _without_nulls(value: Any) -> Any:

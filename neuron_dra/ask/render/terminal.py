@@ -61,11 +61,14 @@ def write(lines: Sequence[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def write_data(kind: str, data: Mapping[str, Any] | Sequence[Any], form: str) -> None:
-    """Write an answer as JSON or YAML, in the shape of all answers: an object with a kind, or a list with items."""
+def write_data(kind: str, data: Mapping[str, Any] | Sequence[Any], form: str, **beside: Any) -> None:
+    """Write an answer as JSON or YAML, in the shape of all answers: an object with a kind, or a list with items.
+
+    `beside` are more fields; `answers.py` has the fields of each kind.
+    """
     whole = dict(data) if isinstance(data, Mapping) else {"items": list(data)}
     name = kind if isinstance(data, Mapping) else f"{kind}List"
-    value = {"apiVersion": API_VERSION, "kind": name, **whole}
+    value = {"apiVersion": API_VERSION, "kind": name, **whole, **beside}
     if form == "json":
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
         return

@@ -88,22 +88,22 @@ def run(args: argparse.Namespace) -> int:
     world = World(snapshot.changed([*used, *daemons, *reserved.objects]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
+    notes = [
+        *wanted.notes,
+        *own.notes,
+        *reserved.notes,
+        *filter(None, [unseen.note(snapshot)]),
+        *([OLD_NOTE] if rules.permutations else _faults(args)),
+        *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
+        "among nodes that serve a pod equally well, the scheduler may choose another one",
+    ]
     if args.output in ("json", "yaml"):
-        terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output)
+        terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output, notes=notes)
     else:
         terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
         used, published = simulation.held(trial.world)
         running = sum(each.runs for each in outcomes)
         terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} devices are held"])
-        notes = [
-            *wanted.notes,
-            *own.notes,
-            *reserved.notes,
-            *filter(None, [unseen.note(snapshot)]),
-            *([OLD_NOTE] if rules.permutations else _faults(args)),
-            *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
-            "among nodes that serve a pod equally well, the scheduler may choose another one",
-        ]
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
     return 0 if all(each.runs for each in outcomes) else 1
 
@@ -194,6 +194,6 @@ def _data(each: PodOutcome) -> dict[str, Any]:
         "pod": _name(each),
         "runs": each.runs,
         **({"node": placed.node, "allocations": dict(placed.allocations)} if placed else {}),
-        **({"cause": {"code": each.finding.code, "text": each.finding.text}} if each.finding else {}),
+        **({"cause": each.finding.to_wire()} if each.finding else {}),
         **({"rejected": each.rejected} if each.rejected else {}),
     }

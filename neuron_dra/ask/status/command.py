@@ -109,10 +109,13 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
 def _show_holders(args: argparse.Namespace, world: World) -> None:
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.status import holders
+    from neuron_dra.ask.world import unseen
 
     if args.output in ("json", "yaml"):
-        terminal.write_data("Holder", holders.data(world, args.namespace, args.selector), args.output)
+        rows = holders.data(world, args.namespace, args.selector)
+        terminal.write_data("Holder", rows, args.output, notSeen=unseen.data(world.snapshot))
     elif args.output == "csv":
         sys.stdout.write(holders.table(world, args.namespace, args.selector))
     else:
-        terminal.write(holders.lines(world, args.namespace, args.selector, wide=args.output == "wide"))
+        wide, headers = args.output == "wide", not args.no_headers
+        terminal.write(holders.lines(world, args.namespace, args.selector, wide=wide, headers=headers))

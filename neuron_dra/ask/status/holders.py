@@ -57,7 +57,13 @@ def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
 def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, Any]]:
     """Return the rows for `-o json` and `-o yaml`."""
     return [
-        {"namespace": row.namespace, "pods": row.pods, "claim": row.claim, "node": row.node, "devices": row.devices}
+        {
+            "namespace": row.namespace,
+            "pods": list(row.pods),
+            "claim": row.claim,
+            "node": row.node,
+            "devices": list(row.devices),
+        }
         for row in rows(fleet.nodes(world, selected), namespace)
     ]
 
@@ -72,13 +78,17 @@ def table(world: World, namespace: str, selected: labels.Test) -> str:
     return out.getvalue()
 
 
-def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool) -> list[str]:
-    """Return the screen: each namespace with what it holds, then the pods."""
+def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, headers: bool = True) -> list[str]:
+    """Return the screen: each namespace with what it holds, then the pods; without `headers` the pods alone."""
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
     found = rows(fleet.nodes(world, selected), namespace)
     if not found:
-        return [*out, "no claim holds Neuron devices"]
+        return [*out, "no claim holds Neuron devices"] if headers else out
+    shown = found if wide or not headers else found[:SHOWN]
+    listed = [[f"{row.namespace}/{row.who}", row.node, words.devices(row.devices)] for row in shown]
+    if not headers:
+        return [*out, *terminal.table(listed)]
     by_namespace: dict[str, list[Row]] = defaultdict(list)
     for row in found:
         by_namespace[row.namespace].append(row)
@@ -87,8 +97,6 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool) ->
         totals.append((name, sum(len(row.devices) for row in own), len({row.who for row in own})))
     summed = [[name, str(devices), str(pods)] for name, devices, pods in sorted(totals, key=lambda each: -each[1])]
     out += _headed([["NAMESPACE", "DEVICES", "PODS"], *summed])
-    shown = found if wide else found[:SHOWN]
-    listed = [[f"{row.namespace}/{row.who}", row.node, words.devices(row.devices)] for row in shown]
     out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed])]
     left = len(found) - len(shown)
     return out + ([f"and {left} more: -o wide"] if left else [])

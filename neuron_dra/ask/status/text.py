@@ -10,8 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.status import workloads
 from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
+from neuron_dra.ask.world.capacity import Layouts
 from neuron_dra.ask.world.faults import Fault
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
@@ -40,16 +42,17 @@ def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> 
 def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[str, Any]:
     """Return the same of nodes that are known already."""
     missing = unseen.kinds(world.snapshot)
-    types = [_type(kind, of_type, missing) for kind, of_type in _by_type(found)]
+    types = [of_type(kind, members, missing) for kind, members in _by_type(found)]
     groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
     return {
-        "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
-        "wrong": list(map(_fault, faults.of_fleet(world, found))),
+        "notSeen": unseen.data(world.snapshot),
+        "wrong": list(map(fault_row, faults.of_fleet(world, found))),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
+        "workloads": [each.to_wire() for each in workloads.waiting(world, namespace)],
         "nodes": nodes,
     }
 
@@ -71,7 +74,10 @@ def _by_type(found: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
     return sorted(groups.items())
 
 
-def _type(kind: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
+def of_type(
+    kind: str, nodes: Sequence[NodeView], missing: Collection[str], layouts: Layouts | None = None
+) -> dict[str, Any]:
+    """Return the row of a type, from all of its nodes; `layouts` are kept from one time to the next."""
     total: Counter[str] = Counter()
     for node in nodes:
         total["notReady"] += not node.ready
@@ -85,12 +91,13 @@ def _type(kind: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dic
     row: dict[str, Any] = {"type": kind, "nodes": len(nodes)}
     row |= {name: total[name] for name in _TOTALS}
     row["largestFree"] = max((node.free for node in nodes), default=0)
-    for size, count in capacity.groups(nodes).items():
+    for size, count in capacity.groups(nodes, layouts).items():
         row[f"freeGroupsOf{size}"] = count
     return _known(row, missing)
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
+def fault_row(fault: Fault) -> dict[str, Any]:
+    """Return the row of a fault."""
     return {"kind": fault.kind, "name": fault.name, "what": fault.what, "detail": fault.detail}
 
 
@@ -159,13 +166,13 @@ def lines(
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
     if not screen.headers:
-        types = {kind: _type(kind, nodes, missing) for kind, nodes in _by_type(found)}
+        types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
         return [*out, *_types(found, types)[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
     wrong = faults.of_fleet(world, found)
     out += _wrong(wrong, wide=wide)
-    types = {kind: _type(kind, nodes, missing) for kind, nodes in _by_type(found)}
+    types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
     out += [*_capacity(found, types), "", *_types(found, types)]
     groups = fleet.ultraservers(found)
     if groups:
@@ -174,7 +181,8 @@ def lines(
         out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(first, missing, wide=wide)]
     if wide:
         out += ["", *_nodes(found, missing)]
-    return out + _causes(world, _pods(world, namespace), wide=wide)
+    out += _causes(world, _pods(world, namespace), wide=wide)
+    return out + workloads.lines(workloads.waiting(world, namespace), most_named=None if wide else NAMED)
 
 
 def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
@@ -209,7 +217,7 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
             text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
-            lines += terminal.wrapped(f"{kind}: {text} {'is' if whole + pairs + single == 1 else 'are'} free")
+            lines += terminal.wrapped(f"{kind}: {text} are free")
     return _headed(rows) + lines
 
 

@@ -13,8 +13,8 @@ from neuron_dra.ask.read.timing import DEFAULT_TIMING, InspectTiming
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
+    from neuron_dra.ask.read.pod_views import PodView
     from neuron_dra.ask.top.usage import Sample
-    from neuron_dra.core.wire import Obj
     from neuron_dra.kube.client import KubeClient
 
 EXAMPLES = """\
@@ -133,7 +133,8 @@ def _show(
 async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[PluginPod]:
     """Return the driver's pods on the wanted nodes. Raises SettingsError."""
 
-    from neuron_dra.ask.read import cluster, snapshot
+    from neuron_dra.ask.read import cluster
+    from neuron_dra.ask.read.pod_views import PodView
     from neuron_dra.errors import ApiError, Forbidden
     from neuron_dra.kube.requests import PODS
 
@@ -141,8 +142,9 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     try:
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
             for pod in page.decoded(dict).objects:
-                plugin = _plugin(pod, args.driver_namespace)
-                rank = snapshot.is_ready(pod), pod["metadata"].get("creationTimestamp") or ""
+                seen = PodView.of(pod)
+                plugin = _plugin(seen, args.driver_namespace)
+                rank = seen.is_ready, str(seen.metadata.creation_timestamp or "")
                 if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):
                     found[plugin.node] = rank, plugin
     except Forbidden as err:
@@ -166,15 +168,14 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     return [found[node][1] for node in dict.fromkeys(wanted)]
 
 
-def _plugin(pod: Obj, namespace: str) -> PluginPod | None:
+def _plugin(pod: PodView, namespace: str) -> PluginPod | None:
     """Return a running pod of the driver, None for others."""
-    meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
-    if status.get("phase") != "Running" or not spec.get("nodeName"):
+    if pod.status.phase != "Running" or not pod.spec.node_name:
         return None
-    for container in spec.get("containers") or ():
-        for port in container.get("ports") or ():
-            if port.get("name") == "metrics" and "neuron" in str(container.get("name")):
-                return PluginPod(spec["nodeName"], namespace, meta["name"], int(port["containerPort"]))
+    for container in pod.spec.containers:
+        for port in container.ports:
+            if port.name == "metrics" and "neuron" in container.name:
+                return PluginPod(pod.spec.node_name, namespace, pod.metadata.name, port.container_port)
     return None
 
 

@@ -21,7 +21,9 @@ _SHORT: Final = 24  # columns of a pod's name when there is little room
 def rows(before: Mapping[str, Sample], after: Mapping[str, Sample], by: str, namespace: str) -> list[Usage]:
     """Return the use by pod, device or core, of one namespace if it is given."""
     split = {"pod": usage.by_user, "device": usage.by_device, "core": usage.by_core}[by]
-    found = [row for node, sample in after.items() for row in split(node, before.get(node), sample)]
+    found: list[Usage] = []
+    for node, sample in after.items():
+        found += split(node, before.get(node), sample)
     return [row for row in found if not namespace or namespace in row.who.namespace.split(",")]
 
 
@@ -34,8 +36,11 @@ def lines(
         own = [row for row in found if row.node == node]
         if not own:
             continue
-        text += [*([""] if text else []), terminal.colored(_title(node, sample, own), "bold")]
-        text += terminal.table([_heads(by, wide=wide), *(_cells(row, by, wide=wide) for row in own)], indent="  ")
+        if text:
+            text.append("")
+        text.append(terminal.colored(_title(node, sample, own), "bold"))
+        cells = [_cells(row, by, wide=wide) for row in own]
+        text += terminal.table([_heads(by, wide=wide), *cells], indent="  ")
         if wide:
             text += _memory(own)
     if not text:
@@ -54,16 +59,27 @@ def fleet(
 ) -> list[str]:
     """Return one table of all nodes: the busiest lines first, those whose use is unknown last, `most` of them."""
     held = [row for row in found if row.who.claim]
-    ranked = sorted(held, key=lambda row: (row.busy is None, -(row.busy or 0), row.node, row.devices, row.core))
-    free = {(row.node, device) for row in found if not row.who.claim for device in row.devices}
-    used = {(row.node, device) for row in held for device in row.devices}
+    ranked = sorted(held, key=_busiest_first)
+    used = _places(held)
+    free = _places([row for row in found if not row.who.claim]) - used
     of = words.count(len(samples) + len(failures), "node")
-    text = [terminal.colored(f"{len(samples)} of {of} read: {len(used)} devices held, {len(free - used)} free", "bold")]
+    text = [terminal.colored(f"{len(samples)} of {of} read: {len(used)} devices held, {len(free)} free", "bold")]
     rows = [[row.node, *_cells(row, by, wide=wide)] for row in ranked[:most]]
-    text += terminal.table([["NODE", *_heads(by, wide=wide)], *rows], indent="  ") if rows else []
+    if rows:
+        text += terminal.table([["NODE", *_heads(by, wide=wide)], *rows], indent="  ")
     left = len(ranked) - len(rows)
-    text += [f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json"] if left else []
+    if left:
+        text.append(f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json")
     return text + _below(samples, failures)
+
+
+def _busiest_first(row: Usage) -> tuple[bool, float, str, tuple[int, ...], int]:
+    return row.busy is None, -(row.busy or 0), row.node, row.devices, row.core
+
+
+def _places(found: Sequence[Usage]) -> set[tuple[str, int]]:
+    """Return the devices of these lines, with their nodes."""
+    return {(row.node, device) for row in found for device in row.devices}
 
 
 def unread(failures: Mapping[str, str]) -> list[str]:
@@ -77,9 +93,10 @@ def unread(failures: Mapping[str, str]) -> list[str]:
 def _below(samples: Mapping[str, Sample], failures: Mapping[str, str]) -> list[str]:
     """Return what could not be read, and what to know about the numbers."""
     text: list[str] = []
-    for node, why in failures.items() if len(failures) <= NAMED else ():
-        text += terminal.wrapped(f"{node} could not be read: {why}", first="! ", rest="  ")
-    if len(failures) > NAMED:
+    if len(failures) <= NAMED:
+        for node, why in failures.items():
+            text += terminal.wrapped(f"{node} could not be read: {why}", first="! ", rest="  ")
+    else:
         text += terminal.wrapped(f"{len(failures)} nodes could not be read:", first="! ", rest="  ")
         for each in unread(failures):
             text += terminal.wrapped(each, first="  ", rest="    ")
@@ -90,7 +107,7 @@ def _below(samples: Mapping[str, Sample], failures: Mapping[str, str]) -> list[s
 
 def _title(node: str, sample: Sample, own: Sequence[Usage]) -> str:
     devices = {device for device, _ in sample.places}
-    held = {device for row in own if row.who.claim for device in row.devices}
+    held = _places([row for row in own if row.who.claim])
     kind = f" {sample.instance_type}" if sample.instance_type else ""
     return f"{node}{kind}: {len(held)} of {len(devices)} devices held"
 
@@ -102,19 +119,20 @@ def _heads(by: str, *, wide: bool) -> list[str]:
 
 
 def _cells(row: Usage, by: str, *, wide: bool) -> list[str]:
-    pod = _pod(row) if wide else _cut(_pod(row))
+    pod = _pod(row)
+    if not wide:
+        pod = _cut(pod)
     devices = _numbers(row)
     first = {"pod": [pod, devices], "device": [devices, pod], "core": [devices, str(row.core), pod]}[by]
-    cells = [
-        *first,
-        _percent(row.busy),
-        f"{sum(row.memory.values()) / GIB:.1f} GiB" if row.cores else "-",
-        _number(row.executions),
-        _number(row.errors),
-        _percent(row.power) if row.core == WHOLE else "-",
-    ]
+    memory = power = flops = "-"
+    if row.cores:
+        memory = f"{sum(row.memory.values()) / GIB:.1f} GiB"
+    if row.core == WHOLE:
+        power = _percent(row.power)
+    cells = [*first, _percent(row.busy), memory, _number(row.executions), _number(row.errors), power]
     if wide:
-        flops = "-" if row.flops is None else f"{row.flops / 1e12:.1f}"
+        if row.flops is not None:
+            flops = f"{row.flops / 1e12:.1f}"
         cells += [flops, _number(row.ecc), row.who.container or "-", row.who.claim or "-"]
     return cells
 
@@ -131,13 +149,17 @@ def _cut(text: str) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
+    if share is None:
+        return "-"
+    return f"{100 * share:.0f} %"
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    if value >= 10 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}"
 
 
 def _numbers(row: Usage) -> str:
@@ -148,15 +170,13 @@ def _memory(own: Sequence[Usage]) -> list[str]:
     """Return the memory by category, of each line that has any."""
     text = []
     for row in own:
-        sizes = {name: size for name, size in row.memory.items() if size}
+        largest = sorted(row.memory.items(), key=lambda item: -item[1])
+        sizes = [f"{name.replace('_', ' ')} {size / GIB:.1f} GiB" for name, size in largest if size]
         if sizes:
-            listed = ", ".join(
-                f"{name.replace('_', ' ')} {size / GIB:.1f} GiB"
-                for name, size in sorted(sizes.items(), key=lambda item: -item[1])
-            )
-            devices = f"device{'s' if len(row.devices) > 1 else ''} {_numbers(row)}"
-            where = devices if row.core == WHOLE else f"core {row.core} of {devices}"
-            text += terminal.wrapped(f"memory of {where}: {listed}", first="  ", rest="    ")
+            where = f"device{'s' if len(row.devices) > 1 else ''} {_numbers(row)}"
+            if row.core != WHOLE:
+                where = f"core {row.core} of {where}"
+            text += terminal.wrapped(f"memory of {where}: {', '.join(sizes)}", first="  ", rest="    ")
     return text
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -157,8 +158,8 @@ def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     groups: dict[User, list[Place]] = {}
     for place, each in after.places.items():
         groups.setdefault(each.who, []).append(place)
-    whole_too = {who: places for who, places in groups.items() if any(core != WHOLE for _, core in places)}
-    found = whole_too or groups  # without counters of cores, only devices
+    with_cores = {who: places for who, places in groups.items() if _cores(places)}
+    found = with_cores or groups  # without counters of cores, only devices
     return [usage(node, before, after, found[who]) for who in sorted(found, key=_order)]
 
 
@@ -168,26 +169,31 @@ def _order(who: User) -> tuple[bool, str, str, str]:
 
 def by_device(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each device."""
-    devices = sorted({device for device, _ in after.places})
-    return [usage(node, before, after, [place for place in after.places if place[0] == each]) for each in devices]
+    places: dict[int, list[Place]] = {}
+    for place in after.places:
+        places.setdefault(place[0], []).append(place)
+    return [usage(node, before, after, places[device]) for device in sorted(places)]
 
 
 def by_core(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each physical core."""
-    return [usage(node, before, after, [place]) for place in sorted(after.places) if place[1] != WHOLE]
+    return [usage(node, before, after, [place]) for place in _cores(sorted(after.places))]
+
+
+def _cores(places: Iterable[Place]) -> list[Place]:
+    return [place for place in places if place[1] != WHOLE]
 
 
 def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place]) -> Usage:
     """Return the use of some places. Rates are those of cores that had the same user in both readings."""
-    cores = [place for place in places if place[1] != WHOLE]
+    cores = _cores(places)
     devices = tuple(sorted({device for device, _ in places}))
     seconds = after.at - before.at if before is not None else 0.0
     pairs = _same_user(before, after, cores) if seconds > 0 else []
-    busy = _rates(seconds, ((old.busy_s, new.busy_s) for old, new in pairs))
-    calls = [(_totals(old), _totals(new)) for old, new in pairs]
-    executions = _rates(seconds, ((old[0], new[0]) for old, new in calls))
-    failures = _rates(seconds, ((old[1], new[1]) for old, new in calls))
-    flops = _rates(seconds, ((old.flops, new.flops) for old, new in pairs))
+    busy = _rates(seconds, pairs, _busy)
+    flops = _rates(seconds, pairs, _flops)
+    executions = _rates(seconds, pairs, _succeeded)
+    failures = _rates(seconds, pairs, _failed)
     wholes = [after.places[device, WHOLE] for device in devices if (device, WHOLE) in after.places]
     powers = [each.power["avg"] for each in wholes if "avg" in each.power]
     errors = [sum(each.ecc.values()) for each in wholes if each.ecc]
@@ -199,14 +205,14 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
         who=who,
         devices=devices,
         cores=len(cores),
-        busy=min(1.0, sum(busy) / len(busy)) if busy else None,
+        busy=_average(busy, most=1.0),
         executions=_sum(executions),
         errors=_sum(failures),
         flops=_sum(flops),
         memory=_added(after.places[place].memory for place in cores),
         host_memory=_added(each.memory for each in wholes),
-        power=sum(powers) / len(powers) if powers else None,
-        ecc=sum(errors) if errors else None,
+        power=_average(powers),
+        ecc=_sum(errors),
         core=cores[0][1] if len(places) == 1 and cores else WHOLE,
     )
 
@@ -222,21 +228,45 @@ def _same_user(before: Sample | None, after: Sample, cores: Iterable[Place]) -> 
     return pairs
 
 
-def _totals(counters: Counters) -> tuple[float | None, float | None]:
-    """Return all successful and all failed executions."""
-    if not counters.results:
-        return None, None
-    good = counters.results.get("success", 0.0)
-    return good, sum(counters.results.values()) - good
+def _busy(counters: Counters) -> float | None:
+    return counters.busy_s
 
 
-def _rates(seconds: float, pairs: Iterable[tuple[float | None, float | None]]) -> list[float]:
-    """Return the increase per second of each pair that has one; a counter that was reset has none."""
-    return [(new - old) / seconds for old, new in pairs if old is not None and new is not None and new >= old]
+def _flops(counters: Counters) -> float | None:
+    return counters.flops
+
+
+def _succeeded(counters: Counters) -> float | None:
+    """Return all successful executions; None if none is counted."""
+    return counters.results.get("success", 0.0) if counters.results else None
+
+
+def _failed(counters: Counters) -> float | None:
+    """Return all failed executions; None if none is counted."""
+    good = _succeeded(counters)
+    return None if good is None else sum(counters.results.values()) - good
+
+
+def _rates(
+    seconds: float, pairs: Iterable[tuple[Counters, Counters]], total: Callable[[Counters], float | None]
+) -> list[float]:
+    """Return the increase per second of a total, for each pair that has one; a counter that was reset has none."""
+    found = []
+    for before, after in pairs:
+        old, new = total(before), total(after)
+        if old is not None and new is not None and new >= old:
+            found.append((new - old) / seconds)
+    return found
 
 
 def _sum(values: Sequence[float]) -> float | None:
     return sum(values) if values else None
+
+
+def _average(values: Sequence[float], most: float = math.inf) -> float | None:
+    if not values:
+        return None
+    return min(most, sum(values) / len(values))
 
 
 def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -172,10 +172,15 @@ def _gone(canvas: Canvas, position: int, name: str, x: float, y: float, width: f
 def _block(canvas: Canvas, made: Picture, left: float, top: float) -> None:
     title = f"{made.node.name}: {picture.summary(made.node)}"
     canvas.parts.append(f"<g><title>{escape(title)}</title>")
-    canvas.text(left, top + 10, _short(made.node.name), "tiny")
+    canvas.text(left, top + 10, _short(made.node.name), "tiny alert" if _is_down(made.node) else "tiny")
     for cell in made.cells:
         _state(canvas, _fill(made, cell), left + cell.x * STEP, top + NAME + cell.y * STEP, STEP - 2)
     canvas.parts.append("</g>")
+
+
+def _is_down(node: NodeView) -> bool:
+    """Return True for a node that somebody has to look at, rather than one that was cordoned."""
+    return not node.ready or not node.devices
 
 
 def _fill(made: Picture, cell: Cell) -> str:
@@ -199,6 +204,10 @@ def _states(canvas: Canvas, made: Sequence[Picture], y: float, *, any_gone: bool
     if any_gone:
         canvas.box(MARGIN, y - 11, 14, 14, "gone")
         canvas.text(MARGIN + 24, y, "missing in its UltraServer")
+        y += LINE
+    if any(_is_down(each.node) for each in made):
+        canvas.text(MARGIN, y, "name", "tiny alert")
+        canvas.text(MARGIN + 24, y, "of a node that is not Ready, or publishes nothing")
         y += LINE
     used = {_fill(each, cell) for each in made for cell in each.cells}
     for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):

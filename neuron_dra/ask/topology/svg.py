@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
+from neuron_dra.ask.render import words
 from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture
@@ -244,10 +245,16 @@ def _color(mark: str) -> tuple[str, str] | None:
     return ("#8b949e", "#111") if mark == MANY else None
 
 
+def _amount(pictures: Sequence[Picture], mark: str) -> str:
+    """Return how many devices or nodes have a mark, with the unit; empty if none has it."""
+    number = picture.amount(pictures, mark)
+    return words.count(int(number), "device") if number.isdecimal() else number
+
+
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
     """Draw what letters and fills mean, below the picture."""
     cells = [cell for made in pictures for cell in made.cells]
-    rows = [(letter, f"{holder}: {picture.amount(pictures, letter)}") for holder, letter in legend.letters.items()]
+    rows = [(letter, f"{holder}: {_amount(pictures, letter)}") for holder, letter in legend.letters.items()]
     reasons = sorted({cell.title for cell in cells if cell.mark == FAULT})
     for mark, text in (
         (FREE, "free"),
@@ -255,7 +262,7 @@ def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None
         (FAULT, "; ".join(reasons[:3])),
         (MANY, "several"),
     ):
-        number = picture.amount(pictures, mark)
+        number = _amount(pictures, mark)
         rows += [(mark, f"{text}: {number}")] if number else []
     y = canvas.height + 30
     for mark, text in rows:

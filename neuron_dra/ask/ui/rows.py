@@ -1,11 +1,10 @@
-"""What the page shows of a world, as rows by section and key. Pure, except for the terminal's width."""
+"""Rows of the page: of nodes, UltraServers, pods that wait and workloads. Pure, except for the terminal's width."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from neuron_dra.ask.read import views
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.status import holders
 from neuron_dra.ask.status import text as status_text
@@ -24,47 +23,13 @@ NOTE: Final = "note"
 EMPTY: Final = "empty"
 
 
-def rows(world: World) -> Rows:
-    """Return all rows."""
-    nodes = fleet.nodes(world)
-    missing = unseen.kinds(world.snapshot)
-    status = status_text.of_nodes(world, nodes, "")
-    pictures = [picture.draw(node, Legend()) for node in nodes]
-    servers = fleet.ultraservers(nodes)
-    return {
-        "facts": _facts(world, nodes),
-        "types": _by(status["types"], "type"),
-        "shapes": _shapes(pictures),
-        "nodes": {made.node.name: _node(made, missing) for made in pictures},
-        "servers": {name: _server(members) for name, members in servers.items()},
-        "wrong": _by(status["wrong"], "kind", "name", "what"),
-        "holders": _holders(nodes),
-        "waiting": _waiting(fleet.waiting(world)),
-        "workloads": _workloads(world),
-    }
-
-
-def _by(found: Sequence[Mapping[str, Any]], *fields: str) -> dict[str, Any]:
-    """Return rows by the values of these fields."""
-    return {"/".join(str(each[field]) for field in fields): each for each in found}
-
-
-def _facts(world: World, nodes: Sequence[NodeView]) -> dict[str, Any]:
+def facts(world: World, *, is_empty: bool) -> dict[str, Any]:
+    """Return what is to be said about the whole: what was not read, and that there is nothing."""
     empty = ""
-    if not nodes:
+    if is_empty:
         is_unknown = "Node" in unseen.kinds(world.snapshot)
         empty = "unknown: the nodes could not be read" if is_unknown else f"no Neuron nodes: {fleet.NONE}"
     return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "version": world.snapshot.version}
-
-
-def _shapes(pictures: Sequence[Picture]) -> dict[str, Any]:
-    """Return where the devices of each type are, and how they are linked."""
-    found: dict[str, Any] = {}
-    for made in pictures:
-        key = shape_key(made)
-        if key not in found:
-            found[key] = shape(made)
-    return found
 
 
 def shape_key(made: Picture) -> str:
@@ -83,25 +48,26 @@ def shape(made: Picture) -> dict[str, Any]:
     }
 
 
-def _node(made: Picture, missing: Collection[str]) -> dict[str, Any]:
-    node = made.node
-    state = states.of(node, missing)
+def node(made: Picture, missing: Collection[str]) -> dict[str, Any]:
+    """Return a node: its state, and a mark for each device."""
+    view = made.node
+    state = states.of(view, missing)
     return {
-        "type": node.type,
+        "type": view.type,
         "shape": shape_key(made),
         "letter": state.kind.value,
         "state": state.text,
         "marks": "".join(picture.fill(cell) for cell in made.cells),
-        "devices": len(node.devices),
-        "free": node.free,
-        "held": node.held,
-        "faulty": node.faulty,
-        "server": node.ultraserver,
-        "position": node.position,
+        "devices": len(view.devices),
+        "free": view.free,
+        "held": view.held,
+        "faulty": view.faulty,
+        "server": view.ultraserver,
+        "position": view.position,
     }
 
 
-def _server(members: Sequence[NodeView]) -> dict[str, Any]:
+def server(members: Sequence[NodeView]) -> dict[str, Any]:
     """Return an UltraServer: its nodes with their places, and the links between them."""
     is_square = picture.square(members)
     nodes = []
@@ -117,7 +83,7 @@ def _server(members: Sequence[NodeView]) -> dict[str, Any]:
     return {"type": members[0].type, "nodes": nodes, "links": links}
 
 
-def _holders(nodes: Sequence[NodeView]) -> dict[str, Any]:
+def holders_of(nodes: Sequence[NodeView]) -> dict[str, Any]:
     """Return who holds devices, by claim and node."""
     found = {}
     for row in holders.rows(nodes, ""):
@@ -132,7 +98,7 @@ def _holders(nodes: Sequence[NodeView]) -> dict[str, Any]:
     return found
 
 
-def _waiting(pods: Sequence[Wire]) -> dict[str, Any]:
+def waiting(pods: Sequence[Wire]) -> dict[str, Any]:
     """Return the pods that wait, equal ones together, in order."""
     found = {}
     for number, same in enumerate(status_text.alike(pods)):
@@ -148,7 +114,7 @@ def _waiting(pods: Sequence[Wire]) -> dict[str, Any]:
     return found
 
 
-def _workloads(world: World) -> dict[str, Any]:
+def workloads(world: World) -> dict[str, Any]:
     """Return the UltraServer workloads: their state, ranks and conditions."""
     slots: dict[str, list[Allocation]] = {}
     for server in world.snapshot.all("NeuronUltraServer"):
@@ -156,7 +122,7 @@ def _workloads(world: World) -> dict[str, Any]:
             slots.setdefault(slot.workload, []).append(slot)
     found = {}
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = views.of(WorkloadView, item)
+        workload = WorkloadView.of(item)
         namespace = workload.metadata.namespace or "default"
         key = f"{namespace}/{workload.metadata.name}"
         found[key] = _workload(workload, item, slots.get(key, ()))

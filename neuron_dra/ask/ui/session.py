@@ -16,9 +16,9 @@ from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
 from neuron_dra.ask.read.watched import WatchedCluster
 from neuron_dra.ask.ui.board import Board
-from neuron_dra.ask.ui.rows import Rows
+from neuron_dra.ask.ui.kept_rows import Patch
 from neuron_dra.ask.ui.server import Changed, Server
-from neuron_dra.ask.ui.table import Table
+from neuron_dra.ask.ui.table import NO_ROWS, Table
 from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -72,8 +72,8 @@ class Session:
         """Return what a function gives in the thread that the world belongs to."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
-    def _put(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
-        if self._table.put(sections):
+    def _put(self, sections: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]] = NO_ROWS) -> None:
+        if self._table.put(sections, rows):
             self._published.tell()
 
 
@@ -100,6 +100,7 @@ class ClusterSession(Session):
         self._namespace = namespace
         self._mirror = Mirror()
         self._dirty = asyncio.Event()
+        self._is_first = True
 
     async def run(self) -> None:
         """Watch the cluster, and show it after each change, at most once in `between_s`."""
@@ -111,14 +112,19 @@ class ClusterSession(Session):
                 self._dirty.clear()
                 started = asyncio.get_running_loop().time()
                 changes = watched.take()
-                rows = await self._computed(functools.partial(self._shown, changes))
-                self._put({**rows, "connection": {"": _connection(watched)}})
+                new = await self._computed(functools.partial(self._shown, changes))
+                self._put({**new.sections, "connection": {"": _connection(watched)}}, new.rows)
                 took = asyncio.get_running_loop().time() - started
-                await asyncio.sleep(max(self._timing.between_s, took))  # a large fleet takes half of one core at most
+                # At most one update in this time, and a large fleet takes half of one core at most.
+                await asyncio.sleep(max(self._timing.between_s - took, took))
                 await self._dirty.wait()
 
-    def _shown(self, changes: Changes) -> Rows:
-        return self._board.show(self._mirror.apply(changes))
+    def _shown(self, changes: Changes) -> Patch:
+        snapshot = self._mirror.apply(changes)
+        if self._is_first:
+            self._is_first = False
+            return Patch(self._board.show(snapshot))
+        return self._board.follow(snapshot, self._mirror.touched)
 
     async def _first(self, watched: WatchedCluster) -> None:
         """Wait until everything was read; say meanwhile why it is not."""

@@ -12,6 +12,9 @@ KEPT: Final = 100_000
 """Rows that are gone and that are remembered; a page that is behind by more gets everything again."""
 
 
+NO_ROWS: Final[Mapping[str, Mapping[str, Any]]] = {}
+
+
 class Table:
     """Rows by section and key; `version` grows by one with each change."""
 
@@ -21,12 +24,17 @@ class Table:
         self._gone: deque[tuple[int, str, str]] = deque(maxlen=kept)
         self._forgotten = 0  # the version up to which rows that are gone may no longer be remembered
 
-    def put(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Replace all rows of these sections, and return True if that changed any."""
+    def put(self, sections: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]] = NO_ROWS) -> bool:
+        """Replace all rows of these sections, and single rows of others; return True if that changed any.
+
+        A single row that is None is gone.
+        """
         version = self.version + 1
         is_changed = False
-        for section, new in rows.items():
+        for section, new in sections.items():
             is_changed |= self._put(section, new, version)
+        for section, some in rows.items():
+            is_changed |= self._put_some(section, some, version)
         self.version += is_changed
         return is_changed
 
@@ -39,11 +47,30 @@ class Table:
             after[key] = known if known is not None and known[1] == text else (version, text)
         gone = before.keys() - after.keys()
         for key in gone:
-            if len(self._gone) == self._gone.maxlen:
-                self._forgotten = self._gone[0][0]
-            self._gone.append((version, section, key))
+            self._note_gone(version, section, key)
         self._rows[section] = after
         return bool(gone) or any(each is not before.get(key) for key, each in after.items())
+
+    def _put_some(self, section: str, some: Mapping[str, Any], version: int) -> bool:
+        known = self._rows.setdefault(section, {})
+        is_changed = False
+        for key, row in some.items():
+            if row is None:
+                if known.pop(key, None) is not None:
+                    self._note_gone(version, section, key)
+                    is_changed = True
+                continue
+            text = msgspec.json.encode(row)
+            last = known.get(key)
+            if last is None or last[1] != text:
+                known[key] = version, text
+                is_changed = True
+        return is_changed
+
+    def _note_gone(self, version: int, section: str, key: str) -> None:
+        if len(self._gone) == self._gone.maxlen:
+            self._forgotten = self._gone[0][0]
+        self._gone.append((version, section, key))
 
     def since(self, version: int) -> bytes:
         """Return one line of JSON for a page that has this version, 0 for a new one.

@@ -53,22 +53,22 @@ def run(args: argparse.Namespace) -> int:
 def holders(snapshot: Snapshot) -> dict[str, Any]:
     """Return the claims that have devices of this driver, the workloads and the reserved UltraServers.
 
-    `notSeen` are kinds that could not be read, and why.
+    `notSeen` are kinds and objects that could not be read, and why.
     """
-    from neuron_dra.ask.read.snapshot import NOT_SERVED
+    from neuron_dra.ask.read.views import UltraServerView, WorkloadView
+    from neuron_dra.ask.world import unseen
 
     claims = [_claim(snapshot, each) for each in snapshot.all("ResourceClaim")]
     workloads = []
     for each in snapshot.all("NeuronUltraServerWorkload"):
-        state = (each.get("status") or {}).get("state") or ""
-        workloads.append({"workload": _name(each), "state": state})
+        workloads.append({"workload": _name(each), "state": WorkloadView.of(each).status.state})
     reserved = []
     for each in snapshot.all("NeuronUltraServer"):
-        allocations = (each.get("status") or {}).get("allocations") or ()
+        allocations = UltraServerView.of(each).status.allocations
         if allocations or _is_kept(each):
-            of = {str(entry.get("workloadRef")) for entry in allocations}
+            of = {str(entry.workload_ref) for entry in allocations}
             reserved.append({"ultraServer": _name(each), "workloads": sorted(of)})
-    not_seen = {kind: why for kind, why in snapshot.left_out.items() if kind in NEEDED and why != NOT_SERVED}
+    not_seen = [each for each in unseen.data(snapshot) if each["kind"] in NEEDED]
     return {
         "claims": [row for row in claims if row],
         "workloads": workloads,
@@ -79,41 +79,47 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
 
 def _is_kept(item: Wire) -> bool:
     """Return True if only the controller lets this object be deleted, and with it the driver's namespace."""
-    return any(str(each).startswith(f"{names.DRIVER}/") for each in item["metadata"].get("finalizers") or ())
+    from neuron_dra.ask.read.views import MetaView
+
+    finalizers = MetaView.of(item["metadata"]).finalizers
+    return any(each.startswith(f"{names.DRIVER}/") for each in finalizers)
 
 
 def _name(item: Wire) -> str:
-    return f"{item['metadata'].get('namespace') or ''}/{item['metadata']['name']}"
+    from neuron_dra.ask.read.views import MetaView
+
+    meta = MetaView.of(item["metadata"])
+    return f"{meta.namespace}/{meta.name}"
 
 
 def _claim(snapshot: Snapshot, claim: Wire) -> dict[str, Any]:
     """Return a claim's devices by node and its pods; an empty dictionary if it has no device of this driver."""
-    status = claim.get("status") or {}
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    from neuron_dra.ask.read.claim_views import ClaimView
+
+    seen = ClaimView.of(claim)
     devices: dict[str, list[str]] = {}
-    for each in results:
-        if each["driver"] == names.DRIVER:
-            devices.setdefault(each["pool"], []).append(each["device"])
+    for each in seen.results:
+        if each.driver == names.DRIVER:
+            devices.setdefault(each.pool, []).append(each.device)
     if not devices:
         return {}
-    namespace = claim["metadata"].get("namespace") or ""
-    users = [
-        _user(snapshot, namespace, str(each.get("resource")), str(each.get("name")))
-        for each in status.get("reservedFor") or ()
-    ]
+    namespace = seen.metadata.namespace
+    users = [_user(snapshot, namespace, each.resource, each.name) for each in seen.status.reserved_for]
     return {"claim": _name(claim), "devices": devices, "heldBy": users}
 
 
 def _user(snapshot: Snapshot, namespace: str, resource: str, name: str) -> dict[str, str]:
     """Return who holds a claim: of a pod also its owner, and whether it ends already."""
+    found = {"resource": resource, "name": name}
     if resource != "pods":
-        return {resource: name}
-    found = {"pod": name}
-    meta = (snapshot.get("Pod", name, namespace) or {"metadata": {}})["metadata"]
-    for owner in (meta.get("ownerReferences") or ())[:1]:
-        found["owner"] = f"{owner.get('kind')} {owner.get('name')}"
-    if meta.get("deletionTimestamp"):
-        found["deletedAt"] = meta["deletionTimestamp"]
+        return found
+    from neuron_dra.ask.read.pod_views import PodView
+
+    meta = PodView.of(snapshot.get("Pod", name, namespace)).metadata
+    for owner in meta.owner_references[:1]:
+        found["owner"] = f"{owner.kind} {owner.name}"
+    if meta.deletion_timestamp:
+        found["deletedAt"] = meta.deletion_timestamp
     return found
 
 
@@ -140,14 +146,16 @@ def lines(found: dict[str, Any]) -> list[str]:
         ended = "none; the controller removes its finalizer soon"
         rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
         made += terminal.table(rows2, indent="  ")
-    for kind, why in found["notSeen"].items():
-        made += terminal.wrapped(f"{kind}s could not be read ({why}): the driver may still be needed", rest="  ")
+    for each in found["notSeen"]:
+        what = f"{each['kind']} {each['name']}" if "name" in each else f"{each['kind']}s"
+        text = f"{what} could not be read ({each['reason']}): the driver may still be needed"
+        made += terminal.wrapped(text, rest="  ")
     return made or ["Nothing needs the driver: no claim has its devices, and no workload reserves nodes."]
 
 
 def _text(user: dict[str, str]) -> str:
-    if "pod" not in user:
-        return " ".join(next(iter(user.items())))
+    if user["resource"] != "pods":
+        return f"{user['resource']} {user['name']}"
     notes = [user.get("owner", ""), "Terminating" if "deletedAt" in user else ""]
     inside = ", ".join(note for note in notes if note)
-    return f"pod {user['pod']}" + (f" ({inside})" if inside else "")
+    return f"pod {user['name']}" + (f" ({inside})" if inside else "")

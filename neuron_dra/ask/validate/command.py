@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
+
+if TYPE_CHECKING:
+    from neuron_dra.ask.validate.specs import ManifestProblem
+    from neuron_dra.core.wire import Obj
 
 EXAMPLES = """\
 examples:
@@ -46,28 +51,30 @@ def run(args: argparse.Namespace) -> int:
     everything = [(name, manifests.expand(items, "default")) for name, items in read]
     for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
-        others = [item for other, found in everything if other != name for item in found.objects]
+        others: list[Obj] = []
+        for other, found in everything:
+            if other != name:
+                others += found.objects
         known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
+        of_file: list[ManifestProblem] = []
         for damaged in known.damaged:
-            problems.append((name, ManifestProblem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why)))
+            of_file.append(ManifestProblem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why))
         keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
         mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
-        problems += [(name, each) for each in (*pods.versions(own.raw), *pods.shared(own.pods))]
-        problems += [(name, each) for each in rules.Checker(known, version, why_no_sets).run(mine)]
+        malformed = {(each.kind, each.namespace, each.name) for each in known.damaged}
+        sound = [pod for pod in own.pods if snapshot.key_of(pod) not in malformed]
+        of_file += [*pods.versions(own.raw), *pods.shared(sound)]
+        of_file += rules.Checker(known, version, why_no_sets).run(mine)
+        problems += [(name, each) for each in of_file]
     if args.output != "text":
-        data = [
-            {
-                "file": name,
-                "object": p.where,
-                "code": p.code,
-                "text": p.text,
-                "severity": "warning" if p.warning else "problem",
-            }
-            for name, p in problems
-        ]
-        terminal.write_data("Problem", data, args.output)
+        terminal.write_data("Problem", [_data(name, each) for name, each in problems], args.output)
     else:
         for name, each in problems:
             word = "warning: " if each.warning else ""
             terminal.write(terminal.wrapped(f"{name}: {each.where}: {word}{each.text}", rest="  "))
     return 1 if any(not each.warning for _, each in problems) else 0
+
+
+def _data(file: str, found: ManifestProblem) -> dict[str, str]:
+    severity = "warning" if found.warning else "problem"
+    return {"file": file, "object": found.where, "code": found.code, "text": found.text, "severity": severity}

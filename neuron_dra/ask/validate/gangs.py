@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from neuron_dra.ask.read.pod_views import PodGroupView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.core.wire import Wire
@@ -13,19 +14,18 @@ def shared_claims(
     objects: Snapshot, where: str, group: Wire, classes: Mapping[str, object]
 ) -> Iterator[ManifestProblem]:
     """Warn of a claim of a PodGroup for Neuron devices: they are on one node, and so are all its pods then."""
-    namespace = group["metadata"].get("namespace") or ""
-    for entry in (group.get("spec") or {}).get("resourceClaims") or ():
-        by_template = entry.get("resourceClaimTemplateName")
+    seen = PodGroupView.of(group)
+    for entry in seen.spec.resource_claims:
+        by_template = entry.resource_claim_template_name
         kind = "ResourceClaimTemplate" if by_template else "ResourceClaim"
-        name = by_template or entry.get("resourceClaimName") or ""
-        found = objects.get(kind, name, namespace)
+        name = by_template or entry.resource_claim_name
+        found = objects.get(kind, name, seen.metadata.namespace)
         if found is None:
             continue
-        inner = found.get("spec") or {}
-        spec = ClaimSpec("", inner.get("spec") or {} if by_template else inner)
+        spec = ClaimSpec.of("", found["spec"]["spec"] if by_template else found["spec"])
         if any(spec.is_ours(each, classes) for _, each in spec.alternatives()):
             text = (
-                f"all pods of the group share the claim {entry.get('name')} ({kind} {name}), whose devices are on one "
+                f"all pods of the group share the claim {entry.name} ({kind} {name}), whose devices are on one "
                 "node: all of them run there; for devices on several nodes, leave the claim out of the group, and name "
                 "the template in the pods only"
             )

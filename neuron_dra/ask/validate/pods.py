@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from neuron_dra.ask.read.manifests import NODE_NAME
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot, named
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why.creating import ADMIN_LABEL
 from neuron_dra.ask.world import demand
@@ -24,14 +26,15 @@ SERVED: Final = {
 
 def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Yield what is wrong with a pod's claims and its node."""
-    for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
-        if "source" in entry:
+    seen = PodView.of(pod)
+    for index, entry in enumerate(seen.spec.resource_claims):
+        if entry.source is not None:
             text = (
                 f"spec.resourceClaims[{index}].source was removed in Kubernetes 1.31: write resourceClaimName or "
                 "resourceClaimTemplateName in its place, beside name (neuron-dra migrate does)"
             )
             yield ManifestProblem(where, "ClaimSourceRemoved", text)
-    node = (pod["metadata"].get("annotations") or {}).get(NODE_NAME)
+    node = seen.metadata.annotations.get(NODE_NAME)
     if node and demand.wants_devices(pod):
         text = (
             f"spec.nodeName is {node}: the scheduler does not see such a pod, and nothing allocates its claims; "
@@ -43,7 +46,7 @@ def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
 def numbers(where: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield modes and numbers of requests that the API server rejects."""
     for name, each in spec.alternatives():
-        mode, count = each.get("allocationMode") or "ExactCount", each.get("count")
+        mode, count = each.allocation_mode or "ExactCount", each.count
         if mode not in MODES:
             yield ManifestProblem(
                 where, "RequestRejected", f"request {name}: allocationMode: {mode}: write ExactCount or All"
@@ -59,10 +62,10 @@ def numbers(where: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 def admin_access(objects: Snapshot, where: str, namespace: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield adminAccess in a namespace that is known to lack the label for it."""
     known = objects.get("Namespace", namespace)
-    if known is None or (known["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
+    if known is None or MetaView.of(known["metadata"]).labels.get(ADMIN_LABEL) == "true":
         return
     for name, each in spec.alternatives():
-        if each.get("adminAccess"):
+        if each.admin_access:
             text = (
                 f"request {name}: the API server rejects adminAccess in namespace {namespace}, whose label "
                 f"{ADMIN_LABEL}=true is missing"
@@ -84,10 +87,11 @@ def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
     """Yield claims that several pods share, though these must be on several nodes: a claim has devices of one node."""
     by_owner: dict[tuple[str, str], list[Wire]] = defaultdict(list)
     for pod in pods:
-        for entry in pod["spec"].get("resourceClaims") or ():
-            if entry.get("resourceClaimName"):
-                owner = str((pod["metadata"].get("annotations") or {}).get("owner"))
-                by_owner[owner, entry["resourceClaimName"]].append(pod)
+        seen = PodView.of(pod)
+        owner = str(seen.metadata.annotations.get("owner"))
+        for entry in seen.spec.resource_claims:
+            if entry.resource_claim_name:
+                by_owner[owner, entry.resource_claim_name].append(pod)
     for (owner, claim), found in by_owner.items():
         if len(found) > 1 and _apart(found[0]):
             text = (
@@ -99,10 +103,11 @@ def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
 
 def _apart(pod: Wire) -> bool:
     """Return True if pods like this one may not share a node."""
-    affinity: Mapping[str, Any] = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
-    labels = pod["metadata"].get("labels") or {}
-    for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ():
-        wanted = (term.get("labelSelector") or {}).get("matchLabels") or {}
-        if term.get("topologyKey") == HOST and wanted and all(labels.get(key) == wanted[key] for key in wanted):
+    seen = PodView.of(pod)
+    apart = seen.spec.affinity.pod_anti_affinity
+    for term in apart.required if apart is not None else ():
+        wanted = term.label_selector.match_labels
+        same = all(seen.metadata.labels.get(key) == value for key, value in wanted.items())
+        if term.topology_key == HOST and wanted and same:
             return True
     return False

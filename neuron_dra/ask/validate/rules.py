@@ -8,7 +8,10 @@ from functools import cache, cached_property
 from typing import Final
 
 from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read.claim_views import ConfigView, DeviceClassView, SelectorView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.validate import attributes, gangs, pods, sized, trap
@@ -72,17 +75,17 @@ class Checker:
             if only is not None and where not in only:
                 continue
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
-                inner = item.get("spec") or {}
-                spec = ClaimSpec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})
+                made = item["spec"] if item["kind"] == "ResourceClaim" else item["spec"]["spec"]
+                spec = ClaimSpec.of(where, made)
                 refused = list(pods.numbers(where, spec))
                 found += refused
-                found += pods.admin_access(self._objects, where, item["metadata"].get("namespace") or "", spec)
+                found += pods.admin_access(self._objects, where, MetaView.of(item["metadata"]).namespace, spec)
                 for rule in () if refused else RULES:
                     found += rule(self, spec)
             elif item["kind"] == "DeviceClass":
-                spec = ClaimSpec(where, {"devices": {"config": (item.get("spec") or {}).get("config") or ()}})
-                found += configuration(self, spec)
-                found += self._selectors(where, (item.get("spec") or {}).get("selectors") or ())
+                device_class = DeviceClassView.of(item).spec
+                found += rejected_configuration(where, device_class.config)
+                found += self._selectors(where, device_class.selectors)
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
                 found += core_sizes(self._objects, where, item)
@@ -97,13 +100,12 @@ class Checker:
         yield from wrong
         made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
         if made is not None and not wrong:
-            yield from types(self, ClaimSpec(where, made.get("spec") or {}))
+            yield from types(self, ClaimSpec.of(where, made["spec"]))
 
-    def _selectors(self, where: str, given: Iterable[Wire]) -> Iterator[ManifestProblem]:
+    def _selectors(self, where: str, given: Iterable[SelectorView]) -> Iterator[ManifestProblem]:
         for selector in given:
-            expression = (selector.get("cel") or {}).get("expression")
-            if expression:
-                yield from expression_problems(where, expression)
+            if selector.cel.expression:
+                yield from expression_problems(where, selector.cel.expression)
 
     @property
     def old_allocator(self) -> bool:
@@ -113,25 +115,28 @@ class Checker:
 
 def configuration(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check configuration with the decoder of prepare."""
-    for index, entry in enumerate(spec.parts.get("config") or ()):
-        opaque = entry.get("opaque") or {}
-        driver = str(opaque.get("driver") or "")
+    yield from rejected_configuration(spec.where, spec.devices.config)
+
+
+def rejected_configuration(where: str, entries: Sequence[ConfigView]) -> Iterator[ManifestProblem]:
+    """Yield the entries that the driver would reject, and those for a driver whose name is nearly ours."""
+    for index, entry in enumerate(entries):
+        driver = entry.opaque.driver
         if driver != names.DRIVER:
             if difflib.get_close_matches(driver, [names.DRIVER], cutoff=0.8):
-                yield ManifestProblem(
-                    spec.where, "UnknownDriver", f"config[{index}].opaque.driver is {driver}, not {names.DRIVER}"
-                )
+                text = f"config[{index}].opaque.driver is {driver}, not {names.DRIVER}"
+                yield ManifestProblem(where, "UnknownDriver", text)
             continue
         try:
-            refusals.decoded([{"opaque": {"driver": "-"}}] * index + [entry])
+            refusals.setting(index, entry)
         except ClaimError as err:
-            yield ManifestProblem(spec.where, "ConfigRejected", str(err))
+            yield ManifestProblem(where, "ConfigRejected", str(err))
 
 
 def classes(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check the names of DeviceClasses that resemble ours."""
     for name, alternative in spec.alternatives():
-        wanted = str(alternative.get("deviceClassName") or "")
+        wanted = alternative.device_class_name
         if wanted in checker.world.classes or any(_sized(wanted, form) for form in _SIZED):
             continue
         near = difflib.get_close_matches(wanted, checker.world.classes, n=1, cutoff=0.75)
@@ -154,9 +159,9 @@ def sets(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 def expressions_of(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
     for _, alternative in spec.alternatives():
-        yield from checker._selectors(spec.where, alternative.get("selectors") or ())
-    for index, each in enumerate(spec.parts.get("constraints") or ()):
-        name = each.get("matchAttribute") or each.get("distinctAttribute") or ""
+        yield from checker._selectors(spec.where, alternative.selectors)
+    for index, each in enumerate(spec.devices.constraints):
+        name = each.match_attribute or each.distinct_attribute
         domain, _, attribute = name.rpartition("/")
         if problem := attributes.unknown(domain, attribute):
             yield ManifestProblem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
@@ -219,12 +224,11 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 
 def _of_a_site(spec: ClaimSpec) -> bool:
     """Return True if a selector reads a value that only a real cluster has, such as a version or an id."""
-    texts = [
-        (s.get("cel") or {}).get("expression") or ""
-        for _, each in spec.alternatives()
-        for s in each.get("selectors") or ()
-    ]
-    return any(name in SITE for text in texts for _, name, _ in expressions.reads(text))
+    for _, alternative in spec.alternatives():
+        for selector in alternative.selectors:
+            if any(name in SITE for _, name, _ in expressions.reads(selector.cel.expression)):
+                return True
+    return False
 
 
 def _why(world: World, pod: Wire) -> Finding:
@@ -242,39 +246,34 @@ def _pod(claim: Wire) -> dict[str, object]:
 def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
     """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
     ours = {name for name, each in spec.alternatives() if spec.is_ours(each, checker.world.classes)}
-    reserved = any(each.get("deviceClassName") == names.WORKLOAD_CLASS for _, each in spec.alternatives())
-    requests = [
-        each
-        for each in spec.parts.get("requests") or ()
-        if {each["name"], *(f"{each['name']}/{sub.get('name')}" for sub in each.get("firstAvailable") or ())} & ours
-    ]
-    every = {each["name"] for each in spec.parts.get("requests") or ()}
-    kept = {each["name"] for each in requests}
-    rules = [
-        each
-        for each in spec.parts.get("constraints") or ()
-        if {name.partition("/")[0] for name in each.get("requests") or every} <= kept
-    ]
+    reserved = any(each.device_class_name == names.WORKLOAD_CLASS for _, each in spec.alternatives())
+    requests, rules = [], []
+    kept: set[str] = set()
+    for request, raw in zip(spec.devices.requests, spec.raw.requests, strict=True):
+        if any(name in ours for name, _ in request.named_alternatives):
+            kept.add(request.name)
+            requests.append(raw)
     if not requests or reserved:
         return None
-    inner = {"requests": requests, "constraints": rules, "config": spec.parts.get("config") or []}
+    every = [request.name for request in spec.devices.requests]
+    for rule, raw in zip(spec.devices.constraints, spec.raw.constraints, strict=True):
+        covered = {name.partition("/")[0] for name in rule.requests or every}
+        if covered <= kept:
+            rules.append(raw)
+    inner = {"requests": requests, "constraints": rules, "config": spec.raw.config}
     meta = {"name": "checked", "namespace": "default"}
     return {"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": inner}}
 
 
 def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
-    requests = spec.parts.get("requests") or ()
-    exact = [
-        each["exactly"]
-        for each in requests
-        if (each.get("exactly") or {}).get("allocationMode") != "All" and each.get("exactly")
-    ]
+    requests = spec.devices.requests
+    exact = [each.exactly for each in requests if each.exactly is not None and not each.exactly.wants_all]
     claim = _ours(checker, spec)
     if not checker.old_allocator or claim is None or len(exact) < len(requests):
         return
     size = _group(checker, claim)
-    wanted = [trap.WantedCount(int(each.get("count") or 1), size) for each in exact]
+    wanted = [trap.WantedCount(each.number, size) for each in exact]
     if sum(each.count for each in wanted) > MAX_RESULTS:
         return  # the scheduler rejects the claim without a search
     steps = trap.worst_steps(wanted)
@@ -292,12 +291,14 @@ def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 
 def second_alternative(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Find alternatives that Kubernetes 1.34 and 1.35 confuse (`shared_all` in simulate/semantics.py)."""
-    for request in spec.parts.get("requests") or ():
-        first, second = [*(request.get("firstAvailable") or ()), {}, {}][:2]
-        differ = any(first.get(part) != second.get(part) for part in ("deviceClassName", "selectors"))
-        every = first.get("allocationMode") == second.get("allocationMode") == "All"
+    for request in spec.devices.requests:
+        if len(request.first_available) < 2:
+            continue
+        first, second = request.first_available[:2]
+        differ = (first.device_class_name, first.selectors) != (second.device_class_name, second.selectors)
+        every = first.wants_all and second.wants_all
         if checker.old_allocator and every and differ and spec.is_ours(second, checker.world.classes):
-            one, other = (f"{request['name']}/{each.get('name')}" for each in (first, second))
+            one, other = f"{request.name}/{first.name}", f"{request.name}/{second.name}"
             text = (
                 f"on Kubernetes 1.34 and 1.35 the scheduler gives {other} the devices of {one}, whatever its own "
                 "selectors and class: give one of the two a count, or place it third"
@@ -323,27 +324,27 @@ def _group(checker: Checker, claim: Wire) -> int:
 def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Check that each container gets one size of logical NeuronCores."""
     claims = {each.entry: each.claim for each in demand.claims_of(objects, pod) if each.claim is not None}
-    for container in (pod.get("spec") or {}).get("containers") or ():
+    for container in PodView.of(pod).spec.containers:
         sizes: dict[int, str] = {}
-        for used in (container.get("resources") or {}).get("claims") or ():
-            claim = claims.get(used.get("name"))
+        for used in container.resources.claims:
+            claim = claims.get(used.name)
             for name, size in _sizes(claim["spec"] if claim else {}).items():
-                if used.get("request") in (None, "", name):
-                    sizes.setdefault(size, f"{used['name']}/{name}")
+                if used.request in ("", name):
+                    sizes.setdefault(size, f"{used.name}/{name}")
         if len(sizes) > 1:
             texts = ", ".join(f"{size} from {name}" for size, name in sizes.items())
             yield ManifestProblem(
                 where,
                 "CoreSizesDiffer",
-                f"container {container['name']}: logicalNeuronCore {texts}: a container has one size",
+                f"container {container.name}: logicalNeuronCore {texts}: a container has one size",
             )
 
 
 def _sizes(spec: Wire) -> dict[str, int]:
     """Return the core size of each request that has one."""
-    parts = ClaimSpec("", spec)
+    parts = ClaimSpec.of("", spec)
     try:
-        entries = refusals.decoded({**entry, "source": "FromClaim"} for entry in parts.parts.get("config") or ())
+        entries = refusals.decoded({**entry, "source": "FromClaim"} for entry in parts.raw.config)
     except ClaimError:
         return {}
     found: dict[str, int] = {}

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import AlternativeView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand
 from neuron_dra.core import catalogue, names, sizes
@@ -15,21 +17,20 @@ _CLASS: Final = re.compile(rf"(connected|cores)-([0-9]+)\.{re.escape(names.DRIVE
 _KINDS: Final[Mapping[str, str]] = {"connected": sizes.DEVICE, "cores": sizes.CORE}
 
 
-def of_claim(requested: Iterable[tuple[str, Wire]], why_no_sets: str) -> Iterator[tuple[str, str]]:
+def of_claim(requested: Iterable[tuple[str, AlternativeView]], why_no_sets: str) -> Iterator[tuple[str, str]]:
     """Yield code and text of what is wrong with the alternatives of a claim's requests, given with their names."""
     for name, alternative in requested:
-        wanted = str(alternative.get("deviceClassName") or "")
+        wanted = alternative.device_class_name
         yield from _problems(f"request {name}", wanted, wanted, why_no_sets)
 
 
 def of_pod(pod: Wire, why_no_sets: str) -> Iterator[tuple[str, str]]:
     """Yield code and text of what is wrong with the limits of a pod's containers."""
-    spec = pod.get("spec") or {}
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for resource in (container.get("resources") or {}).get("limits") or {}:
+    for container in PodView.of(pod).spec.all_containers:
+        for resource in container.resources.limits:
             wanted = resource.removeprefix(demand.IMPLICIT)
             if wanted != resource:
-                yield from _problems(f"container {container.get('name')}", wanted, resource, why_no_sets)
+                yield from _problems(f"container {container.name}", wanted, resource, why_no_sets)
 
 
 def _problems(where: str, wanted: str, shown: str, why_no_sets: str) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
+from neuron_dra.ask.read.claim_views import AlternativeView, DeviceDemand, RawDemand
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 
@@ -24,22 +26,21 @@ class ClaimSpec:
     """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate."""
 
     where: str
-    spec: Wire
+    devices: DeviceDemand
+    raw: RawDemand  # the same as the manifest has it, for claims that are made of it
 
-    @property
-    def parts(self) -> Wire:
-        """Its devices: requests, constraints and configuration."""
-        return self.spec.get("devices") or {}
+    @classmethod
+    def of(cls, where: str, spec: Wire) -> Self:
+        """Return the spec of a claim as it is in a manifest."""
+        devices = spec.get("devices")
+        return cls(where, DeviceDemand.of(devices), RawDemand.of(devices))
 
-    def alternatives(self) -> Iterator[tuple[str, Wire]]:
+    def alternatives(self) -> Iterator[tuple[str, AlternativeView]]:
         """Yield each request, or each alternative of it, by the name that results use."""
-        for request in self.parts.get("requests") or ():
-            for sub in request.get("firstAvailable") or ():
-                yield f"{request['name']}/{sub.get('name')}", sub
-            if not request.get("firstAvailable"):
-                yield request["name"], request.get("exactly") or {}
+        for request in self.devices.requests:
+            yield from request.named_alternatives
 
-    def is_ours(self, alternative: Wire, classes: Mapping[str, object]) -> bool:
+    def is_ours(self, alternative: AlternativeView, classes: Mapping[str, object]) -> bool:
         """Return True if an alternative requests devices of this driver, as far as its class shows."""
-        name = alternative.get("deviceClassName") or ""
+        name = alternative.device_class_name
         return name in classes or name == names.DRIVER

@@ -1,7 +1,7 @@
 """The allocator of Kubernetes 1.34 and 1.35 tries permutations: how many, at worst, for the requests of a claim. Pure.
 
 Later versions try combinations. The search ends after 10 s for each node, which is then skipped, so a claim that is
-close to fitting on busy nodes can delay every pod (docs/from-the-scheduler-extension.md).
+close to fitting on busy nodes can delay every pod.
 """
 
 from __future__ import annotations

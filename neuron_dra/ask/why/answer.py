@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimView, ResultView
+from neuron_dra.ask.read.pod_views import PodPlace
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.views import UltraServerView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import node as why_node
@@ -19,20 +22,17 @@ from neuron_dra.core.wire import Wire
 
 def of_claim(world: World, claim: Wire) -> Report:
     """Return the report about a ResourceClaim: who has it, or why it has no devices."""
-    meta, status = claim["metadata"], claim.get("status") or {}
-    namespace = meta.get("namespace") or ""
-    subject = f"claim {namespace or 'default'}/{meta['name']}"
+    seen = ClaimView.of(claim)
+    subject = f"claim {seen.metadata.namespace or 'default'}/{seen.metadata.name}"
     used_by = users.pods(world.snapshot, claim)
-    allocation = status.get("allocation")
-    if meta.get("deletionTimestamp"):
+    if seen.metadata.deletion_timestamp:
         who = f": it is gone when these pods have ended: {', '.join(used_by)}" if used_by else ""
         return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
-    if allocation is not None:
-        return _allocated(world, claim, allocation, subject)
+    if seen.is_allocated:
+        return _allocated(world, claim, seen.results, subject)
     for pod in world.snapshot.all("Pod"):
-        if (pod["metadata"].get("namespace") or "") == namespace and any(
-            each.exists and each.claim is claim for each in world.claims_of(pod)
-        ):
+        near = PodPlace.of(pod).metadata.namespace == seen.metadata.namespace
+        if near and any(each.exists and each.claim is claim for each in world.claims_of(pod)):
             report = why_pod.report(world, pod)
             return Report(
                 f"{subject}, of {report.subject}",
@@ -44,12 +44,11 @@ def of_claim(world: World, claim: Wire) -> Report:
     return Report(subject, "is not allocated", (Finding("NoPod", text),))
 
 
-def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Report:
+def _allocated(world: World, claim: Wire, results: Sequence[ResultView], subject: str) -> Report:
     """Return the report about a claim that has devices: what it has, and for whom, as far as pods were seen."""
-    results = (allocation.get("devices") or {}).get("results") or ()
-    where = ", ".join(dict.fromkeys(result["pool"] for result in results))
-    spec = world.type_of(results[0]["pool"]) if results else None
-    state = f"has {words.devices([result['device'] for result in results], spec)} of {where}"
+    where = ", ".join(dict.fromkeys(result.pool for result in results))
+    spec = world.type_of(results[0].pool) if results else None
+    state = f"has {words.devices([result.device for result in results], spec)} of {where}"
     if left := users.leftover(world.snapshot, claim):
         text = f"it has its devices {left}: kube-controller-manager has not released it"
         return Report(subject, state, (Finding("ClaimNotReleased", text),))
@@ -70,13 +69,14 @@ def _allocated(world: World, claim: Wire, allocation: Wire, subject: str) -> Rep
 
 def of_ultraserver(world: World, server: Wire) -> Report:
     """Return the report about a NeuronUltraServer: its faults, from its nodes and its conditions."""
-    meta, name = server["metadata"], str((server.get("status") or {}).get("ultraserverId") or "")
-    subject = f"UltraServer {meta.get('namespace') or 'default'}/{meta['name']}"
-    group = faults.members(world, name or meta["name"])
-    found = [
-        Finding("UltraServerFault", f"{each.what}: {each.detail}" if each.detail else each.what)
-        for each in faults.of_ultraserver(meta["name"], group, server)
-    ]
+    seen = UltraServerView.of(server)
+    meta = seen.metadata
+    subject = f"UltraServer {meta.namespace or 'default'}/{meta.name}"
+    group = faults.members(world, seen.status.ultraserver_id or meta.name)
+    found = []
+    for fault in faults.of_ultraserver(meta.name, group, seen):
+        text = f"{fault.what}: {fault.detail}" if fault.detail else fault.what
+        found.append(Finding("UltraServerFault", text))
     state = f"has {words.count(len(group), 'node')}"
     reserved = sorted({member.tag.workload for member in group if member.tag is not None})
     if reserved:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render.findings import Change, Finding
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import events, server, users
-from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, runtimes
 from neuron_dra.core.wire import Wire
@@ -22,11 +23,10 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
     for each in world.claims_of(pod):
         if each.entry == "limits" and not each.exists:
             continue
-        status = (each.claim or {}).get("status") or {}
         unseen = each.claim is None and "ResourceClaim" in world.snapshot.left_out
-        if not status.get("allocation") and not unseen:
+        if not each.seen.is_allocated and not unseen:
             return _bypassed(world, pod)
-        if each.exists and each.claim is not None and (finding := _of_another(pod, each, each.claim)) is not None:
+        if each.exists and (finding := _of_another(pod, each.seen)) is not None:
             return finding
     return None
 
@@ -35,20 +35,20 @@ def _bypassed(world: World, pod: Wire) -> Finding:
     """Return the finding for a pod that was created with spec.nodeName: only the scheduler allocates claims."""
     node = pod["spec"]["nodeName"]
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), HOST: node}
+    spec["nodeSelector"] = {**PodView.of(pod).spec.node_selector, HOST: node}
     text = f"in the pod, in place of nodeName, write nodeSelector: {HOST}: {node}"
     change: Change | None = trials.attempt(world, pod, text, [{**pod, "spec": spec}])
     cause = "its spec.nodeName keeps it from the scheduler, so nothing allocates its claim"
     return Finding("SchedulerBypassed", cause, (("node", node),), (change,) if change else ())
 
 
-def _of_another(pod: Wire, claim: PodClaim, found: Wire) -> Finding | None:
+def _of_another(pod: Wire, claim: ClaimView) -> Finding | None:
     """Return the finding for a claim that is reserved for others, so that the kubelet does not let the pod use it."""
-    uid, name = pod["metadata"].get("uid"), found["metadata"]["name"]
-    consumers = users.entries(found, "pods")
-    if not uid or users.groups(found) or not consumers or uid in [each.get("uid") for each in consumers]:
+    uid, name = PodView.of(pod).metadata.uid, claim.metadata.name
+    consumers = claim.consumers("pods")
+    if not uid or claim.consumers("podgroups") or not consumers or uid in [each.uid for each in consumers]:
         return None
-    whom = [each["name"] for each in consumers]
+    whom = [each.name for each in consumers]
     node = pod["spec"]["nodeName"]
     former = pod["metadata"]["name"] in whom
     text = f"a former pod {pod['metadata']['name']}" if former else f"pod {', '.join(whom[:3])}"
@@ -63,7 +63,7 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     if not absent or not pod["spec"].get("nodeName") or "ResourceClaim" in world.snapshot.left_out:
         return None
     node = pod["spec"]["nodeName"]
-    kubelet = server.kubelet(world.nodes.get(node) or {})
+    kubelet = world.node(node).status.node_info.kubelet_version
     posted = events.about(world, "Pod", pod)
     said = [event for event in posted if "ResourceClaim not created yet" in event.message]
     facts = tuple(("event", event.message) for event in said[:1])
@@ -81,13 +81,11 @@ def never_created(world: World, pod: Wire) -> Finding | None:
 def no_injection(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a pod with Neuron devices on a node whose runtime injects none."""
     node = pod["spec"]["nodeName"]
-    info = ((world.nodes.get(node) or {}).get("status") or {}).get("nodeInfo") or {}
-    why = runtimes.why_no_cdi(str(info.get("containerRuntimeVersion") or ""))
+    why = runtimes.why_no_cdi(world.node(node).status.node_info.container_runtime_version)
     if not why:
         return None
     for each in world.claims_of(pod):
-        results = (((each.claim or {}).get("status") or {}).get("allocation") or {}).get("devices") or {}
-        if any(result.get("driver") == names.DRIVER for result in results.get("results") or ()):
+        if any(result.driver == names.DRIVER for result in each.seen.results):
             version, _, rest = why.partition(" ")
             return Finding("RuntimeWithoutCdi", f"the runtime {version} of node {node} {rest}")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
@@ -61,28 +62,43 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
 
+    world = World(snapshot, proposes=answer.proposes(snapshot))
     reports: list[tuple[str, Report]] = []
     for kind, name in wanted:
         place = "" if kind == "Node" else namespace
         if kind in jobs.KINDS.values():
-            found = jobs.report(World(snapshot), kind, name, namespace) if name else None
+            if not name:
+                raise SettingsError(f"{kind}: name one, as {kind.lower()}/NAME")
+            found = jobs.report(world, kind, name, namespace)
             if found is None:
-                raise SettingsError(_no_pods(kind, name, namespace))
+                raise SettingsError(f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read")
             reports.append((f"{kind.lower()}/{name}", found))
         elif name:
             item = snapshot.get(kind, name, place)
             if item is None:
                 raise SettingsError(_absent(snapshot, kind, name, place))
-            reports.append((f"{kind.lower()}/{name}", answer.report(snapshot, kind, item)))
+            reports.append((f"{kind.lower()}/{name}", answer.of(world, kind, item)))
         else:
             everywhere = args.all_namespaces or kind == "Node"
             items = _selected(snapshot, kind, None if everywhere else place, args.selector)
             if not items and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place))
             all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
-            made = [(shown, answer.report(snapshot, kind, item)) for shown, item in all_of_them]
-            reports += [each for each in made if by_label or not each[1].fine]
+            made = [(shown, answer.of(world, kind, item)) for shown, item in all_of_them]
+            shown_ones = [each for each in made if by_label or not each[1].fine]
+            if not shown_ones and args.output in ("text", "wide"):
+                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
+            reports += shown_ones
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _nothing(kind: str, number: int, namespace: str) -> str:
+    """Return the line for a type of which nothing is explained: a person would take no output for an error."""
+    from neuron_dra.ask.render import words
+
+    if number:
+        return f"nothing is wrong with {words.count(number, kind)}"
+    return f"there is no {kind}{f' in namespace {namespace}' if namespace else ''}"
 
 
 def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -113,12 +129,6 @@ def _usage(word: str) -> str:
     return f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR"
 
 
-def _no_pods(kind: str, name: str, namespace: str) -> str:
-    if not name:
-        return f"{kind}: name one, as {kind.lower()}/NAME"
-    return f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read"
-
-
 def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -> int:
     """Print the reports and return the exit code."""
     from neuron_dra.ask.render import report_text, terminal
@@ -136,9 +146,14 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
 
 def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: labels.Test) -> list[Wire]:
     """Return the objects of a kind and namespace, None for all, with the labels, by name."""
-    here = (each for each in snapshot.all(kind) if namespace in (None, each["metadata"].get("namespace", "")))
-    found = [each for each in here if selector(each["metadata"].get("labels") or {})]
-    return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+    from neuron_dra.ask.read.views import MetaView
+
+    found = []
+    for item in snapshot.all(kind):
+        meta = MetaView.of(item["metadata"])
+        if namespace in (None, meta.namespace) and selector(meta.labels):
+            found.append((meta.name, item))
+    return [item for _, item in sorted(found, key=lambda each: each[0])]
 
 
 def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
@@ -148,11 +163,9 @@ def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
     where = f" in namespace {namespace}" if namespace else ""
     if not snapshot.all(kind) and kind in snapshot.left_out:
         why = snapshot.left_out[kind]
-        hint = (
-            "; install the CRDs of the UltraServer controller"
-            if why == NOT_SERVED and kind.startswith("Neuron")
-            else ""
-        )
+        hint = ""
+        if why == NOT_SERVED and kind.startswith("Neuron"):
+            hint = "; install the CRDs of the UltraServer controller"
         return f"{kind} {name or '-l'}: {why}{hint}"
     if not name:
         return f"no {kind}{where} has these labels"

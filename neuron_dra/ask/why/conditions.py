@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding
 from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
@@ -37,7 +40,8 @@ class Case:
     def __init__(self, world: World, pod: Wire) -> None:
         self.world = world
         self.pod = pod
-        self.namespace: str = pod["metadata"].get("namespace") or ""
+        self.seen = PodView.of(pod)
+        self.namespace = self.seen.metadata.namespace
 
     @cached_property
     def problem(self) -> ClaimProblem | None:
@@ -48,9 +52,11 @@ class Case:
     def placed(self) -> Placement | None:
         """Where a simulation places the pod; None if nowhere."""
         outcome = self.world.place(self.pod)
-        self.message = "" if isinstance(outcome, Placement) else outcome.message
-        self.error = not isinstance(outcome, Placement) and outcome.error
-        return outcome if isinstance(outcome, Placement) else None
+        if isinstance(outcome, Placement):
+            self.message, self.error = "", False
+            return outcome
+        self.message, self.error = outcome.message, outcome.error
+        return None
 
     @cached_property
     def said(self) -> str:
@@ -65,7 +71,7 @@ class Case:
     @cached_property
     def blocked(self) -> list[Blocked]:
         """The nodes on which the claims that are not allocated yet could fit, and what is in the way there."""
-        waiting = [claim for claim in self.claims if not allocation(claim)]
+        waiting = [claim for claim in self.claims if not ClaimView.of(claim).is_allocated]
         return Blockers(self.world, self.pod, waiting).all()
 
     @cached_property
@@ -78,7 +84,7 @@ class Case:
 
     def reached(self, blocked: list[Blocked], claim: Wire) -> list[Blocked]:
         """Return those of the nodes that can use a claim: all, unless it is allocated for some nodes only."""
-        selector = allocation(claim).get("nodeSelector")
+        selector = node_selector(claim)
         if selector is None:
             return blocked
         return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
@@ -88,26 +94,32 @@ class Case:
         return trials.attempt(self.world, self.pod, text, replaced)
 
 
-def allocation(claim: Wire) -> Wire:
-    """Return the allocation of a claim; empty if it has none."""
-    return (claim.get("status") or {}).get("allocation") or {}
+def node_selector(claim: Wire) -> Wire | None:
+    """Return the nodes for which a claim is allocated, as a NodeSelector; None if it is not, or for all nodes."""
+    allocation = ClaimView.of(claim).status.allocation
+    selector: Wire | None = allocation.node_selector if allocation is not None else None
+    return selector
 
 
 # Conditions about the pod, and about its claims.
 
 
 def gated(case: Case) -> list[Finding]:
-    return [gates.finding(case.world, case.pod)] if case.pod["spec"].get("schedulingGates") else []
+    return [gates.finding(case.world, case.pod)] if case.seen.spec.scheduling_gates else []
 
 
 def _problem(case: Case, code: str) -> ClaimProblem | None:
     problem = case.problem
-    return problem if problem is not None and problem.code == code else None
+    if problem is None or problem.code != code:
+        return None
+    return problem
 
 
 def workload(case: Case) -> Found | None:
     problem = _problem(case, "TemplateMissing")
-    workload = creating.workload_of(case.world, case.pod, problem.claim) if problem is not None else None
+    if problem is None:
+        return None
+    workload = creating.workload_of(case.world, case.pod, problem.claim)
     return creating.state_of(workload) if workload is not None else None
 
 
@@ -134,11 +146,13 @@ def there(case: Case, found: Found) -> Pairs:
     kind, namespace = found["kind"], case.namespace
     there = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
     facts = Facts()
-    facts.add(
-        "was there", f"in namespace {namespace}: {', '.join(there[:6])}" if there else f"none in namespace {namespace}"
-    )
+    if there:
+        facts.add("was there", f"in namespace {namespace}: {', '.join(there[:6])}")
+    else:
+        facts.add("was there", f"none in namespace {namespace}")
     for other in _elsewhere(case, found):
-        facts.add("elsewhere", f"namespace {other['metadata'].get('namespace')} has one of this name")
+        namespace = MetaView.of(other["metadata"]).namespace
+        facts.add("elsewhere", f"namespace {namespace} has one of this name")
     return facts.done()
 
 
@@ -175,7 +189,7 @@ def quota(case: Case) -> Found | None:
 
 def raised(case: Case, found: Found) -> Iterator[Change | None]:
     quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
-    spec = {**(quota.get("spec") or {}), "hard": {**quota["spec"]["hard"], resource: str(enough)}}
+    spec = {**quota["spec"], "hard": {**quota["spec"]["hard"], resource: str(enough)}}
     yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
 
 
@@ -195,11 +209,12 @@ def admin_refused(case: Case) -> Found | None:
 
 def claim_deleted(case: Case) -> Found | None:
     problem = _problem(case, "ClaimDeleted")
-    claim = problem.claim.claim if problem is not None else None
-    if claim is None:
+    if problem is None or (claim := problem.claim.claim) is None:
         return None
-    pods = [user["name"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
-    until = f": it is gone when these pods have ended: {', '.join(pods)}" if pods else ""
+    pods = [user.name for user in ClaimView.of(claim).status.reserved_for]
+    until = ""
+    if pods:
+        until = f": it is gone when these pods have ended: {', '.join(pods)}"
     return {"name": claim["metadata"]["name"], "until": until}
 
 
@@ -223,10 +238,14 @@ def unserved(case: Case) -> Found | None:
 
 def plugin_down(case: Case) -> Found | None:
     resource = demand.unserved(case.world.snapshot, case.pod)
-    down = demand.left_behind(case.world.snapshot, resource) if resource else []
+    if not resource:
+        return None
+    down = demand.left_behind(case.world.snapshot, resource)
     if not down:
         return None
-    others = f"; nor on {words.count(len(down) - 1, 'more node')}" if len(down) > 1 else ""
+    others = ""
+    if len(down) > 1:
+        others = f"; nor on {words.count(len(down) - 1, 'more node')}"
     return {"resource": resource, "node": down[0], "others": others}
 
 
@@ -254,12 +273,16 @@ def nearest_class(case: Case, found: Found) -> Iterator[Change | None]:
 
 
 def rejected(case: Case) -> Found | None:
-    why = trials.refused(case.world, case.placed) if case.placed is not None else ""
+    if case.placed is None:
+        return None
+    why = trials.refused(case.world, case.placed)
     return {"why": why} if why else None
 
 
 def rejected_name(case: Case) -> Found | None:
-    why = absent.rejected_name(case.world, case.pod, case.placed.node) if case.placed is not None else ""
+    if case.placed is None:
+        return None
+    why = absent.rejected_name(case.world, case.pod, case.placed.node)
     return {"why": why} if why else None
 
 
@@ -267,8 +290,10 @@ def _uncreated(case: Case) -> str:
     """Return a claim that could be created and is not; empty if there is none, or if the pod is placed nowhere."""
     if case.placed is None:
         return ""
-    absent = [each.entry for each in case.world.claims_of(case.pod) if not each.exists and each.entry != "limits"]
-    return absent[0] if absent else ""
+    for each in case.world.claims_of(case.pod):
+        if not each.exists and each.entry != "limits":
+            return each.entry
+    return ""
 
 
 def creation_failed(case: Case) -> Found | None:
@@ -299,33 +324,40 @@ def gang_waits(case: Case) -> Found | None:
 def group_waits(case: Case) -> Found | None:
     """The scheduler's words show that a group waits as a whole, though it fits, or was not read."""
     group = users.group_of(case.pod)
-    found = says(case, gangs.AS_A_WHOLE) if group else None
+    if not group:
+        return None
+    found = says(case, gangs.AS_A_WHOLE)
     return {**found, "group": group} if found is not None else None
 
 
 def gang_shares(case: Case) -> Found | None:
-    found = says(case, _BEING_ALLOCATED)
-    return found if found is not None and users.group_of(case.pod) else None
+    if not users.group_of(case.pod):
+        return None
+    return says(case, _BEING_ALLOCATED)
 
 
 def contradictory(case: Case) -> Found | None:
     """The scheduler's words show that slices of a pool disagree, though the pod fits in a simulation."""
     found = says(case, _OF_POOLS) or says(case, OF_DEVICES)
-    disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice")) if found is not None else ()
-    return {**found, "disagreement": disagreeing[0]} if found is not None and disagreeing else None
+    if found is None:
+        return None
+    disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice"))
+    return {**found, "disagreement": disagreeing[0]} if disagreeing else None
 
 
 def silent(case: Case) -> Found | None:
     """The pod fits, and the scheduler has said nothing."""
     if case.placed is None or case.said:
         return None
-    scheduler = case.pod["spec"].get("schedulerName") or trials.DEFAULT_SCHEDULER
+    scheduler = case.seen.spec.scheduler_name or trials.DEFAULT_SCHEDULER
     return {"scheduler": scheduler, "gets": trials.gets(case.world, case.placed)}
 
 
 def other_scheduler(case: Case) -> Found | None:
     found = silent(case)
-    return found if found is not None and found["scheduler"] != trials.DEFAULT_SCHEDULER else None
+    if found is None or found["scheduler"] == trials.DEFAULT_SCHEDULER:
+        return None
+    return found
 
 
 def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
@@ -349,7 +381,9 @@ def simulated(case: Case, found: Found) -> Pairs:
 
 
 def selector_error(case: Case) -> list[Finding]:
-    found = impossible.selector_error(case.world, case.pod) if case.error else None
+    if not case.error:
+        return []
+    found = impossible.selector_error(case.world, case.pod)
     return [found] if found is not None else []
 
 
@@ -357,9 +391,8 @@ def allocated_elsewhere(case: Case) -> Found | None:
     left = case.blocked
     for claim in case.claims:
         left = case.reached(left, claim)
-        if not left and allocation(claim).get("nodeSelector") is not None:
-            results = (allocation(claim).get("devices") or {}).get("results") or ()
-            pools = sorted({each["pool"] for each in results})
+        if not left and node_selector(claim) is not None:
+            pools = sorted({each.pool for each in ClaimView.of(claim).results})
             return {"claim": claim["metadata"]["name"], "pools": ", ".join(pools)}
     return None
 
@@ -367,7 +400,7 @@ def allocated_elsewhere(case: Case) -> Found | None:
 def in_the_way(case: Case) -> list[Finding]:
     if not case.reachable:
         return []
-    tied = [claim["metadata"]["name"] for claim in case.claims if allocation(claim).get("nodeSelector")]
+    tied = [claim["metadata"]["name"] for claim in case.claims if node_selector(claim)]
     found = obstacles.findings(case.world, case.pod, case.reachable, tied)
     # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
     if not tied and found[0].code in ORDINARY and (missing := absent.finding(case.world, case.pod)) is not None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import trials
@@ -18,7 +20,7 @@ from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, constraints, model
 from neuron_dra.simulate.failures import Failure
-from neuron_dra.simulate.model import Constraint, PoolDevice
+from neuron_dra.simulate.model import Constraint, DeviceId, PoolDevice
 from neuron_dra.simulate.scheduler import Placement
 
 _HASH: Final = "pod-template-hash"
@@ -60,6 +62,13 @@ def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]
     return found
 
 
+def _only_pod(world: World, holder: Holder) -> Wire | None:
+    """Return the pod of a claim that one pod uses; None if none does, or several."""
+    if len(holder.pods) != 1:
+        return None
+    return world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+
+
 def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for claims that should have been released, if the pod would fit without them."""
     found: list[tuple[Blocked, Holder, int, str]] = []
@@ -86,11 +95,8 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
         return None
     for node in nodes:
         for holder, _ in holders(world, node).values():
-            old = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-            same = old is not None and (old["metadata"].get("namespace") == pod["metadata"].get("namespace"))
-            if old is None or not same or deployment_of(old) != deployment or _hash(old) == _hash(pod):
-                continue
-            if old["metadata"].get("deletionTimestamp"):
+            old = _only_pod(world, holder)
+            if old is None or not _replaces(pod, old):
                 continue
             left, removed = trials.released(world, old)
             if not isinstance(world.after(left, removed).place(pod), Placement):
@@ -103,6 +109,14 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
     return None
 
 
+def _replaces(pod: Wire, old: Wire) -> bool:
+    """Return True if a rollout of one Deployment has created `pod` and has not yet deleted `old`."""
+    meta = PodView.of(old).metadata
+    if meta.namespace != PodView.of(pod).metadata.namespace or meta.deletion_timestamp:
+        return False
+    return deployment_of(old) == deployment_of(pod) and _hash(old) != _hash(pod)
+
+
 def _without_surge(deployment: str, namespace: str) -> str:
     """Return the command after which a rollout deletes an old pod before it creates the new one."""
     patch = '{"spec":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
@@ -112,15 +126,14 @@ def _without_surge(deployment: str, namespace: str) -> str:
 def deployment_of(pod: Wire) -> str:
     """Return the Deployment of a pod, from the name of its ReplicaSet and the hash in it; empty if it has none."""
     own = _hash(pod)
-    for owner in pod["metadata"].get("ownerReferences") or ():
-        name = str(owner.get("name") or "")
-        if owner.get("kind") == "ReplicaSet" and own and name.endswith(f"-{own}"):
-            return name.removesuffix(f"-{own}")
+    for owner in PodView.of(pod).metadata.owners("ReplicaSet"):
+        if own and owner.name.endswith(f"-{own}"):
+            return owner.name.removesuffix(f"-{own}")
     return ""
 
 
 def _hash(pod: Wire) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(_HASH) or "")
+    return str(PodView.of(pod).metadata.labels.get(_HASH) or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +166,24 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
     if not found:
         return None
     best = max(found, key=lambda each: each.free)
-    others = len(found) - 1
-    more = f"; it is the same on {words.count(others, 'more node')}" if others else ""
+    text = best.text
+    if len(found) > 1:
+        text += f"; it is the same on {words.count(len(found) - 1, 'more node')}"
     facts = Facts()
     facts.some("free", (f"node {each.node}: {words.count(each.free, 'device')}" for each in found), most=3)
-    return Finding("Fragmented", best.text + more, facts.done())
+    return Finding("Fragmented", text, facts.done())
 
 
 def _torn(world: World, pod: Wire, node: Blocked, published: PublishedDevices) -> _Torn | None:
-    claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
-    wanted = [model.claim(each) for each in claims if not (each.get("status") or {}).get("allocation")]
-    by_constraint = [(claim, rule) for claim in wanted for rule in claim.constraints if rule.kind == "matchAttribute"]
-    for claim, rule in by_constraint:
-        torn = _by_constraint(world, node, published, claim, rule, wanted)
-        if torn is not None:
-            return torn
+    claims = [each for each in world.claims_of(pod) if not each.seen.is_allocated]
+    wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
+    for claim in wanted:
+        for rule in claim.constraints:
+            if rule.kind != "matchAttribute":
+                continue
+            torn = _by_constraint(world, node, published, claim, rule, wanted)
+            if torn is not None:
+                return torn
     for claim in wanted:
         torn = _by_size(world, node, published, claim)
         if torn is not None:
@@ -189,11 +205,14 @@ def _by_constraint(
     at = world.decoded(node.node)
     if isinstance(allocator.allocate(at, others, world.inventory, world.classes, world.in_use, world.memo), Failure):
         return None
-    asks = [
-        ask for ask in selection.asked([claim]) if not rule.requests or {ask.name, ask.request.name} & rule.requests
-    ]
-    number = sum(ask.alternative.count for ask in asks if ask.alternative.mode == "ExactCount")
-    matching = {device.id: device for ask in asks for device in published.on(node.name, ask)}
+    number = 0
+    matching: dict[DeviceId, PoolDevice] = {}
+    for ask in selection.asked([claim]):
+        if rule.requests and not {ask.name, ask.request.name} & rule.requests:
+            continue
+        if ask.alternative.mode == "ExactCount":
+            number += ask.alternative.count
+        matching.update((device.id, device) for device in published.on(node.name, ask))
     free = [device for device in matching.values() if _is_free(world, device)]
     if number < 2 or len(free) < number:
         return None
@@ -234,14 +253,15 @@ def _described(world: World, holder: Holder, number: int) -> str:
     """Return who holds how many devices, and whether that is about to end."""
     text = f"{holder} holds {number}"
     since = _ending(world, holder)
-    return f"{text}, and is being deleted since {since}" if since else text
+    if since:
+        text += f", and is being deleted since {since}"
+    return text
 
 
 def _ending(world: World, holder: Holder) -> str:
     """Return since when the only pod of a claim, or else the claim, is being deleted; empty if it is not."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-    meta = pod["metadata"] if pod is not None else {}
-    return str(meta.get("deletionTimestamp") or holder.claim["metadata"].get("deletionTimestamp") or "")
+    pod = _only_pod(world, holder)
+    return PodView.of(pod).metadata.deletion_timestamp or ClaimView.of(holder.claim).metadata.deletion_timestamp
 
 
 def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
@@ -257,28 +277,27 @@ def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -
 
 
 def _priority(pod: Wire) -> int:
-    value = pod["spec"].get("priority")
-    return value if isinstance(value, int) else 0
+    return PodView.of(pod).spec.priority
 
 
 def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
     """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
-    names = [
-        rule.attribute
-        for each in world.claims_of(pod)
-        if each.claim is not None and each.entry != "limits"
-        for rule in model.claim(each.claim).constraints
-        if rule.kind == "matchAttribute"
-    ]
+    names: list[str] = []
+    for each in world.claims_of(pod):
+        if each.claim is not None and each.entry != "limits":
+            rules = model.claim(each.claim).constraints
+            names += [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
     for name in dict.fromkeys(names):
         for node in nodes:
-            of_device = {device: holder for holder, devices in holders(world, node).values() for device in devices}
+            of_device: dict[str, Holder] = {}
+            for holder, devices in holders(world, node).values():
+                of_device.update(dict.fromkeys(devices, holder))
             found: dict[object, dict[str, Holder]] = {}
             for device in world.likeness.devices(world.decoded(node.node)):
-                holder = of_device.get(device.id.device)
+                held_by = of_device.get(device.id.device)
                 value = constraints.attribute(device, name)
-                if holder is not None and value is not None:
-                    found.setdefault(value, {})[holder.key] = holder
+                if held_by is not None and value is not None:
+                    found.setdefault(value, {})[held_by.key] = held_by
             yield from sorted((list(each.values()) for each in found.values()), key=len)
 
 
@@ -298,23 +317,24 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
     if change is None or len(gone) > 1:
         return change
     node = trials.moves_to(world, pod, gone[0], change)
-    if not node or node == gone[0]["spec"].get("nodeName"):
+    if not node or node == PodView.of(gone[0]).spec.node_name:
         return change
     return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
 
 
 def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
-    found: list[tuple[int, Holder]] = []
+    unique: dict[str, tuple[int, Holder]] = {}
     for each in nodes:
-        found += [(len(devices), holder) for holder, devices in holders(world, each).values() if holder.pods]
-    unique = {holder.key: (number, holder) for number, holder in found}
+        for holder, devices in holders(world, each).values():
+            if holder.pods:
+                unique[holder.key] = (len(devices), holder)
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    alone = [[holder] for _, holder in ranked if _may_end(world, holder)]
-    for ended in alone[:HOLDERS_TRIED]:
-        yield _attempt(world, pod, ended)
-    together = _groups_to_empty(world, pod, nodes)
-    several = (each for each in together if len(each) > 1 and all(_may_end(world, one) for one in each))
+    alone = (holder for _, holder in ranked if _may_end(world, holder))
+    for holder in itertools.islice(alone, HOLDERS_TRIED):
+        yield _attempt(world, pod, [holder])
+    together = (each for each in _groups_to_empty(world, pod, nodes) if len(each) > 1)
+    several = (each for each in together if all(_may_end(world, one) for one in each))
     for ended in itertools.islice(several, HOLDERS_TRIED):
         yield _attempt(world, pod, ended)
     yield from trials.fewer(world, pod)
@@ -337,5 +357,5 @@ def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
 
 def _protected(world: World, holder: Holder) -> str:
     """Return why the one pod of a claim may not be evicted; empty if it may."""
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    pod = _only_pod(world, holder)
     return budgets.objection(world.snapshot, pod) if pod is not None else ""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from neuron_dra.ask.read import views
-from neuron_dra.ask.read.views import ConditionView, QuotaView, WorkloadView
+from neuron_dra.ask.read.claim_views import ClaimView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import ConditionView, MetaView, QuotaView, WorkloadView
 from neuron_dra.ask.render.findings import Facts
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
@@ -17,6 +18,8 @@ from neuron_dra.simulate import quantity
 
 ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 CLAIMS_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
+MOST_OF_A_CLAIM: Final = 32
+"""Devices that a request for all counts for: the most that a claim can have."""
 CLASS_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 
 
@@ -38,9 +41,9 @@ def problem(world: World, pod: Wire) -> ClaimProblem | None:
         if not each.exists and _admin_refused(world, pod, each):
             return ClaimProblem("AdminAccessRefused", each)
         if each.exists:
-            if each.claim is not None and each.claim["metadata"].get("deletionTimestamp"):
+            if each.seen.metadata.deletion_timestamp:
                 return ClaimProblem("ClaimDeleted", each)
-            if each.claim is not None and each.template_name and not _owned(each.claim, pod):
+            if each.template_name and not _owned(each, pod):
                 return ClaimProblem("ClaimOfAnother", each)
         elif each.template_name and each.template is None:
             return ClaimProblem("TemplateMissing", each)
@@ -53,30 +56,30 @@ def problem(world: World, pod: Wire) -> ClaimProblem | None:
 
 def _has_source(pod: Wire, entry: str) -> bool:
     """Return True if a pod names its claim as before Kubernetes 1.31."""
-    return any("source" in each for each in pod["spec"].get("resourceClaims") or () if each["name"] == entry)
+    named = [each for each in PodView.of(pod).spec.resource_claims if each.name == entry]
+    return any(each.source is not None for each in named)
 
 
 def _admin_refused(world: World, pod: Wire, claim: PodClaim) -> bool:
     """Return True if the namespace is known to lack the label that adminAccess needs."""
-    namespace = world.snapshot.get("Namespace", pod["metadata"].get("namespace") or "")
-    if namespace is None or (namespace["metadata"].get("labels") or {}).get(ADMIN_LABEL) == "true":
+    namespace = world.snapshot.get("Namespace", PodView.of(pod).metadata.namespace)
+    if namespace is None or MetaView.of(namespace["metadata"]).labels.get(ADMIN_LABEL) == "true":
         return False
-    requests = (((claim.claim or {}).get("spec") or {}).get("devices") or {}).get("requests") or ()
-    return any((each.get("exactly") or {}).get("adminAccess") for each in requests)
+    return any(each.exactly is not None and each.exactly.admin_access for each in claim.seen.requests)
 
 
-def _owned(claim: Wire, pod: Wire) -> bool:
+def _owned(claim: PodClaim, pod: Wire) -> bool:
     """Return False if the claim is seen to belong to another pod: one of this name, but another UID."""
-    uid = pod["metadata"].get("uid")
-    owners = [each for each in claim["metadata"].get("ownerReferences") or () if each.get("kind") == "Pod"]
-    return not uid or not owners or any(owner.get("uid") == uid for owner in owners)
+    uid = PodView.of(pod).metadata.uid
+    owners = claim.seen.metadata.owners("Pod")
+    return not uid or not owners or uid in [owner.uid for owner in owners]
 
 
 def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
-    namespace = pod["metadata"].get("namespace") or ""
-    wanted = _counted(claim.claim or {})
+    namespace = PodView.of(pod).metadata.namespace
+    wanted = _counted(claim.seen)
     for item in world.snapshot.all("ResourceQuota"):
-        quota = views.of(QuotaView, item)
+        quota = QuotaView.of(item)
         if quota.metadata.namespace != namespace:
             continue
         hard, used = quota.spec.hard, quota.status.used
@@ -86,14 +89,14 @@ def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
     return None
 
 
-def _counted(claim: Wire) -> Mapping[str, int]:
+def _counted(claim: ClaimView) -> Mapping[str, int]:
     """Return what a new claim counts for in a ResourceQuota: the claim, and devices by DeviceClass at most."""
     found: Counter[str] = Counter({CLAIMS_QUOTA: 1})
-    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+    for request in claim.requests:
         most: dict[str, int] = {}
-        for each in request.get("firstAvailable") or [request.get("exactly") or {}]:
-            number = int(each.get("count") or 1) if each.get("allocationMode") != "All" else 32
-            name = f"{each.get('deviceClassName')}{CLASS_QUOTA}"
+        for each in request.alternatives:
+            number = MOST_OF_A_CLAIM if each.wants_all else each.number
+            name = f"{each.device_class_name}{CLASS_QUOTA}"
             most[name] = max(most.get(name, 0), number)
         found.update(most)
     return found
@@ -108,7 +111,7 @@ def _number(text: object) -> int:
 
 def quota_needed(found: ClaimProblem, quota: Wire) -> dict[str, Any]:
     """Return the quota, what it allows of its resource, what is used, and what the claim adds."""
-    seen = views.of(QuotaView, quota)
+    seen = QuotaView.of(quota)
     return {
         "quota": quota,
         "namespace": seen.metadata.namespace,
@@ -116,15 +119,15 @@ def quota_needed(found: ClaimProblem, quota: Wire) -> dict[str, Any]:
         "resource": found.resource,
         "hard": _number(seen.spec.hard.get(found.resource)),
         "used": _number(seen.status.used.get(found.resource)),
-        "more": _counted(found.claim.claim or {})[found.resource],
+        "more": _counted(found.claim.seen)[found.resource],
     }
 
 
 def workload_of(world: World, pod: Wire, claim: PodClaim) -> WorkloadView | None:
     """Return the NeuronUltraServerWorkload that makes the claim's template, or None."""
-    namespace = pod["metadata"].get("namespace") or ""
+    namespace = PodView.of(pod).metadata.namespace
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = views.of(WorkloadView, item)
+        workload = WorkloadView.of(item)
         template = workload.spec.resource_claim_template.name
         if workload.metadata.namespace == namespace and template and template == claim.template_name:
             return workload

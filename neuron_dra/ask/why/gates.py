@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import KueueWorkloadView, PodView
+from neuron_dra.ask.read.views import ConditionView
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -15,43 +17,42 @@ _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 
 def finding(world: World, pod: Wire) -> Finding:
     """Return the finding for a pod with scheduling gates."""
-    gates = [gate["name"] for gate in pod["spec"]["schedulingGates"]]
+    gates = [gate.name for gate in PodView.of(pod).spec.scheduling_gates]
     text = f"scheduling gates keep it from the scheduler: {', '.join(gates)}"
     if not set(gates) & set(KUEUE):
         return Finding("SchedulingGate", text)
     workload = _workload(world, pod)
     if workload is None:
-        namespace = pod["metadata"].get("namespace") or "default"
+        namespace = PodView.of(pod).metadata.namespace or "default"
         see = f"kubectl get workloads.kueue.x-k8s.io -n {namespace}: their conditions have Kueue's reason"
         return Finding("SchedulingGate", text, (("see", see),))
-    name, queue = workload["metadata"]["name"], str((workload.get("spec") or {}).get("queueName") or "")
+    name, queue = workload.metadata.name, workload.spec.queue_name
     facts = (("Workload", f"{name}, queue {queue}" if queue else name),)
     for condition in _waiting(workload):
-        message = condition.get("message") or condition.get("reason") or "no message"
+        message = condition.message or condition.reason or "no message"
         return Finding("KueueWaits", f"Kueue has not admitted it: {message}", facts)
-    if (workload.get("spec") or {}).get("active") is False:
+    if not workload.spec.active:
         return Finding("KueueWaits", f"Kueue has not admitted it: its Workload {name} is not active", facts)
     return Finding("KueueWaits", f"{text}; its Workload {name} has no condition that says why", facts)
 
 
-def _waiting(workload: Wire) -> list[Wire]:
+def _waiting(workload: KueueWorkloadView) -> list[ConditionView]:
     """Return the conditions that show why a Workload waits."""
-    conditions = (workload.get("status") or {}).get("conditions") or ()
-    found = [each for each in conditions if each.get("type") in _CONDITIONS and each.get("status") == "False"]
-    return sorted(found, key=lambda each: _CONDITIONS.index(str(each["type"])))
+    found = [each for each in workload.status.conditions if each.type in _CONDITIONS and each.status == "False"]
+    return sorted(found, key=lambda each: _CONDITIONS.index(each.type))
 
 
-def _workload(world: World, pod: Wire) -> Wire | None:
+def _workload(world: World, pod: Wire) -> KueueWorkloadView | None:
     """Return Kueue's Workload of a pod: the one that it owns, or that its owner owns, or that its label names."""
-    meta = pod["metadata"]
-    namespace = meta.get("namespace") or ""
-    owners = {each.get("uid") for each in meta.get("ownerReferences") or ()} | {meta.get("uid")}
-    group = (meta.get("labels") or {}).get("kueue.x-k8s.io/pod-group-name")
-    for workload in world.snapshot.all("Workload"):
-        own = workload["metadata"]
-        if (own.get("namespace") or "") != namespace:
+    meta = PodView.of(pod).metadata
+    owners = {meta.uid, *(each.uid for each in meta.owner_references)} - {""}
+    group = meta.labels.get("kueue.x-k8s.io/pod-group-name")
+    for item in world.snapshot.all("Workload"):
+        workload = KueueWorkloadView.of(item)
+        own = workload.metadata
+        if own.namespace != meta.namespace:
             continue
-        by_owner = owners & {each.get("uid") for each in own.get("ownerReferences") or ()}
-        if by_owner - {None} or (group and own["name"] == group):
+        owned = any(each.uid in owners for each in own.owner_references)
+        if owned or (group and own.name == group):
             return workload
     return None

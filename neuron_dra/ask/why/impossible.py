@@ -13,7 +13,7 @@ from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import constraints, model
+from neuron_dra.simulate import constraints
 from neuron_dra.simulate.model import Constraint, PoolDevice
 from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
@@ -56,9 +56,8 @@ def findings(world: World, pod: Wire) -> list[Finding]:
         return [found]
     published = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
-        published = PublishedDevices(
-            world, world.untagged
-        )  # the reservations are not why no node could serve the claims
+        # The reservations are not why no node could serve the claims.
+        published = PublishedDevices(world, world.untagged)
     for claim, ask in selection.requests(world, pod):
         if one := _of_request(world, pod, published, claim, ask):
             return [one]
@@ -67,8 +66,8 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     if shared := _shared_group(world, pod, published):
         return [shared]
     facts = Facts()
-    for claim, _ in selection.requests(world, pod):
-        for constraint in model.claim(claim.claim or {}).constraints:
+    for _, ask in selection.requests(world, pod):
+        for constraint in ask.claim.constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
     text = "each request could be satisfied alone, but no node can satisfy all of them together"
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
@@ -81,20 +80,26 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
         by_claim.setdefault(id(ask.claim), []).append(ask)
     for asks in by_claim.values():
         for constraint in asks[0].claim.constraints:
-            covered = [a for a in asks if not constraint.requests or {a.name, a.request.name} & constraint.requests]
-            if any(each.alternative.mode != "ExactCount" or each.request.prioritized for each in covered):
+            covered = [ask for ask in asks if _covers(constraint, ask)]
+            if any(ask.alternative.mode != "ExactCount" or ask.request.prioritized for ask in covered):
                 continue
-            wanted, matching = sum(each.alternative.count for each in covered), [published.matching(a) for a in covered]
-            together = max(
-                _together(constraint, list({d.id: d for found in matching for d in found[name]}.values()))
-                for name in published.by_node
-            )
+            wanted = sum(ask.alternative.count for ask in covered)
+            matching = [published.matching(ask) for ask in covered]
+            together = 0
+            for name in published.by_node:
+                unique = {device.id: device for found in matching for device in found[name]}
+                together = max(together, _together(constraint, list(unique.values())))
             if together < wanted:
                 same = "the same" if constraint.kind == "matchAttribute" else "different"
                 which = ", ".join(each.name for each in covered)
                 text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
                 return Finding("GroupTooSmall", f"{text}; at most {together} have")
     return None
+
+
+def _covers(constraint: Constraint, ask: Asked) -> bool:
+    """Return True if a constraint holds for a request, or for one of its alternatives."""
+    return not constraint.requests or bool({ask.name, ask.request.name} & constraint.requests)
 
 
 def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> Finding | None:
@@ -133,10 +138,11 @@ def _nothing_published(world: World, published: PublishedDevices) -> Finding:
     silent = absent.silent_nodes(world)
     facts.some("node", (f"{name} ({kind}) publishes no devices" for name, kind in silent))
     if silent:
-        others = f", nor do {len(silent) - 1} more" if len(silent) > 1 else ""
-        first = f"node {silent[0][0]} ({silent[0][1]}) publishes no devices"
-        text = f"no node publishes devices of {names.DRIVER}: {first}{others}"
-        facts.add("see", f"neuron-dra why node/{silent[0][0]}")
+        node, kind = silent[0]
+        text = f"no node publishes devices of {names.DRIVER}: node {node} ({kind}) publishes no devices"
+        if len(silent) > 1:
+            text += f", nor do {len(silent) - 1} more"
+        facts.add("see", f"neuron-dra why node/{node}")
     else:
         text = f"no node publishes devices of {names.DRIVER}, and no Node has a Neuron instance type"
     return Finding("NoDevicesPublished", text, facts.done())
@@ -161,7 +167,8 @@ def _class_matches_nothing(world: World, published: PublishedDevices, ask: Asked
 
 def _values(facts: Facts, published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> None:
     """Add the values that were there for the attributes of a part of a selector."""
-    for domain, name, _ in dict.fromkeys((d, n, "") for d, n, _ in expressions.reads(part)):
+    read = [(domain, name) for domain, name, _ in expressions.reads(part)]
+    for domain, name in dict.fromkeys(read):
         found = published.values(domain, name, devices)
         text = selection.there(found) if found else "no device publishes it"
         facts.add("was there", f"{domain}/{name}: {text}")
@@ -212,13 +219,12 @@ def _too_many(
 
 def _alone(constraint: Constraint, ask: Asked) -> bool:
     """Return True if the constraint holds for this request and no other."""
-    covered = [
-        request
-        for request in ask.claim.requests
-        if not constraint.requests
-        or {request.name, *(request.result_name(a) for a in request.alternatives)} & constraint.requests
-    ]
-    return [request.name for request in covered] == [ask.request.name]
+    covered = []
+    for request in ask.claim.requests:
+        named = {request.name, *(request.result_name(each) for each in request.alternatives)}
+        if not constraint.requests or named & constraint.requests:
+            covered.append(request.name)
+    return covered == [ask.request.name]
 
 
 def _together(constraint: Constraint, devices: Sequence[PoolDevice]) -> int:
@@ -227,7 +233,9 @@ def _together(constraint: Constraint, devices: Sequence[PoolDevice]) -> int:
         value = constraints.attribute(device, constraint.attribute)
         if value is not None:
             values[value] = values.get(value, 0) + 1
-    return max(values.values(), default=0) if constraint.kind == "matchAttribute" else len(values)
+    if constraint.kind == "matchAttribute":
+        return max(values.values(), default=0)
+    return len(values)
 
 
 def _group_too_small(
@@ -255,11 +263,15 @@ def _group_changes(
     world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked, constraint: Constraint
 ) -> Iterator[Change | None]:
     domain, _, name = constraint.attribute.rpartition("/")
-    groups = {each for device in published.devices[:64] for each in device.attributes if "devicegroup" in each}
+    groups: set[str] = set()
+    for device in published.devices[:64]:
+        groups.update(each for each in device.attributes if "devicegroup" in each)
     known = sorted(groups, key=lambda each: (len(each), each))  # from small groups to large ones
     wanted = [each for each in known if each.rpartition("/")[0] == domain or not domain]
     at, near = published.nearest_attribute(domain, name, published.devices)
-    for other in dict.fromkeys([*([f"{at}/{near}"] if near else []), *wanted]):
+    if near:
+        wanted.insert(0, f"{at}/{near}")
+    for other in dict.fromkeys(wanted):
         if other != constraint.attribute:
             text = f"{trials.place_of(claim)}, write {constraint.kind}: {other}"
             replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, other)

@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
+from neuron_dra.ask.read.pod_views import PodPlace, PodView
+from neuron_dra.ask.read.views import EventView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
-from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.why import queue
-from neuron_dra.ask.why import workload as why_workload
+from neuron_dra.ask.why import answer, queue
 from neuron_dra.ask.why.contention import deployment_of
+from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -51,18 +52,20 @@ KINDS: Final[Mapping[str, str]] = {
 
 def pods_of(world: World, kind: str, name: str, namespace: str) -> list[Wire]:
     """Return the pods of a workload, by labels, owner or, for a Deployment, the name of the ReplicaSet."""
-    here = (pod for pod in world.snapshot.all("Pod") if (pod["metadata"].get("namespace") or "") == namespace)
-    return [pod for pod in here if _belongs(pod, kind, name)]
+    found = []
+    for pod in world.snapshot.all("Pod"):
+        if PodPlace.of(pod).metadata.namespace == namespace and _belongs(pod, kind, name):
+            found.append(pod)
+    return found
 
 
 def _belongs(pod: Wire, kind: str, name: str) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    if any(labels.get(each) == name for each in LABELS.get(kind, ())):
+    meta = PodView.of(pod).metadata
+    if any(meta.labels.get(each) == name for each in LABELS.get(kind, ())):
         return True
     if kind == "Deployment":
         return deployment_of(pod) == name
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any((each.get("kind"), each.get("name")) == (kind, name) for each in owners)
+    return any(owner.name == name for owner in meta.owners(kind))
 
 
 def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
@@ -85,7 +88,8 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
             first = found.findings[0].text if found.findings else ""
             groups[found.state, first].append((pod, found))
     if not groups:
-        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", fine=True)
+        not_seen = tuple(filter(None, [unseen.note(world.snapshot)]))
+        return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=not_seen, fine=True)
     if refused is not None:
         return refused
     ordered = sorted(groups.values(), key=len, reverse=True)
@@ -95,7 +99,9 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
         own = group[0][1].findings[:1] or (Finding("Unknown", "unknown"),)
         findings.append(replace(own[0], text=f"{text}: {own[0].text}"))
     named = words.listed((pod["metadata"]["name"] for pod, _ in ordered[0]), 6)
-    notes = (f"pods: {named}", *((f"{words.count(fine, 'pod')} of it run or have ended",) if fine else ()))
+    notes = [f"pods: {named}"]
+    if fine:
+        notes.append(f"{words.count(fine, 'pod')} of it run or have ended")
     return Report(subject, state, tuple(findings), (*notes, *ordered[0][0][1].notes))
 
 
@@ -104,8 +110,8 @@ def _reservation(world: World, subject: str, kind: str, name: str, namespace: st
     reserved = queue.of_job(world, kind, name, namespace)
     if reserved is None:
         return None
-    found = why_workload.report(world, reserved)
-    if found.fine or reserved.get("status", {}).get("state") == "Allocated":
+    found = answer.of(world, queue.RESERVATION, reserved)
+    if found.fine or WorkloadView.of(reserved).status.state == "Allocated":
         return None  # its pods show what is wrong
     return replace(found, subject=f"{subject}, by its {found.subject}")
 
@@ -124,13 +130,14 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
     known: dict[bytes, Report] = {}
     found = []
     for pod in pods:
-        made = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
-        if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
-            found.append((pod, why_pod.report(world, pod)))
+        seen = PodView.of(pod)
+        made = bool(seen.status.resource_claim_statuses)
+        if seen.spec.node_name or seen.metadata.deletion_timestamp:
+            found.append((pod, answer.of(world, "Pod", pod)))
             continue
-        key = msgspec.json.encode(((pod.get("status") or {}).get("phase"), made, pod["spec"]))
+        key = msgspec.json.encode((seen.status.phase, made, pod["spec"]))
         if key not in known:
-            known[key] = why_pod.report(world, pod)
+            known[key] = answer.of(world, "Pod", pod)
         found.append((pod, known[key]))
     return found
 
@@ -138,10 +145,11 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
 def _without_pods(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
     """Return the report about a workload that has no pods, from the Events about it and its ReplicaSets."""
     for event in world.snapshot.all("Event"):
-        about = event.get("involvedObject") or {}
-        own = about.get("kind") == kind and about.get("name") == name
-        of_set = kind == "Deployment" and about.get("kind") == "ReplicaSet"
-        own = own or (of_set and str(about.get("name")).rpartition("-")[0] == name)
-        if own and (about.get("namespace") or "") == namespace and event.get("reason") == "FailedCreate":
-            return Report(subject, "has no pods", (Finding("PodsNotCreated", str(event.get("message"))),))
+        seen = EventView.of(event)
+        about = seen.involved_object
+        own = about.kind == kind and about.name == name
+        of_set = kind == "Deployment" and about.kind == "ReplicaSet"
+        own = own or (of_set and about.name.rpartition("-")[0] == name)
+        if own and about.namespace == namespace and seen.reason == "FailedCreate":
+            return Report(subject, "has no pods", (Finding("PodsNotCreated", seen.message),))
     return None

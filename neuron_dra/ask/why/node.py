@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from neuron_dra.ask.read.views import EventView
+from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import EventView, MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, faults, fleet, unseen
+from neuron_dra.ask.world import events, faults, fleet, selection, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
@@ -19,40 +23,37 @@ from neuron_dra.simulate import pools as slice_pools
 
 def report(world: World, node: Wire) -> Report:
     """Return the report about a Node: what keeps pods from its Neuron devices."""
-    meta = node["metadata"]
+    name = KubeNodeView.of(node).metadata.name
     found = findings(world, node)
-    ours = [item["spec"] for item in world.slices_of(meta["name"]) if item["spec"]["driver"] == names.DRIVER]
-    published = [device for spec in ours for device in spec.get("devices") or ()]
-    held = sum((device.driver, device.pool) == (names.DRIVER, meta["name"]) for device in world.holders)
+    ours = world.specs_of(name)
+    published = [device for spec in ours for device in spec.published]
+    held = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
     least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
     devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
     state = devices if ours else "publishes no Neuron devices"
-    return Report(f"node {meta['name']}", state, tuple(found), fine=not found)
+    return Report(f"node {name}", state, tuple(found), fine=not found)
 
 
 def findings(world: World, node: Wire) -> list[Finding]:
     """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
-    checked = [check(world, node) for check in _CHECKS]
-    found = [finding for finding in checked if finding is not None]
-    return [*found, *_events(world, node, [each.code for each in found])]
+    found: list[Finding] = []
+    for check in _CHECKS:
+        if (finding := check(world, node)) is not None:
+            found.append(finding)
+    found += _events(world, node, [each.code for each in found])
+    return found
 
 
 def _not_ready(world: World, node: Wire) -> Finding | None:
-    ready: Mapping[str, str] = next(
-        (c for c in (node.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"), {"status": "True"}
-    )
-    if ready.get("status") == "True":
+    ready = KubeNodeView.of(node).ready
+    if ready is None or ready.status == "True":
         return None
-    return Finding(
-        "NodeNotReady", f"the node is not Ready: {ready.get('message') or ready.get('reason') or 'no reason'}"
-    )
+    return Finding("NodeNotReady", f"the node is not Ready: {ready.message or ready.reason or 'no reason'}")
 
 
 def _plugin_alive(world: World, node: Wire) -> Finding | None:
-    offered = (node.get("status") or {}).get("allocatable") or {}
-    alive = [
-        name for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore") if str(offered.get(name) or "0") != "0"
-    ]
+    seen = KubeNodeView.of(node)
+    alive = [name for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore") if seen.offers(name)]
     if not alive:
         return None
     text = f"a Neuron device plugin offers {alive[0]} here: remove it, as the driver publishes nothing while it runs"
@@ -60,22 +61,20 @@ def _plugin_alive(world: World, node: Wire) -> Finding | None:
 
 
 def _silent(world: World, node: Wire) -> Finding | None:
-    name = node["metadata"]["name"]
-    ours = [item["spec"] for item in world.slices_of(name) if item["spec"]["driver"] == names.DRIVER]
-    if ours and not any(spec.get("devices") or spec.get("sharedCounters") for spec in ours):
+    seen = KubeNodeView.of(node)
+    name, kind = seen.metadata.name, seen.instance_type
+    ours = world.specs_of(name)
+    if ours and not any(spec.published or spec.shared_counters for spec in ours):
         slices = "its slice has" if len(ours) == 1 else "its slices have"
         return Finding("NoDevicesPublished", f"{slices} no devices: the driver found none, or is being replaced")
     if wrong := slice_pools.disagreeing(world.slices_of(name)):
         return Finding("PoolContradictory", wrong[0])
     if ours:
-        unusable = [
-            pool for pool in world.inventory.pools(model.node(node)) if pool.driver == names.DRIVER and not pool.usable
-        ]
-        if unusable:
-            why = unusable[0].invalid or "slices of it are missing: the driver is updating it, or stopped"
-            return Finding("PoolIncomplete", f"its pool cannot be used: {why}")
+        for pool in world.inventory.pools(model.node(node)):
+            if pool.driver == names.DRIVER and not pool.usable:
+                why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
+                return Finding("PoolIncomplete", f"its pool cannot be used: {why}")
         return None
-    kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
     if not kind:
         return Finding(
             "NoDevicesPublished", f"it publishes no Neuron devices, and has no label {names.INSTANCE_TYPE_LABEL}"
@@ -94,19 +93,21 @@ def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return what is known of the driver's pod on a node, and facts."""
     for pod in world.driver_pods.get(name, ()):
         found = why_pod.report(world, pod)
-        why = found.findings[0].text if found.findings else found.state
-        facts = found.findings[0].facts if found.findings else ()
-        return f"its pod {pod['metadata'].get('namespace')}/{pod['metadata']['name']}: {why}", facts
+        meta = MetaView.of(pod["metadata"])
+        head = f"its pod {meta.namespace}/{meta.name}"
+        if not found.findings:
+            return f"{head}: {found.state}", ()
+        return f"{head}: {found.findings[0].text}", found.findings[0].facts
     if world.snapshot.all("Pod") and "Pod" not in unseen.kinds(world.snapshot):
         return "no pod of the driver is on the node; does the DaemonSet select it?", ()
     return "it does not run there, or is not Ready", ()
 
 
 def _cordoned(world: World, node: Wire) -> Finding | None:
-    spec = node.get("spec") or {}
-    if spec.get("unschedulable"):
-        return Finding("Cordoned", "the node is cordoned: kubectl uncordon " + node["metadata"]["name"])
-    hard = [t["key"] for t in spec.get("taints") or () if t.get("effect") in ("NoSchedule", "NoExecute")]
+    seen = KubeNodeView.of(node)
+    if seen.spec.unschedulable:
+        return Finding("Cordoned", f"the node is cordoned: kubectl uncordon {seen.metadata.name}")
+    hard = [taint.key for taint in seen.spec.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if hard:
         return Finding("Tainted", f"only pods that tolerate {', '.join(hard)} run here")
     return None
@@ -115,19 +116,21 @@ def _cordoned(world: World, node: Wire) -> Finding | None:
 def _unhealthy(world: World, node: Wire) -> Finding | None:
     facts = Facts()
     pools = world.inventory.pools(model.node(node))
-    for device in (device for pool in pools for device in pool.devices if pool.driver == names.DRIVER):
-        reasons = (device.attributes.get(health.ATTRIBUTE) or {}).get("string") or ""
+    ours = [pool for pool in pools if pool.driver == names.DRIVER]
+    for device in itertools.chain.from_iterable(pool.devices for pool in ours):
+        reasons = selection.attribute(device, names.DRIVER, health.ATTRIBUTE) or ""
         marks = [f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints]
         if reasons or marks:
-            facts.add(device.id.device, ", ".join([reasons, *marks] if reasons else marks))
+            facts.add(device.id.device, ", ".join(text for text in (reasons, *marks) if text))
     if facts.items:
         number = words.count(len(facts.items), "device")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
     about = events.about(world, "Node", node)
     unhealthy = [each for each in about if each.reason.startswith("NeuronDeviceU")]
-    kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+    kind = KubeNodeView.of(node).instance_type
     spec = catalogue.lookup(kind)
-    there = [d for pool in pools for d in pool.devices if d.id.device.startswith(names.DEVICE_PREFIX)]
+    devices = itertools.chain.from_iterable(pool.devices for pool in pools)
+    there = [device for device in devices if device.id.device.startswith(names.DEVICE_PREFIX)]
     if spec is not None and there and len(there) < spec.device_count:
         facts.some("event", (event.message for event in unhealthy), most=2)
         number = f"{len(there)} of the {spec.device_count} devices of a {kind}"
@@ -159,8 +162,7 @@ def _reserved(world: World, node: Wire) -> Finding | None:
 
 
 def _kubelet(world: World, node: Wire) -> Finding | None:
-    version = str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
-    found = versions.kubelet_problems(version)
+    found = versions.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
     return Finding(found[0].reason, found[0].text) if found else None
 
 
@@ -170,7 +172,16 @@ def _own_events(world: World, node: Wire) -> list[EventView]:
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
             found.setdefault(event.reason, event)
-    return list(found.values())
+    return [event for event in found.values() if not _is_of_a_former_pod(world, event)]
+
+
+def _is_of_a_former_pod(world: World, event: EventView) -> bool:
+    """Return True if an Event says that one pod is the problem, and this pod is known to be gone or to have ended."""
+    named = _OF_A_POD.match(event.message)
+    if named is None or "Pod" in world.snapshot.left_out:
+        return False
+    pod = world.snapshot.get("Pod", named["name"], named["namespace"])
+    return pod is None or PodView.of(pod).has_ended
 
 
 def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
@@ -184,13 +195,14 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 
 
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
+"""The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
 _SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
 """Reasons for which the driver publishes nothing."""
 
 
 def _runtime(world: World, node: Wire) -> Finding | None:
-    info = (node.get("status") or {}).get("nodeInfo") or {}
-    why = runtimes.why_no_cdi(str(info.get("containerRuntimeVersion") or ""))
+    why = runtimes.why_no_cdi(KubeNodeView.of(node).status.node_info.container_runtime_version)
     return Finding("RuntimeWithoutCdi", f"its runtime {why}") if why else None
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from neuron_dra.ask.read import views
+import msgspec
+
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceSpecView, SliceView, TaintRuleSpec, TaintRuleView
+from neuron_dra.ask.read.pod_views import PodView, RawPodStatus
 from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
@@ -60,7 +63,9 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
         facts.some("protected", contention.protection(world, nodes[:3]), most=2)
-    changes = working(_changes(world, pod, names[0], nodes)) if world.proposes and len(names) == 1 else ()
+    changes: tuple[Change, ...] = ()
+    if world.proposes and len(names) == 1:
+        changes = working(_changes(world, pod, names[0], nodes))
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
 
 
@@ -70,17 +75,20 @@ _ALSO: Final = {TAINT: "tainted devices", RESERVED: "reserved", ROOM: "too littl
 
 def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> str:
     """Return the first line about nodes with the same obstacles."""
-    one = len(nodes) == 1
-    where, has = (f"node {nodes[0].name}", "has") if one else (f"{len(nodes)} nodes", "have")
+    where, has, are = f"{len(nodes)} nodes", "have", "are"
+    if len(nodes) == 1:
+        where, has, are = f"node {nodes[0].name}", "has", "is"
     if names[0] == NODE:
         text = f"it may not run on {where} that would serve it: {_objections(nodes)}"
     elif names[0] == TAINT:
         text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
     elif names[0] == RESERVED:
-        text = f"{where} that would serve it {'is' if one else 'are'} reserved for {_workloads(world, nodes)}"
+        text = f"{where} that would serve it {are} reserved for {_workloads(world, nodes)}"
     else:
         text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
-    return text + (f"; also {', '.join(_ALSO[each] for each in names[1:])}" if len(names) > 1 else "")
+    if len(names) > 1:
+        text += f"; also {', '.join(_ALSO[each] for each in names[1:])}"
+    return text
 
 
 def _objections(nodes: Sequence[Blocked]) -> str:
@@ -89,8 +97,7 @@ def _objections(nodes: Sequence[Blocked]) -> str:
 
 
 def _objection(blocked: Blocked) -> str:
-    spec = blocked.node.get("spec") or {}
-    if spec.get("unschedulable"):
+    if KubeNodeView.of(blocked.node).spec.unschedulable:
         return "it is cordoned"
     if "taint" in blocked.objection:
         return "the pod does not tolerate its taint " + blocked.objection.partition("{")[2].rstrip("}")
@@ -155,22 +162,19 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
     node, name = blocked.node, blocked.name
-    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
-    if spec.get("unschedulable"):
-        taints = [taint for taint in spec.get("taints") or () if taint.get("key") != CORDON]
-        yield trials.attempt(
-            world,
-            pod,
-            f"kubectl uncordon {name}",
-            [{**node, "spec": {**spec, "unschedulable": False, "taints": taints}}],
-        )
-    for taint in spec.get("taints") or ():
-        if taint["key"].startswith(SYSTEM_TAINTS):
+    seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
+    labels = seen.metadata.labels
+    if seen.spec.unschedulable:
+        taints = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != CORDON]
+        uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": taints}}
+        yield trials.attempt(world, pod, f"kubectl uncordon {name}", [uncordoned])
+    for taint in seen.spec.taints:
+        if taint.key.startswith(SYSTEM_TAINTS):
             continue  # a node that is not ready needs a repair, not a toleration
-        toleration = {"key": taint["key"], "operator": "Exists", "effect": taint.get("effect") or ""}
-        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*(pod["spec"].get("tolerations") or ()), toleration]}}
-        yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint['key']}", [changed])
-    wanted = pod["spec"].get("nodeSelector") or {}
+        toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
+        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*asked.tolerations, toleration]}}
+        yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint.key}", [changed])
+    wanted = asked.node_selector
     for key, value in wanted.items():
         if key in labels and labels[key] != value:
             changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**wanted, key: labels[key]}}}
@@ -181,30 +185,40 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]
 
 
 def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
-    specs = [item["spec"] for each in nodes[:NODES_TRIED] for item in world.slices_of(each.name)]
+    specs: list[SliceSpecView] = []
+    for each in nodes[:NODES_TRIED]:
+        specs += [SliceView.of(item).spec for item in world.slices_of(each.name)]
     for rule in world.snapshot.all("DeviceTaintRule"):
-        if any(covers(rule["spec"], spec, device["name"]) for spec in specs for device in spec.get("devices") or ()):
-            name = rule["metadata"]["name"]
-            yield trials.attempt(world, pod, f"kubectl delete devicetaintrule {name}", removed=[key_of(rule)])
+        seen = TaintRuleView.of(rule)
+        if _covers_any(seen.spec, specs):
+            command = f"kubectl delete devicetaintrule {seen.metadata.name}"
+            yield trials.attempt(world, pod, command, removed=[key_of(rule)])
+
+
+def _covers_any(rule: TaintRuleSpec, specs: Sequence[SliceSpecView]) -> bool:
+    return any(covers(rule, spec, device["name"]) for spec in specs for device in spec.published)
 
 
 def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
     """Try the template of a workload of the pod's own namespace, in place of the pod's."""
-    namespace = pod["metadata"].get("namespace") or ""
+    asked = PodView.of(pod)
+    namespace = asked.metadata.namespace
     for tag in dict.fromkeys(world.tags[each.name] for each in nodes):
         workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
         if tag.workload_namespace != namespace or workload is None:
             continue
-        name = views.of(WorkloadView, workload).spec.resource_claim_template.name
-        for index, entry in enumerate(pod["spec"].get("resourceClaims") or ()):
-            claims = list(pod["spec"]["resourceClaims"])
-            claims[index] = {"name": entry["name"], "resourceClaimTemplateName": name}
-            made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-            status = {
-                **(pod.get("status") or {}),
-                "resourceClaimStatuses": [each for each in made if each["name"] != entry["name"]],
-            }
-            changed = {**pod, "spec": {**pod["spec"], "resourceClaims": claims}, "status": status}
-            yield trials.attempt(
-                world, pod, f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}", [changed]
-            )
+        name = WorkloadView.of(workload).spec.resource_claim_template.name
+        text = f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}"
+        for index, entry in enumerate(asked.spec.resource_claims):
+            yield trials.attempt(world, pod, text, [_with_template(pod, index, entry.name, name)])
+
+
+def _with_template(pod: Wire, index: int, entry: str, template: str) -> Wire:
+    """Return the pod with another template in one entry of its claims, and without the claim that was made for it."""
+    claims = list(pod["spec"]["resourceClaims"])
+    claims[index] = {"name": entry, "resourceClaimTemplateName": template}
+    status = pod.get("status") or {}
+    made = RawPodStatus.of(status).resource_claim_statuses
+    left = [each for each in made if each["name"] != entry]
+    changed = {**status, "resourceClaimStatuses": left}
+    return {**pod, "spec": {**pod["spec"], "resourceClaims": claims}, "status": changed}

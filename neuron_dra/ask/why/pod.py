@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import bound, situations, starting
 from neuron_dra.ask.world import absent, events, users
@@ -12,40 +12,39 @@ from neuron_dra.core.wire import Wire
 
 def report(world: World, pod: Wire) -> Report:
     """Return the report about a pod."""
-    meta, status = pod["metadata"], pod.get("status") or {}
-    subject = f"pod {meta.get('namespace') or 'default'}/{meta['name']}"
-    phase = status.get("phase") or "Pending"
+    seen = PodView.of(pod)
+    meta, node, phase = seen.metadata, seen.spec.node_name, seen.status.phase
+    subject = f"pod {meta.namespace or 'default'}/{meta.name}"
     if phase == "Succeeded":
         return Report(subject, "has ended, with success", fine=True)
     if phase == "Failed":
         failure = starting.failed(pod)
-        refused = absent.rejected_name(world, pod, pod["spec"].get("nodeName") or "")
+        refused = absent.rejected_name(world, pod, node)
         facts = (("status", failure.text),)
         return Report(subject, "has failed", (Finding("KubeletRejectsName", refused, facts) if refused else failure,))
-    if meta.get("deletionTimestamp"):
-        return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(pod),))
-    if pod["spec"].get("nodeName"):
+    if meta.deletion_timestamp:
+        return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(seen),))
+    if node:
         if (without := bound.no_injection(world, pod)) is not None and phase == "Running":
-            return Report(subject, f"runs on node {pod['spec']['nodeName']} without its devices", (without,))
+            return Report(subject, f"runs on node {node} without its devices", (without,))
         found = starting.findings(world, pod)
         unusable = None if phase == "Running" else bound.unusable_claim(world, pod)
         if unusable is not None:
             found = [unusable, *(each for each in found if each.code != "KubeletRejects")]
-        if not found and (is_ready(pod) or phase == "Running"):
-            return Report(subject, f"runs on node {pod['spec']['nodeName']}", fine=True)
+        if not found and (seen.is_ready or phase == "Running"):
+            return Report(subject, f"runs on node {node}", fine=True)
         found = found or [_unknown_start(world, pod)]
-        return Report(subject, f"does not run on node {pod['spec']['nodeName']}", tuple(found))
-    return Report(
-        subject, "waits for a node", tuple(situations.waiting(world, pod)), (*_groups(world, pod), *_not_modelled(pod))
-    )
+        return Report(subject, f"does not run on node {node}", tuple(found))
+    notes = (*_groups(world, pod), *_not_modelled(seen))
+    return Report(subject, "waits for a node", tuple(situations.waiting(world, pod)), notes)
 
 
-def _deleted(pod: Wire) -> Finding:
-    finalizers = ", ".join(pod["metadata"].get("finalizers") or ())
+def _deleted(pod: PodView) -> Finding:
+    finalizers = ", ".join(pod.metadata.finalizers)
     if finalizers:
         return Finding("Deleted", f"the pod is being deleted, and its finalizers keep it: {finalizers}")
-    if pod["spec"].get("nodeName"):
-        return Finding("Deleted", f"the pod ends when the kubelet of node {pod['spec']['nodeName']} has stopped it")
+    if pod.spec.node_name:
+        return Finding("Deleted", f"the pod ends when the kubelet of node {pod.spec.node_name} has stopped it")
     return Finding("Deleted", "the pod is being deleted")
 
 
@@ -68,17 +67,15 @@ def _groups(world: World, pod: Wire) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _not_modelled(pod: Wire) -> tuple[str, ...]:
-    spec = pod["spec"]
-    affinity = spec.get("affinity") or {}
-    found = [
-        *(["pod affinity"] if affinity.get("podAffinity") or affinity.get("podAntiAffinity") else []),
-        *(["topology spread"] if spec.get("topologySpreadConstraints") else []),
-        *(["volumes"] if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()) else []),
-        *(
-            ["host ports"]
-            if any(p.get("hostPort") for c in spec.get("containers") or () for p in c.get("ports") or ())
-            else []
-        ),
-    ]
+def _not_modelled(pod: PodView) -> tuple[str, ...]:
+    """Return a note of what the pod has that the simulation does not know."""
+    spec = pod.spec
+    ports = [port for container in spec.containers for port in container.ports]
+    has = {
+        "pod affinity": bool(spec.affinity.pod_affinity or spec.affinity.pod_anti_affinity),
+        "topology spread": bool(spec.topology_spread_constraints),
+        "volumes": any(volume.persistent_volume_claim is not None for volume in spec.volumes),
+        "host ports": any(port.host_port for port in ports),
+    }
+    found = [name for name, there in has.items() if there]
     return (f"not simulated: {', '.join(found)}",) if found else ()

@@ -181,7 +181,7 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
         "(kubernetes/kubernetes#137617)",
         conditions.simulated,
     ),
-    PodSituation("PoolContradictory", conditions.contradictory, "{disagreement}", conditions.simulated),
+    PodSituation("PoolContradictory", conditions.contradictory, "{disagreement}", conditions.heard),
     PodSituation(
         "Unknown",
         partial(conditions.says, pattern=conditions.OF_DEVICES),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from neuron_dra.ask.read.snapshot import is_ready
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Facts, Finding
 from neuron_dra.ask.world import events, refusals
@@ -29,27 +29,19 @@ _FINE: Final = ("ContainerCreating", "PodInitializing")
 def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
-    newest = events.about(world, "Pod", pod)[:20]
-    shown = [_from_event(world, event, node) for event in newest]
-    found = [each for each in shown if each is not None]
+    found: list[Finding] = []
+    for event in events.about(world, "Pod", pod)[:20]:  # the newest
+        if (shown := _from_event(world, event, node)) is not None:
+            found.append(shown)
     configured = _configuration(world, pod)
     if configured and not any(each.code == "DriverRejects" for each in found):
         found.insert(0, configured)
     found += _containers(world, pod)
     if not found and node not in world.nodes and world.nodes:
         found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
-    unready = next(
-        (
-            c
-            for c in (world.nodes.get(node, {}).get("status") or {}).get("conditions") or ()
-            if c.get("type") == "Ready"
-        ),
-        None,
-    )
-    if not found and unready is not None and unready.get("status") != "True":
-        found.append(
-            Finding("NodeNotReady", f"node {node} is not Ready: {unready.get('message') or unready.get('reason')}")
-        )
+    ready = world.node(node).ready
+    if not found and ready is not None and ready.status != "True":
+        found.append(Finding("NodeNotReady", f"node {node} is not Ready: {ready.message or ready.reason}"))
     return list({each.code: each for each in reversed(found)}.values())[::-1]
 
 
@@ -98,11 +90,11 @@ def _runtime(world: World, message: str, node: str, source: str) -> Finding | No
 
 def _injects(world: World, node: str) -> bool:
     """Return True if a pod that runs on the node has devices of this driver: its runtime reads the CDI files."""
-    here = {each.key: each for device, each in world.holders.items() if device.pool == node}
+    here = {holder.key: holder for device, holder in world.holders.items() if device.pool == node}
     for holder in here.values():
         for name in holder.pods:
             pod = world.snapshot.get("Pod", name, holder.namespace)
-            if pod is not None and is_ready(pod):
+            if pod is not None and PodView.of(pod).is_ready:
                 return True
     return False
 
@@ -118,37 +110,37 @@ def _configuration(world: World, pod: Wire) -> Finding | None:
     """Return what the driver rejects in the configuration of the pod's claims, if it does, as prepare would say it."""
     types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
     for each in world.claims_of(pod):
-        allocation = ((each.claim or {}).get("status") or {}).get("allocation")
-        if allocation and (text := refusals.of_allocation(allocation, types)):
+        if each.claim is None or not each.seen.is_allocated:
+            continue
+        if text := refusals.of_allocation(each.claim["status"]["allocation"], types):
             return Finding("DriverRejects", f"the driver rejects the claim: {text}")
     return None
 
 
 def _containers(world: World, pod: Wire) -> Sequence[Finding]:
-    status = pod.get("status") or {}
+    seen = PodView.of(pod)
     found = []
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (each.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") and waiting["reason"] not in _FINE:
-            message = str(waiting.get("message") or "")
-            runtime = _runtime(world, message, pod["spec"]["nodeName"], "container")
+    for each in (*seen.status.init_container_statuses, *seen.status.container_statuses):
+        waiting = each.state.waiting
+        if waiting.reason and waiting.reason not in _FINE:
+            runtime = _runtime(world, waiting.message, seen.spec.node_name, "container")
             if runtime is not None:
                 found.append(runtime)
             else:
                 facts = Facts()
-                facts.add("message", message)
-                text = f"container {each['name']}: {waiting['reason']}"
+                facts.add("message", waiting.message)
+                text = f"container {each.name}: {waiting.reason}"
                 found.append(Finding("ContainerProblem", text, facts.done()))
     return found
 
 
 def failed(pod: Wire) -> Finding:
     """Return why a pod failed."""
-    status = pod.get("status") or {}
-    reason, message = status.get("reason") or "", status.get("message") or ""
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            reason, message = reason or condition.get("reason", ""), message or condition.get("message", "")
+    status = PodView.of(pod).status
+    reason, message = status.reason, status.message
+    for condition in status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            reason, message = reason or condition.reason, message or condition.message
     if not reason and not message:
         return Finding("ContainerProblem", "a container of the pod failed: see kubectl logs")
     return Finding("PodFailed", ": ".join(part for part in (reason, message) if part))

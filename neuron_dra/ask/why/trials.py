@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from neuron_dra.ask.read.claim_views import AllocationView, AlternativeView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change
 from neuron_dra.ask.why import creating
-from neuron_dra.ask.world import absent, events, gangs, placing, refusals
+from neuron_dra.ask.world import absent, events, gangs, placing, refusals, spec_edits
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -51,9 +53,10 @@ def attempt(
 
 def scheduled(world: World, pod: Wire) -> bool:
     """Return True if a scheduler handles the pod: the default one, or another that has reported about it."""
-    if pod["spec"].get("schedulingGates"):
+    spec = PodView.of(pod).spec
+    if spec.scheduling_gates:
         return False
-    name = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
+    name = spec.scheduler_name or DEFAULT_SCHEDULER
     return name == DEFAULT_SCHEDULER or bool(events.scheduler_words(world, pod))
 
 
@@ -71,14 +74,12 @@ def refused(world: World, outcome: Placement) -> str:
 
 def gets(world: World, outcome: Placement) -> str:
     """Return what a pod gets, as in "gets devices 0-3 of node a"."""
-    devices = [
-        result["device"] for each in outcome.allocations.values() for result in each["devices"].get("results") or ()
-    ]
-    return (
-        f"gets {words.devices(devices, world.type_of(outcome.node))} of node {outcome.node}"
-        if devices
-        else f"runs on node {outcome.node}"
-    )
+    devices: list[str] = []
+    for each in outcome.allocations.values():
+        devices += [result.device for result in AllocationView.of(each).devices.results]
+    if not devices:
+        return f"runs on node {outcome.node}"
+    return f"gets {words.devices(devices, world.type_of(outcome.node))} of node {outcome.node}"
 
 
 def with_spec(claim: PodClaim, edit: Edit) -> list[Wire]:
@@ -95,20 +96,11 @@ def with_spec(claim: PodClaim, edit: Edit) -> list[Wire]:
     return found
 
 
-def alternatives(spec: Obj) -> Iterator[tuple[str, Obj]]:
-    """Yield the alternatives of all requests of a claim's spec, by the name that results use."""
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        for sub in request.get("firstAvailable") or ():
-            yield f"{request['name']}/{sub['name']}", sub
-        if not request.get("firstAvailable"):
-            yield request["name"], request.setdefault("exactly", {})
-
-
 def in_request(request: str, change: Callable[[Obj], Any]) -> Edit:
     """Return an edit of one request."""
 
     def edit(spec: Obj) -> None:
-        for name, alternative in alternatives(spec):
+        for name, alternative in spec_edits.alternatives(spec):
             if name == request:
                 change(alternative)
 
@@ -124,9 +116,9 @@ def with_expression(claim: PodClaim, request: str, old: str, new: str) -> list[W
     """Return template and claim with another CEL expression in a request."""
 
     def edit(alternative: Obj) -> None:
-        for selector in alternative.get("selectors") or ():
-            if (selector.get("cel") or {}).get("expression") == old:
-                selector["cel"]["expression"] = new
+        for index, selector in enumerate(AlternativeView.of(alternative).selectors):
+            if selector.cel.expression == old:
+                alternative["selectors"][index]["cel"]["expression"] = new
 
     return with_spec(claim, in_request(request, edit))
 
@@ -135,7 +127,7 @@ def with_constraint(claim: PodClaim, kind: str, old: str, new: str) -> list[Wire
     """Return template and claim with another attribute in a constraint."""
 
     def edit(spec: Obj) -> None:
-        for each in (spec.get("devices") or {}).get("constraints") or ():
+        for each in spec_edits.constraints(spec):
             if each.get(kind) == old:
                 each[kind] = new
 
@@ -172,11 +164,8 @@ def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
     left: list[Wire] = []
     removed: list[Key] = [key_of(pod)]
     for each in world.claims_of(pod):
-        if (
-            each.exists
-            and each.claim is not None
-            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
-        ):
+        alone = len(each.seen.status.reserved_for) <= 1
+        if each.exists and each.claim is not None and alone:
             if each.template_name:
                 removed.append(key_of(each.claim))
             else:
@@ -199,11 +188,10 @@ def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
     for claim in world.claims_of(pod):
         if claim.claim is None or claim.entry == "limits":
             continue
-        for name, alternative in alternatives(_spec(claim)):
-            count = int(alternative.get("count") or 1)
-            if alternative.get("allocationMode", "ExactCount") != "ExactCount" or count < 2:
-                continue
-            yield _largest(world, pod, claim, name, min(count - 1, 32))
+        for request in claim.seen.requests:
+            for name, alternative in request.named_alternatives:
+                if alternative.allocation_mode in ("", "ExactCount") and alternative.number > 1:
+                    yield _largest(world, pod, claim, name, min(alternative.number - 1, 32))
 
 
 def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
@@ -217,10 +205,6 @@ def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) 
         else:
             found, least = change, middle + 1
     return found
-
-
-def _spec(claim: PodClaim) -> Obj:
-    return copy.deepcopy(dict((claim.claim or {}).get("spec") or {}))
 
 
 def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:

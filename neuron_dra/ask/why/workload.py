@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuron_dra.ask.read import views
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
@@ -17,7 +16,7 @@ from neuron_dra.simulate.scheduler import Placement
 
 def report(world: World, item: Wire) -> Report:
     """Return the report about a NeuronUltraServerWorkload, from its conditions."""
-    workload = views.of(WorkloadView, item)
+    workload = WorkloadView.of(item)
     status = workload.status
     subject = f"workload {workload.metadata.namespace or 'default'}/{workload.metadata.name}"
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
@@ -29,15 +28,17 @@ def report(world: World, item: Wire) -> Report:
         waits = situations.WORKLOAD
         finding = Finding(waits.code, waits.text.format(**state), state["conditions"])
         return Report(subject, "has no conditions", (finding,))
-    found = [_condition(degraded)] if degraded is not None and is_degraded else []
+    found = []
+    if degraded is not None and is_degraded:
+        found.append(_condition(degraded))
     if ready.status == "False":
         found.append(_condition(ready))
     if found and ready.reason in queue.WAITS:
-        found[0] = replace(found[0], facts=queue.facts(world, item))
+        found[0] = replace(found[0], facts=queue.facts(world, workload))
     elif found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
-        every = [views.of(UltraServerView, each) for each in world.snapshot.all("NeuronUltraServer")]
+        every = [UltraServerView.of(each) for each in world.snapshot.all("NeuronUltraServer")]
         servers = [each for each in every if _serves(each, workload)]
-        facts = Facts([*queue.facts(world, item)])
+        facts = Facts([*queue.facts(world, workload)])
         facts.some("UltraServer", (_shown(world, each) for each in servers))
         tried = [_emptied(world, workload, each) for each in servers]
         changes = [change for change in tried if change is not None]
@@ -51,12 +52,16 @@ def _condition(each: ConditionView) -> Finding:
 
 def _shown(world: World, server: UltraServerView) -> str:
     """Return one UltraServer with what is on each of its nodes."""
-    parts, none = [], "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
+    none = "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
+    parts = []
     for entry in server.spec.topology:
         name = entry.node_name
         tag = world.tags.get(name)
+        if tag is not None:
+            parts.append(f"{name}: {tag.workload}")
+            continue
         users = sorted({str(holder) for device, holder in world.holders.items() if device.pool == name})
-        parts.append(f"{name}: {tag.workload if tag else words.listed(users, 2) or none}")
+        parts.append(f"{name}: {words.listed(users, 2) or none}")
     return f"{server.metadata.name}: {'; '.join(parts)}"
 
 
@@ -76,13 +81,16 @@ def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> C
     }
     if len(holders) != 1 or not world.proposes:
         return None
-    holder = next(iter(holders.values()))
-    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    [holder] = holders.values()
+    if len(holder.pods) != 1:
+        return None
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
     if pod is None or budgets.objection(world.snapshot, pod):
         return None
     released, removed = trials.released(world, pod)
     elsewhere = world.after(released, [*removed, *(("Node", "", name) for name in names)])
-    outcome = elsewhere.after([again := trials.unplaced(pod)]).place(again)
+    again = trials.unplaced(pod)
+    outcome = elsewhere.after([again]).place(again)
     if not isinstance(outcome, Placement):
         return None
     text = f"kubectl delete pod {holder.pods[0]} -n {holder.namespace}"

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceSpecView, SliceView
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.world import imagined, server
+from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, names, versions
+from neuron_dra.core import catalogue, versions
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes
 from neuron_dra.simulate.scheduler import Placement
@@ -56,8 +57,10 @@ def _serves(world: World, pod: Wire, name: str) -> bool:
 def _unusable(world: World) -> Iterator[_Absent]:
     """Yield the nodes with a pool of which slices are missing: usable it has the devices that are published."""
     for name, text in PublishedDevices(world).unusable.items():
-        newest = max(item["spec"]["pool"]["generation"] for item in world.slices_of(name))
-        kept = [item for item in world.slices_of(name) if item["spec"]["pool"]["generation"] == newest]
+        generations = [SliceView.of(item).spec.pool.generation for item in world.slices_of(name)]
+        newest = max(generations)
+        pairs = zip(world.slices_of(name), generations, strict=True)
+        kept = [item for item, generation in pairs if generation == newest]
         yield _Absent("PoolIncomplete", name, text, [_counted(item, kept) for item in kept])
 
 
@@ -83,20 +86,20 @@ def silent_nodes(world: World) -> list[tuple[str, str]]:
     """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
     found = []
     for name, node in world.nodes.items():
-        kind = (node["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
-        if kind and catalogue.lookup(kind) and not any(_has_devices(item["spec"]) for item in world.slices_of(name)):
+        kind = KubeNodeView.of(node).instance_type
+        if kind and catalogue.lookup(kind) and not any(_has_devices(spec) for spec in world.specs_of(name)):
             found.append((name, kind))
     return found
 
 
-def _has_devices(spec: Wire) -> bool:
-    """Return True if a slice, by its spec, has devices of this driver, or the counters of some."""
-    return spec["driver"] == names.DRIVER and bool(spec.get("devices") or spec.get("sharedCounters"))
+def _has_devices(spec: SliceSpecView) -> bool:
+    """Return True if a slice has devices, or the counters of some."""
+    return bool(spec.published or spec.shared_counters)
 
 
 def rejected_name(world: World, pod: Wire, node: str) -> str:
     """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
-    kubelet = server.kubelet(world.nodes.get(node) or {})
+    kubelet = world.node(node).status.node_info.kubelet_version
     parsed = versions.parse(kubelet)
     if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
         return ""

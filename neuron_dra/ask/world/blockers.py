@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from neuron_dra.ask.world import spec_edits
 from neuron_dra.ask.world.world import Likeness, World
-from neuron_dra.core.wire import Wire
+from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.model import ClaimDemand, DeviceId
@@ -93,8 +94,7 @@ class Blockers:
 
 def _tolerating(claim: Wire) -> Wire:
     """Return the claim with requests that tolerate every taint."""
-    made: dict[str, Any] = copy.deepcopy({"metadata": claim["metadata"], "spec": claim.get("spec") or {}})
-    for request in (made["spec"].get("devices") or {}).get("requests") or ():
-        for each in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
-            each["tolerations"] = [{"operator": "Exists"}]
+    made: Obj = copy.deepcopy({"metadata": claim["metadata"], "spec": claim["spec"]})
+    for _, alternative in spec_edits.alternatives(made["spec"]):
+        alternative["tolerations"] = [{"operator": "Exists"}]
     return made

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from neuron_dra.ask.read import views
-from neuron_dra.ask.read.snapshot import Snapshot, is_ready
+from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import BudgetView
 from neuron_dra.ask.world import unseen
 from neuron_dra.core import labels
@@ -18,32 +18,32 @@ from neuron_dra.core.wire import Wire
 
 def objection(snapshot: Snapshot, pod: Wire) -> str:
     """Return why the pod may not be evicted now; empty if it may."""
-    meta, status = pod["metadata"], pod.get("status") or {}
-    if status.get("phase") in ("Succeeded", "Failed", "Pending") or meta.get("deletionTimestamp"):
+    seen = PodView.of(pod)
+    if seen.has_ended or seen.status.phase == "Pending" or seen.metadata.deletion_timestamp:
         return ""
     if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
         return f"its PodDisruptionBudgets are unknown ({why})"
-    budgets = [views.of(BudgetView, item) for item in snapshot.all("PodDisruptionBudget")]
-    mine = [budget for budget in budgets if budget.metadata.namespace == (meta.get("namespace") or "")]
-    found = [budget for budget in mine if _selects(budget, pod)]
+    budgets = [BudgetView.of(item) for item in snapshot.all("PodDisruptionBudget")]
+    mine = [budget for budget in budgets if budget.metadata.namespace == seen.metadata.namespace]
+    found = [budget for budget in mine if _selects(budget, seen)]
     if len(found) > 1:
         return f"PodDisruptionBudgets {' and '.join(each.metadata.name for each in found[:2])} both select it"
-    if not found or not _blocks(found[0], pod):
+    if not found or not _blocks(found[0], seen):
         return ""
     return f"PodDisruptionBudget {found[0].metadata.name} allows no disruption now"
 
 
-def _selects(budget: BudgetView, pod: Wire) -> bool:
+def _selects(budget: BudgetView, pod: PodView) -> bool:
     """Return True if the budget is about the pod: an empty selector selects all of the namespace."""
     try:
-        return labels.of_object(msgspec.to_builtins(budget.spec.selector))(pod["metadata"].get("labels") or {})
+        return labels.of_object(msgspec.to_builtins(budget.spec.selector))(pod.metadata.labels)
     except ValueError:
         return True  # an operator of a later Kubernetes
 
 
-def _blocks(budget: BudgetView, pod: Wire) -> bool:
+def _blocks(budget: BudgetView, pod: PodView) -> bool:
     spec, status = budget.spec, budget.status
-    if not is_ready(pod):
+    if not pod.is_ready:
         if spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
             return False
         if status.current_healthy >= status.desired_healthy > 0:

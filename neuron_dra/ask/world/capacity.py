@@ -10,21 +10,26 @@ from neuron_dra.ask.world.fleet import NodeView
 
 SIZES: Final = (4, 8, 16)
 _ATTRIBUTES: Final = {size: f"resource.aws.com/devicegroup{size}_id" for size in SIZES}
+Layouts = dict[tuple[int, ...], tuple[NodeView, Mapping[int, list[list[int]]]]]
+"""The places of the groups of a node, by the identities of its devices' attributes, which the node keeps alive."""
 _PAIRS: Final = ((0, 1), (2, 3))
 """Positions of the vertical pairs of an UltraServer."""
 
 
-def groups(nodes: Iterable[NodeView]) -> dict[int, int | None]:
-    """Return how many groups of each size are free on nodes of one type; None if their devices form no such groups."""
+def groups(nodes: Iterable[NodeView], layouts: Layouts | None = None) -> dict[int, int | None]:
+    """Return how many groups of each size are free on nodes of one type; None if their devices form no such groups.
+
+    `layouts` has those that are known, and gets the others.
+    """
     found: dict[int, int | None] = dict.fromkeys(SIZES)
-    known: dict[tuple[int, ...], Mapping[int, list[list[int]]]] = {}
+    known: Layouts = {} if layouts is None else layouts
     for node in nodes:
         # Equal nodes of a snapshot have the same attributes, not only equal ones.
         key = tuple([id(device.attributes) for device in node.devices])
         if key not in known:
-            known[key] = _layout(node)
+            known[key] = node, _layout(node)
         free = node.free_places
-        for size, members in known[key].items():
+        for size, members in known[key][1].items():
             number = sum(free.issuperset(group) for group in members)
             found[size] = (found[size] or 0) + number
     return found

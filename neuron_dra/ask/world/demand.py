@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimTemplateView, ClaimView, DeviceClassView
+from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.world import extended
 from neuron_dra.core.wire import Obj, Wire
@@ -31,79 +34,84 @@ class PodClaim:
     template_name: str = ""
     claim_name: str = ""
 
+    @property
+    def seen(self) -> ClaimView:
+        """The claim's fields; all are absent if the claim is not known."""
+        return ClaimView.of(self.claim)
+
 
 def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
     """Return the claims of a pod in its order."""
-    namespace = pod["metadata"].get("namespace") or ""
-    status = pod.get("status") or {}
-    made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+    seen = PodView.of(pod)
+    namespace = seen.metadata.namespace
+    made = {each.name: each.resource_claim_name for each in seen.status.resource_claim_statuses}
     found = []
-    for entry in pod["spec"].get("resourceClaims") or ():
-        template_name = entry.get("resourceClaimTemplateName") or ""
+    for entry in seen.spec.resource_claims:
+        template_name = entry.resource_claim_template_name
         template = snapshot.get("ResourceClaimTemplate", template_name, namespace) if template_name else None
-        name = entry.get("resourceClaimName") or made.get(entry["name"]) or ""
+        name = entry.resource_claim_name or made.get(entry.name, "")
         claim = snapshot.get("ResourceClaim", name, namespace) if name else None
         exists = claim is not None
         if claim is None and template is not None:
-            claim = from_template(template, f"{pod['metadata']['name']}-{entry['name']}", namespace)
-        found.append(PodClaim(entry["name"], claim, exists, template, template_name, name))
-    from_limits = _from_limits(snapshot, pod, namespace)
-    return found + ([from_limits] if from_limits else [])
+            claim = from_template(template, f"{seen.metadata.name}-{entry.name}", namespace)
+        found.append(PodClaim(entry.name, claim, exists, template, template_name, name))
+    from_limits = _from_limits(snapshot, pod)
+    if from_limits is not None:
+        found.append(from_limits)
+    return found
 
 
 def wants_devices(pod: Wire) -> bool:
     """Return True if a pod has claims, or limits that a DeviceClass serves."""
-    return bool(pod["spec"].get("resourceClaims")) or any(name.startswith(IMPLICIT) for name in limits(pod))
+    return bool(PodView.of(pod).spec.resource_claims) or any(name.startswith(IMPLICIT) for name in limits(pod))
 
 
 def from_template(template: Wire, name: str, namespace: str) -> Obj:
     """Return the claim that a template makes for a pod."""
-    inner = template.get("spec") or {}
+    inner = template["spec"]  # as it is: the allocator decodes it
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {**(inner.get("metadata") or {}), "name": name, "namespace": namespace},
-        "spec": inner.get("spec") or {},
+        "metadata": {**ClaimTemplateView.of(template).spec.metadata, "name": name, "namespace": namespace},
+        "spec": inner["spec"],
     }
 
 
 def limits(pod: Wire) -> Mapping[str, int]:
     """Return the sum of the extended resources that the containers of a pod request, by resource."""
     found: dict[str, int] = {}
-    for container in _containers(pod):
-        resources = container.get("resources") or {}
-        for name, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
+    spec = PodView.of(pod).spec
+    for container in (*spec.containers, *spec.init_containers):
+        resources = container.resources
+        for name, amount in {**resources.requests, **resources.limits}.items():
             if "/" in name and str(amount).isdigit():
                 found[name] = found.get(name, 0) + int(amount)
     return found
-
-
-def _containers(pod: Wire) -> list[Wire]:
-    return [*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ())]
 
 
 def class_of(snapshot: Snapshot, resource: str) -> str:
     """Return the DeviceClass that serves an extended resource; empty if a device plugin does, or nothing."""
     if resource.startswith(IMPLICIT):
         return resource.removeprefix(IMPLICIT)
-    classes = snapshot.all("DeviceClass")
-    for each in classes:
-        if (each.get("spec") or {}).get("extendedResourceName") == resource:
-            return str(each["metadata"]["name"])
+    for each in snapshot.all("DeviceClass"):
+        seen = DeviceClassView.of(each)
+        if seen.spec.extended_resource_name == resource:
+            return seen.metadata.name
     return ""
 
 
-def _from_limits(snapshot: Snapshot, pod: Wire, namespace: str) -> PodClaim | None:
+def _from_limits(snapshot: Snapshot, pod: Wire) -> PodClaim | None:
     """Return the claim that the scheduler makes for limits that DeviceClasses serve (Kubernetes 1.36)."""
     requests = extended.requests(pod, lambda resource: class_of(snapshot, resource))
     if not requests:
         return None
-    name = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or ""
+    seen = PodView.of(pod)
+    namespace, name = seen.metadata.namespace, seen.status.extended_resource_claim_status.resource_claim_name
     existing = snapshot.get("ResourceClaim", name, namespace) if name else None
     made = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name or f"{pod['metadata']['name']}-extended-resources", "namespace": namespace},
+        "metadata": {"name": name or f"{seen.metadata.name}-extended-resources", "namespace": namespace},
         "spec": {"devices": {"requests": requests}},
     }
     return PodClaim("limits", existing or made, existing is not None, claim_name=name)
@@ -120,13 +128,9 @@ def unserved(snapshot: Snapshot, pod: Wire) -> str:
 
 def left_behind(snapshot: Snapshot, resource: str) -> list[str]:
     """Return the nodes on which a device plugin that ended offered a resource: the kubelet leaves 0 of it behind."""
-    nodes = [node for node in snapshot.all("Node") if resource in _allocatable(node)]
+    nodes = [node for node in snapshot.all("Node") if resource in KubeNodeView.of(node).status.allocatable]
     return [node["metadata"]["name"] for node in nodes if not _offers(node, resource)]
 
 
 def _offers(node: Wire, resource: str) -> bool:
-    return str(_allocatable(node).get(resource) or "0") != "0"
-
-
-def _allocatable(node: Wire) -> Wire:
-    return (node.get("status") or {}).get("allocatable") or {}
+    return KubeNodeView.of(node).offers(resource)

@@ -12,28 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.core.wire import Obj, Wire
 
 
 def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
     """Return the requests; `class_of` returns the DeviceClass that serves a resource, or an empty string."""
-    spec = pod.get("spec") or {}
-    inits = list(spec.get("initContainers") or ())
-    containers = [*inits, *(spec.get("containers") or ())]
-    ends = [index < len(inits) and each.get("restartPolicy") != "Always" for index, each in enumerate(containers)]
-    wanted = [_requested(each) for each in containers]
+    spec = PodView.of(pod).spec
+    inits, main = spec.init_containers, spec.containers
+    ends = [*(each.restart_policy != "Always" for each in inits), *(False for _ in main)]
+    wanted = [each.resources.wanted for each in (*inits, *main)]
     found: list[Obj] = []
     for resource in sorted({name for each in wanted for name in each}):
         device_class = class_of(resource)
         if device_class:
             found += _of_resource(resource, device_class, wanted, ends)
     return sorted(found, key=lambda request: str(request["name"]))
-
-
-def _requested(container: Wire) -> dict[str, Any]:
-    """Return what a container requests; the API server takes over limits without a request."""
-    resources = container.get("resources") or {}
-    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
 
 
 def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, Any]], ends: Sequence[bool]) -> list[Obj]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from neuron_dra.ask.read.views import ConditionView, UltraServerNode, UltraServerView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.fleet import NodeView
@@ -44,19 +45,25 @@ def members(world: World, name: str) -> list[NodeView]:
     return sorted((each for each in found if each is not None), key=lambda each: each.position)
 
 
-def by_id(world: World) -> Mapping[str, Wire]:
+def by_id(world: World) -> Mapping[str, UltraServerView]:
     """Return the NeuronUltraServers by the id that their nodes publish."""
+    return {name: UltraServerView.of(item) for name, item in objects_by_id(world).items()}
+
+
+def objects_by_id(world: World) -> Mapping[str, Wire]:
+    """Return the objects of the NeuronUltraServers by the id that their nodes publish."""
     found = {}
     for item in world.snapshot.all("NeuronUltraServer"):
-        found[str((item.get("status") or {}).get("ultraserverId") or item["metadata"]["name"])] = item
+        server = UltraServerView.of(item)
+        found[server.status.ultraserver_id or server.metadata.name] = item
     return found
 
 
-def of_ultraserver(name: str, group: Sequence[NodeView], server: Wire | None) -> Iterator[Fault]:
+def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView | None) -> Iterator[Fault]:
     """Yield what is wrong with an UltraServer: nodes that are missing, links that are down, and its conditions."""
     size = _size(group, server)
     if len(group) < size:
-        known = [str(each.get("nodeName")) for each in ((server or {}).get("spec") or {}).get("topology") or ()]
+        known = [each.node_name for each in _topology(server)]
         gone = [each for each in known if each not in {member.name for member in group}]
         detail = f"{', '.join(gone)} is missing" if gone else ""
         yield Fault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
@@ -64,33 +71,35 @@ def of_ultraserver(name: str, group: Sequence[NodeView], server: Wire | None) ->
     if down:
         yield Fault(ULTRASERVER, name, f"{' and '.join(down)} links down")
     for condition in degraded(server):
-        reason = str(condition.get("reason") or "Degraded")
+        reason = condition.reason or "Degraded"
         told = (reason == "LinkDown" and bool(down)) or (reason == "NodeMissing" and len(group) < size)
         if not told:
-            yield Fault(ULTRASERVER, name, reason, str(condition.get("message") or ""))
+            yield Fault(ULTRASERVER, name, reason, condition.message)
 
 
-def missing(group: Sequence[NodeView], server: Wire | None) -> dict[int, str]:
+def missing(group: Sequence[NodeView], server: UltraServerView | None) -> dict[int, str]:
     """Return the positions of an UltraServer that no node has, with the name of the node if its object has one."""
     there = {member.position for member in group}
-    named: dict[int, str] = {}
-    for each in ((server or {}).get("spec") or {}).get("topology") or ():
-        named[int(each.get("nodeId") or 0)] = str(each.get("nodeName") or "")
+    named = {each.node_id: each.node_name for each in _topology(server)}
     gone = [place for place in range(_size(group, server)) if place not in there]
     short = _size(group, server) - len(group)
     return {place: named.get(place, "") for place in gone[:short]}
 
 
-def degraded(server: Wire | None) -> list[Wire]:
+def degraded(server: UltraServerView | None) -> list[ConditionView]:
     """Return the conditions of a NeuronUltraServer that say what is wrong with it."""
-    conditions = ((server or {}).get("status") or {}).get("conditions") or ()
-    return [each for each in conditions if each.get("type") == "Degraded" and each.get("status") == "True"]
+    conditions = server.status.conditions if server is not None else ()
+    return [each for each in conditions if each.type == "Degraded" and each.status == "True"]
 
 
-def _size(group: Sequence[NodeView], server: Wire | None) -> int:
+def _topology(server: UltraServerView | None) -> Sequence[UltraServerNode]:
+    return server.spec.topology if server is not None else ()
+
+
+def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
     """Return how many nodes an UltraServer has when it is whole, as far as its nodes or its object show it."""
     modes = [each for member in group for device in member.devices[:1] for each in device.modes]
-    listed = len(((server or {}).get("spec") or {}).get("topology") or ())
+    listed = len(_topology(server))
     return max([*modes, listed, len(group)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import catalogue, health, labels, names
 from neuron_dra.core.catalogue import InstanceType
@@ -80,41 +83,39 @@ class NodeView:
 
 def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
     """Return the Neuron nodes with labels that are selected, by name as a person counts: node-2 before node-10."""
-    found = (
-        _node(world, name, node) for name, node in world.nodes.items() if selected(node["metadata"].get("labels") or {})
-    )
-    return sorted((each for each in found if each is not None), key=lambda each: natural(each.name))
+    found = []
+    for node in world.nodes.values():
+        seen = KubeNodeView.of(node)
+        if selected(seen.metadata.labels) and (made := _node(world, node, seen)) is not None:
+            found.append(made)
+    return sorted(found, key=lambda each: natural(each.name))
 
 
 def view(world: World, name: str) -> NodeView | None:
     """Return a node by its name; None if it has no Neuron devices."""
     node = world.nodes.get(name)
-    return None if node is None else _node(world, name, node)
+    return None if node is None else _node(world, node, KubeNodeView.of(node))
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:
     """Return a key that sorts numbers in names by value."""
-    parts: list[str] = []
-    for character in text:
-        if parts and parts[-1][-1].isdigit() == character.isdigit():
-            parts[-1] += character
-        else:
-            parts.append(character)
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text)]
 
 
-def _node(world: World, name: str, wire: Wire) -> NodeView | None:
-    label = (wire["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
+_PARTS: Final = re.compile(r"\d+|\D+")
+
+
+def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
+    name, label = seen.metadata.name, seen.instance_type
     pools = [pool for pool in world.likeness.pools(world.decoded(wire)) if pool.driver == names.DRIVER]
     published = [device for pool in pools for device in pool.devices]
     if not published and catalogue.lookup(label) is None:
         return None
     first = published[0].attributes if published else {}
-    conditions = (wire.get("status") or {}).get("conditions") or ()
-    ready = next((each.get("status") == "True" for each in conditions if each.get("type") == "Ready"), True)
+    ready = seen.ready is None or seen.ready.status == "True"
     vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
     devices = tuple(_devices(world, pools))
-    tag, schedulable = world.tags.get(name), not (wire.get("spec") or {}).get("unschedulable")
+    tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
     free = [place for place, device in enumerate(devices) if device.free]
     usable = ready and schedulable and tag is None
     return NodeView(
@@ -136,20 +137,27 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
 
 def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView]:
     counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
+    held_by, free_views = world.holders, world.free_views
     for pool in pools:
         users = _users(world, pool.devices) if pool.counters else {}
         for device in pool.devices:
             physical, number = _numbered(device.id.device)
             if not physical:
                 continue
-            holder = world.holders.get(device.id)
+            holder = held_by.get(device.id)
             holders: tuple[Holder, ...] = (holder,) if holder else ()
             if not holder and device.consumes and pool.usable and not counting.allows(device):
                 others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
                 holders = tuple({id(each): each for each in others}.values())
-            made = DeviceView(device.id.device, number, holders, _faults(device), device.attributes)
+            faults = _faults(device)
+            if holders or faults:
+                yield DeviceView(device.id.device, number, holders, faults, device.attributes)
+                continue
             # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
-            yield world.free_views.setdefault((id(device.attributes), made.name), made) if made.free else made
+            key = id(device.attributes), device.id.device
+            if key not in free_views:
+                free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
+            yield free_views[key]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,7 +187,10 @@ def _faults(device: PoolDevice) -> str:
 
 
 def _value(attributes: Mapping[str, Wire], name: str) -> object:
-    return next((value for value in (attributes.get(name) or {}).values() if value is not None), None)
+    published = attributes.get(name)
+    if not published:
+        return None
+    return next((value for value in published.values() if value is not None), None)
 
 
 def ultraservers(found: Iterable[NodeView]) -> dict[str, list[NodeView]]:
@@ -195,9 +206,13 @@ def waiting(world: World) -> list[Wire]:
     """Return the pods without a node that request Neuron devices, the oldest first."""
     found = []
     for pod in world.snapshot.all("Pod"):
-        status = pod.get("status") or {}
-        if pod["spec"].get("nodeName") or status.get("phase") not in (None, "Pending"):
+        place = PodPlace.of(pod)
+        if place.spec.node_name or place.status.phase not in ("", "Pending"):
             continue
-        if pod["spec"].get("resourceClaims") or "aws.amazon.com/neuron" in str(pod["spec"].get("containers")):
+        if PodView.of(pod).spec.resource_claims or "aws.amazon.com/neuron" in str(pod["spec"].get("containers")):
             found.append(pod)
-    return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    return sorted(found, key=_created)
+
+
+def _created(pod: Wire) -> str:
+    return str(PodView.of(pod).metadata.creation_timestamp or "")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import PodGroupView, PodPlace
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.ask.world import placing, users
+from neuron_dra.ask.world import placing
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.scheduler import Placement
@@ -35,18 +36,18 @@ class Shortage:
 def least(snapshot: Snapshot, namespace: str, group: str) -> int:
     """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
     found = snapshot.get("PodGroup", group, namespace) if group else None
-    policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
-    return int((policy.get("gang") or {}).get("minCount") or 0)
+    return PodGroupView.of(found).spec.scheduling_policy.gang.min_count
 
 
 def shortage(world: World, pod: Wire) -> Shortage | None:
     """Return what the gang of a pod lacks; None if enough of its pods exist and fit, or if it is too large to tell."""
-    group, namespace = users.group_of(pod), pod["metadata"].get("namespace") or ""
+    place = PodPlace.of(pod)
+    group, namespace = place.group, place.metadata.namespace
     needed = least(world.snapshot, namespace, group)
     if needed < 2:
         return None
     mates = _mates(world, namespace, group)
-    waiting = [each for each in mates if not each["spec"].get("nodeName")]
+    waiting = [each for each in mates if not PodPlace.of(each).spec.node_name]
     running = len(mates) - len(waiting)
     if len(mates) < needed:
         return Shortage(group, needed, len(mates), running, (), world)
@@ -62,9 +63,9 @@ def _mates(world: World, namespace: str, group: str) -> list[Wire]:
     """Return the pods of a group that have not ended."""
     found = []
     for each in world.snapshot.all("Pod"):
-        meta, phase = each["metadata"], (each.get("status") or {}).get("phase")
-        same = (meta.get("namespace") or "") == namespace and users.group_of(each) == group
-        if same and phase not in users.ENDED and not meta.get("deletionTimestamp"):
+        place = PodPlace.of(each)
+        same = place.metadata.namespace == namespace and place.group == group
+        if same and not place.has_ended and not place.metadata.deletion_timestamp:
             found.append(each)
     return found
 

@@ -91,9 +91,9 @@ def _class_of(driver: str) -> dict[str, Any]:
 
 def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
     """Yield the slice of a node's EFA interfaces: each has the groups of a device beside it."""
-    inner = item.get("spec") or {}
-    if item["kind"] != "ResourceSlice" or not any(is_whole(each) for each in inner.get("devices") or ()):
+    if item["kind"] != "ResourceSlice" or not any(is_whole(each) for each in item["spec"]["devices"]):
         return
+    inner = item["spec"]
     beside: dict[str, dict[str, Any]] = {}
     for device in inner["devices"]:
         number = device["name"].removeprefix(names.DEVICE_PREFIX)

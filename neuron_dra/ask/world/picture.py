@@ -116,23 +116,26 @@ def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[st
     return FREE, "free"
 
 
+_SHAPES: Final = {"torus": "4 x 4 torus", "switch": "all connected by a switch"}
+
+
 def summary(node: NodeView) -> str:
     """Return a node's type and counts in one line."""
     spec = node.spec
-    shape = {"torus": "4 x 4 torus", "switch": "all connected by a switch"}.get(spec.shape, spec.shape) if spec else ""
     parts = [node.type or "unknown type"]
-    if spec is not None and shape != "none":
-        parts.append(shape)
+    if spec is not None and spec.shape != "none":
+        parts.append(_SHAPES.get(spec.shape, spec.shape))
     if not node.devices:
         parts.append("publishes nothing")
     elif is_whole(node):
-        parts.append("published as a whole")  # its state is no number of devices
-        parts += [text for text, number in (("free", node.free), ("held", node.held)) if number]
-        parts += ["unhealthy"] if node.faulty else []
+        parts.append("published as a whole")
+        # Its state is no number of devices.
+        states = {"free": node.free, "held": node.held, "unhealthy": node.faulty}
+        parts += [text for text, number in states.items() if number]
     else:
         parts.append(f"{node.free} of {words.count(len(node.devices), 'device')} free")
-        parts += [f"{node.held} held"] if node.held else []
-        parts += [f"{node.faulty} unhealthy"] if node.faulty else []
+        states = {"held": node.held, "unhealthy": node.faulty}
+        parts += [f"{number} {text}" for text, number in states.items() if number]
     if node.tag is not None:
         parts.append(f"reserved for {node.tag.workload}")
     if not node.ready:
@@ -149,10 +152,12 @@ def is_whole(node: NodeView) -> bool:
 
 def amount(pictures: Sequence[Picture], mark: str) -> str:
     """Return how many devices have a mark, or how many nodes if all are published as a whole; empty if none has it."""
-    if pictures and all(is_whole(made.node) for made in pictures):
-        marked = sum(any(cell.mark == mark for cell in made.cells) for made in pictures)
-        return words.count(marked, "node") if marked else ""
-    return str(sum(cell.mark == mark for made in pictures for cell in made.cells) or "")
+    counts = [sum(cell.mark == mark for cell in made.cells) for made in pictures]
+    if not any(counts):
+        return ""
+    if all(is_whole(made.node) for made in pictures):
+        return words.count(sum(count > 0 for count in counts), "node")
+    return str(sum(counts))
 
 
 def short(name: str) -> str:
@@ -197,7 +202,9 @@ def link(nodes: Iterable[NodeView], way: str, pair: tuple[int, int]) -> bool | N
     ends = [getattr(node, way) for node in nodes if node.position in pair]
     if False in ends:
         return False
-    return True if ends == [True, True] else None
+    if ends == [True, True]:
+        return True
+    return None
 
 
 def fill(cell: Cell) -> str:

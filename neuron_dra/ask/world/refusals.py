@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from neuron_dra.ask.read.claim_views import AllocationView, ConfigView, ResultView
+from neuron_dra.ask.read.node_views import SliceView
 from neuron_dra.core import catalogue, config, decision, names, topology
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.config import Entry, Source
@@ -23,44 +25,49 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
 
     `types` are the instance types by pool. Tags, links and hardware faults are not judged: they are the node's own.
     """
-    devices = allocation.get("devices") or {}
-    results = [each for each in devices.get("results") or () if each.get("driver") == names.DRIVER]
+    devices = AllocationView.of(allocation).devices
+    results = [each for each in devices.results if each.driver == names.DRIVER]
     if not results:
         return ""
     try:
-        entries = decoded(devices.get("config") or ())
+        entries = _decoded(devices.config)
         for result in results:
-            wanted = config.effective(entries, result["request"]).neuron
-            if wanted is not None and types.get(result["pool"]):
-                decision.environment(config.Settings(neuron=wanted), _node(types[result["pool"]]))
-        for pool in dict.fromkeys(result["pool"] for result in results):
+            wanted = config.effective(entries, result.request).neuron
+            if wanted is not None and types.get(result.pool):
+                decision.environment(config.Settings(neuron=wanted), _node(types[result.pool]))
+        for pool in dict.fromkeys(result.pool for result in results):
             if types.get(pool):
-                mine = [each for each in results if each["pool"] == pool]
+                mine = [each for each in results if each.pool == pool]
                 decision.core_environment(_claim(mine, entries), _node(types[pool]))
     except ClaimError as err:
         return str(err).removeprefix(f"claim {_NAMELESS}: ")  # the caller says which claim or template it is
     return ""
 
 
-def _claim(results: Sequence[Wire], entries: Sequence[Entry]) -> Claim:
+def _claim(results: Sequence[ResultView], entries: Sequence[Entry]) -> Claim:
     """Return the claim of these results, as far as the cores of its containers depend on it."""
-    devices = tuple(AllocatedDevice(each["request"], each["pool"], each["device"]) for each in results)
-    by_limits = all(_BY_LIMITS.fullmatch(each["request"]) for each in results)
+    devices = tuple(AllocatedDevice(each.request, each.pool, each.device) for each in results)
+    by_limits = all(_BY_LIMITS.fullmatch(each.request) for each in results)
     return Claim(_NAMELESS, devices, tuple(entries), extended_resources=by_limits)
 
 
 def decoded(entries: Iterable[Wire]) -> list[Entry]:
     """Return the configuration that is addressed to this driver. Raises ClaimError, as prepare does."""
-    found = []
-    for index, entry in enumerate(entries):
-        opaque = entry.get("opaque") or {}
-        if opaque.get("driver") == names.DRIVER:
-            from neuron_dra.api import config as user_config  # pydantic's validator: only where it is needed
+    return _decoded([ConfigView.of(each) for each in entries])
 
-            settings = user_config.decode(opaque.get("parameters"), f"config[{index}].opaque.parameters")
-            source = Source.CLASS if entry.get("source") == "FromClass" else Source.CLAIM
-            found.append(Entry(source, tuple(entry.get("requests") or ()), settings))
-    return found
+
+def _decoded(entries: Sequence[ConfigView]) -> list[Entry]:
+    ours = [(index, entry) for index, entry in enumerate(entries) if entry.opaque.driver == names.DRIVER]
+    return [setting(index, entry) for index, entry in ours]
+
+
+def setting(index: int, entry: ConfigView) -> Entry:
+    """Return an entry of the configuration, one for this driver. Raises ClaimError, which names it by its index."""
+    from neuron_dra.api import config as user_config  # pydantic's validator: only where it is needed
+
+    settings = user_config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
+    source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
+    return Entry(source, entry.requests, settings)
 
 
 def _node(instance_type: str) -> topology.Node:
@@ -78,8 +85,7 @@ def instance_types(slices: Iterable[Wire]) -> dict[str, str]:
     """Return the instance type of each pool of this driver, as its devices publish it."""
     found = {}
     for item in slices:
-        spec = item["spec"]
-        if spec["driver"] == names.DRIVER:
-            for device in (spec.get("devices") or ())[:1]:
-                found[spec["pool"]["name"]] = (device.get("attributes") or {}).get("instanceType", {}).get("string", "")
+        spec = SliceView.of(item).spec
+        if spec.is_ours and spec.published:
+            found[spec.pool.name] = spec.text("instanceType")
     return found

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
+from neuron_dra.ask.read import node_views
+from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Key, Snapshot
 from neuron_dra.ask.world import demand
 from neuron_dra.core.wire import Wire
@@ -17,15 +19,15 @@ Amounts = Mapping[str, Fraction]
 
 def requested(pod: Wire) -> dict[str, Fraction]:
     """Return what a pod requests of its node, as the scheduler counts it: containers, init containers, overhead."""
-    spec = pod["spec"]
+    spec = PodView.of(pod).spec
     total: dict[str, Fraction] = defaultdict(Fraction)
-    for container in spec.get("containers") or ():
-        _add(total, _of(container))
+    for container in spec.containers:
+        _add(total, _amounts(container.resources.wanted))
     started: dict[str, Fraction] = defaultdict(Fraction)  # sidecars run beside everything that starts later
     peak: dict[str, Fraction] = {}
-    for container in spec.get("initContainers") or ():
-        own = _of(container)
-        if container.get("restartPolicy") == "Always":
+    for container in spec.init_containers:
+        own = _amounts(container.resources.wanted)
+        if container.restart_policy == "Always":
             _add(started, own)
             own = {}
         for name in {*own, *started}:
@@ -33,14 +35,9 @@ def requested(pod: Wire) -> dict[str, Fraction]:
     _add(total, started)
     for name, amount in peak.items():
         total[name] = max(total[name], amount)
-    _add(total, _amounts(spec.get("overhead") or {}))
+    _add(total, _amounts(spec.overhead))
     total["pods"] = Fraction(1)
     return dict(total)
-
-
-def _of(container: Wire) -> Amounts:
-    resources = container.get("resources") or {}
-    return _amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def _amounts(texts: Mapping[str, object]) -> dict[str, Fraction]:
@@ -63,8 +60,8 @@ def _add(total: dict[str, Fraction], more: Amounts) -> None:
         total[name] += amount
 
 
-def _counts(pod: Wire) -> bool:
-    return bool(pod["spec"].get("nodeName")) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+def _counts(pod: PodPlace) -> bool:
+    return bool(pod.spec.node_name) and not pod.has_ended
 
 
 class Room:
@@ -76,8 +73,9 @@ class Room:
         self._used: dict[str, dict[str, Fraction]] = {}
         self._last: tuple[Wire | None, Amounts] = (None, {})
         for pod in snapshot.all("Pod"):
-            if _counts(pod):
-                self._pods[pod["spec"]["nodeName"]].append(pod)
+            place = PodPlace.of(pod)
+            if _counts(place):
+                self._pods[place.spec.node_name].append(pod)
 
     def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> Room:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
@@ -101,8 +99,9 @@ class Room:
         self._count(pod, 1)
 
     def _count(self, pod: Wire, sign: int) -> None:
-        if _counts(pod):
-            node = pod["spec"]["nodeName"]
+        place = PodPlace.of(pod)
+        if _counts(place):
+            node = place.spec.node_name
             used = dict(self._on(node))
             for name, amount in requested(pod).items():
                 used[name] = used.get(name, Fraction(0)) + sign * amount
@@ -123,7 +122,7 @@ class Room:
         A resource that a DeviceClass serves is not one of them. A node that reports no amounts has room, but no
         devices of the Neuron device plugin.
         """
-        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        allocatable = node_views.allocatable(node)
         if self._last[0] is not pod:
             self._last = (pod, requested(pod))
         if not allocatable and not any(name in self._last[1] for name in demand.PLUGIN_LIMITS):

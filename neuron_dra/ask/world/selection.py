@@ -16,7 +16,7 @@ from neuron_dra.ask.world.expressions import Comparison
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, selectors
-from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceRequest, DeviceSubRequest, PoolDevice
+from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceId, DeviceRequest, DeviceSubRequest, PoolDevice
 from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.selectors import SelectorError
 
@@ -37,16 +37,18 @@ class Asked:
 
 def asked(claims: Sequence[ClaimDemand]) -> list[Asked]:
     """Return every alternative of every request."""
-    return [
-        Asked(claim, request, each) for claim in claims for request in claim.requests for each in request.alternatives
-    ]
+    found = []
+    for claim in claims:
+        for request in claim.requests:
+            found += [Asked(claim, request, each) for each in request.alternatives]
+    return found
 
 
 def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
     """Return the requests of a pod's claims that are not allocated."""
     found = []
     for each in world.claims_of(pod):
-        if each.claim is not None and not (each.claim.get("status") or {}).get("allocation"):
+        if each.claim is not None and not each.seen.is_allocated:
             found += [(each, ask) for ask in asked([model.claim(each.claim)])]
     return found
 
@@ -66,7 +68,10 @@ class PublishedDevices:
                 if not pool.usable:
                     why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
                     self.unusable[name] = f"pool {pool.driver}/{pool.name} of node {name}: {why}"
-        self.devices = list({device.id: device for found in self.by_node.values() for device in found}.values())
+        unique: dict[DeviceId, PoolDevice] = {}  # several nodes can use a device of a shared pool
+        for found in self.by_node.values():
+            unique.update((device.id, device) for device in found)
+        self.devices = list(unique.values())
 
     def error(self, ask: Asked) -> tuple[str, SelectorError, PoolDevice | None] | None:
         """Return the first selector of class or request that cannot be evaluated, its error, and the device."""
@@ -86,8 +91,10 @@ class PublishedDevices:
         return None
 
     def _chain(self, ask: Asked) -> list[str]:
+        """Return the selectors of the class, then those of the request."""
         found = self._world.classes.get(ask.alternative.class_name)
-        return [each for each in (*(found.selectors if found else ()), *ask.alternative.selectors) if each is not None]
+        of_class = found.selectors if found is not None else ()
+        return [each for each in (*of_class, *ask.alternative.selectors) if each is not None]
 
     def holds(self, expression: str, device: PoolDevice) -> bool:
         """Return the result of a selector. Raises SelectorError."""
@@ -136,11 +143,9 @@ class PublishedDevices:
 
     def nearest_attribute(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> tuple[str, str]:
         """Return domain and name of a published attribute that resembles this one; empty if none does."""
-        known = {
-            selectors.qualified(published, device.id.driver)
-            for device in devices[:64]
-            for published in device.attributes
-        }
+        known: set[tuple[str, str]] = set()
+        for device in devices[:64]:
+            known.update(selectors.qualified(published, device.id.driver) for published in device.attributes)
         for wanted in sorted(known):
             if wanted[1] == name and wanted[0] != domain:
                 return wanted
@@ -152,7 +157,11 @@ class PublishedDevices:
 def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     """Return the value of an attribute, without its type; None if the device does not publish it."""
     own = domain == device.id.driver
-    found = device.attributes.get(f"{domain}/{name}") or (device.attributes.get(name) if own else None) or {}
+    found = device.attributes.get(f"{domain}/{name}")
+    if not found and own:
+        found = device.attributes.get(name)
+    if not found:
+        return None
     return next((value for value in found.values() if value is not None), None)
 
 
@@ -172,10 +181,8 @@ def replacements(published: PublishedDevices, part: str, devices: Sequence[PoolD
             text = part[:start] + near + part[end:]
             found.append(text.replace(domain, at, 1) if at != domain else text)
     if compared is not None:
-        found += [
-            part[: compared.start] + words.cell(value) + part[compared.end :]
-            for value in _near(published, compared, devices)
-        ]
+        for value in _near(published, compared, devices):
+            found.append(part[: compared.start] + words.cell(value) + part[compared.end :])
     return [text for text in dict.fromkeys(found) if any(published.true(text, device) for device in devices)]
 
 
@@ -186,8 +193,9 @@ def _near(published: PublishedDevices, compared: Comparison, devices: Sequence[P
     equal = [value for value in values if str(value).lower() == wanted]
     texts = [value for value in values if isinstance(value, str)]
     near = difflib.get_close_matches(str(compared.value), texts, n=2, cutoff=0.6)
-    numbers = sorted(
-        (value for value in values if type(value) is int and type(compared.value) is int),
-        key=lambda value: (abs(value - compared.value), value),
-    )
-    return list(dict.fromkeys([*equal, *near, *numbers[:2], *(values if len(values) == 1 else [])]))
+    numbers: list[int] = []
+    if type(compared.value) is int:
+        numbers = [value for value in values if type(value) is int]
+        numbers.sort(key=lambda value: (abs(value - compared.value), value))
+    only = values if len(values) == 1 else []
+    return list(dict.fromkeys([*equal, *near, *numbers[:2], *only]))

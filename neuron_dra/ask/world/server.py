@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.core import versions
 from neuron_dra.core.wire import Wire
@@ -23,7 +24,7 @@ def version(snapshot: Snapshot) -> tuple[int, int] | None:
     least = newest_kubelet(snapshot)
     if least is not None and least >= versions.FIRST_WITH_COUNTERS:
         return least
-    if any(_has_counters(item["spec"]) for item in snapshot.all("ResourceSlice")):
+    if any(SliceView.of(item).spec.has_counters for item in snapshot.all("ResourceSlice")):
         return versions.FIRST_WITH_COUNTERS
     return None
 
@@ -36,7 +37,7 @@ def newest_kubelet(snapshot: Snapshot) -> tuple[int, int] | None:
 
 def kubelet(node: Wire) -> str:
     """Return the version of a node's kubelet, such as v1.37.0; empty if it is unknown."""
-    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+    return KubeNodeView.of(node).status.node_info.kubelet_version
 
 
 def rules(snapshot: Snapshot) -> Semantics:
@@ -56,12 +57,11 @@ def unknown(snapshot: Snapshot) -> str:
     )
 
 
-def _has_counters(spec: Wire) -> bool:
-    return bool(spec.get("sharedCounters")) or any(each.get("consumesCounters") for each in spec.get("devices") or ())
-
-
 def _tainted(snapshot: Snapshot) -> Iterator[bool]:
     """Yield True for each object that an API server without device taints would not store."""
-    yield from (True for _ in snapshot.all("DeviceTaintRule"))
+    for _ in snapshot.all("DeviceTaintRule"):
+        yield True
     for item in snapshot.all("ResourceSlice"):
-        yield from (True for device in item["spec"].get("devices") or () if device.get("taints"))
+        for device in SliceView.of(item).spec.published:
+            if device.get("taints"):
+                yield True

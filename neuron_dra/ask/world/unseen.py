@@ -39,6 +39,13 @@ def note(snapshot: Snapshot) -> str:
     return f"not seen: {', '.join(texts)}" if texts else ""
 
 
+def data(snapshot: Snapshot) -> list[dict[str, str]]:
+    """Return the same for `-o json` and `-o yaml`: kinds, and single objects by their name."""
+    found = [{"kind": kind, "reason": why} for kind, why in kinds(snapshot).items()]
+    found += [{"kind": each.kind, "name": each.key, "reason": _part(each)} for each in snapshot.damaged]
+    return found
+
+
 def _part(damaged: DamagedObject) -> str:
     """Return what could not be read of an object."""
     if damaged.paths:

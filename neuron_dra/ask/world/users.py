@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
 
+from neuron_dra.ask.read.claim_views import ClaimUsers, ClaimView, ConsumerView
+from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.views import OwnerView
 from neuron_dra.core.wire import Wire
 
-ENDED: Final = ("Succeeded", "Failed")
-"""Phases of pods whose claims kube-controller-manager releases."""
 
-
-def entries(claim: Wire, resource: str) -> list[Wire]:
-    """Return the consumers of a kind, `pods` or `podgroups`, that a claim is reserved for."""
-    reserved = (claim.get("status") or {}).get("reservedFor") or ()
-    return [each for each in reserved if each.get("resource") == resource]
+def holders(snapshot: Snapshot, claim: Wire) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the pods that a claim is reserved for, and those of its PodGroups."""
+    seen = ClaimUsers.of(claim)
+    return _pods(snapshot, seen), seen.groups
 
 
 def groups(claim: Wire) -> tuple[str, ...]:
     """Return the names of the PodGroups that a claim is reserved for."""
-    return tuple(each["name"] for each in entries(claim, "podgroups"))
+    return ClaimUsers.of(claim).groups
 
 
 def pods(snapshot: Snapshot, claim: Wire) -> tuple[str, ...]:
     """Return the names of the pods that a claim is reserved for, those of its PodGroups among them."""
-    named = [each["name"] for each in entries(claim, "pods")]
-    wanted, namespace = groups(claim), claim["metadata"].get("namespace") or ""
-    if wanted:
-        named += sorted(
-            pod["metadata"]["name"]
-            for pod in snapshot.all("Pod")
-            if (pod["metadata"].get("namespace") or "") == namespace and group_of(pod) in wanted
-        )
+    return _pods(snapshot, ClaimUsers.of(claim))
+
+
+def _pods(snapshot: Snapshot, seen: ClaimUsers) -> tuple[str, ...]:
+    named = [each.name for each in seen.consumers("pods")]
+    if seen.groups:
+        named += sorted(_members(snapshot, seen.metadata.namespace, seen.groups))
     return tuple(dict.fromkeys(named))
+
+
+def _members(snapshot: Snapshot, namespace: str, wanted: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the pods of PodGroups."""
+    for pod in snapshot.all("Pod"):
+        place = PodPlace.of(pod)
+        if place.metadata.namespace == namespace and place.group in wanted:
+            yield place.metadata.name
 
 
 def group_of(pod: Wire) -> str:
     """Return the PodGroup of a pod; empty if it has none."""
-    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or "")
+    return PodPlace.of(pod).group
 
 
 def naming(snapshot: Snapshot, claim: Wire) -> Iterator[Wire]:
     """Yield the pods that have not ended and that name a claim, though it may not be reserved for them."""
-    namespace, name = claim["metadata"].get("namespace") or "", claim["metadata"]["name"]
+    meta = ClaimUsers.of(claim).metadata
     for pod in snapshot.all("Pod"):
-        if (pod["metadata"].get("namespace") or "") != namespace or _phase(pod) in ENDED:
+        place = PodPlace.of(pod)
+        if place.metadata.namespace != meta.namespace or place.has_ended:
             continue
-        status = pod.get("status") or {}
-        made = [each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()]
-        made.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
-        made += [each.get("resourceClaimName") for each in pod["spec"].get("resourceClaims") or ()]
-        if name in made:
+        if meta.name in PodView.of(pod).claim_names:
             yield pod
 
 
@@ -61,24 +64,22 @@ def leftover(snapshot: Snapshot, claim: Wire) -> str:
     All pods that it is reserved for, or that own it, must be seen to be gone or to have ended. A claim of no pod at all
     is nobody's leftover: it keeps its devices until it is deleted.
     """
-    if "Pod" in snapshot.left_out or groups(claim) or not (claim.get("status") or {}).get("allocation"):
+    seen = ClaimView.of(claim)
+    if "Pod" in snapshot.left_out or seen.consumers("podgroups") or not seen.is_allocated:
         return ""
-    owners = [each for each in claim["metadata"].get("ownerReferences") or () if each.get("kind") == "Pod"]
-    consumers = entries(claim, "pods") or owners
-    texts = [_gone(snapshot, claim, each) for each in consumers]
+    consumers: Sequence[ConsumerView | OwnerView] = seen.consumers("pods") or seen.metadata.owners("Pod")
+    texts = [_gone(snapshot, seen.metadata.namespace, each) for each in consumers]
     if not texts or not all(texts):
         return ""
-    return f"for pod {consumers[0]['name']}, which {texts[0]}"
+    return f"for pod {consumers[0].name}, which {texts[0]}"
 
 
-def _gone(snapshot: Snapshot, claim: Wire, consumer: Wire) -> str:
+def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView) -> str:
     """Return how a pod is known to use its claims no longer; empty if it may use them."""
-    pod = snapshot.get("Pod", str(consumer.get("name")), claim["metadata"].get("namespace") or "")
-    uid = consumer.get("uid")
-    if pod is None or (uid and pod["metadata"].get("uid") and pod["metadata"]["uid"] != uid):
+    pod = snapshot.get("Pod", consumer.name, namespace)
+    if pod is None:
         return "does not exist any more"
-    return "has ended" if _phase(pod) in ENDED else ""
-
-
-def _phase(pod: Wire) -> str:
-    return str((pod.get("status") or {}).get("phase") or "")
+    seen = PodView.of(pod)
+    if consumer.uid and seen.metadata.uid and seen.metadata.uid != consumer.uid:
+        return "does not exist any more"
+    return "has ended" if seen.has_ended else ""

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from neuron_dra.ask.read.node_views import (
+    DeviceFields,
+    KubeNodeView,
+    SliceSpecView,
+    SliceView,
+    TaintRuleSpec,
+    TaintRuleView,
+)
+from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
+from neuron_dra.ask.read.views import EventSubject
 from neuron_dra.ask.world import demand, server, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
-from neuron_dra.core import catalogue, names, ultraserver
+from neuron_dra.core import catalogue, ultraserver
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes, scheduler
@@ -95,22 +105,79 @@ class World:
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
         new, gone = tuple(replaced), tuple(removed)
-        changed = self.snapshot.changed(new, gone)
+        _ = self.alike, self.room  # each world after this one counts on from these
+        return self.following(self.snapshot.changed(new, gone), {*gone, *map(key_of, new)})
+
+    def following(self, changed: Snapshot, keys: Set[Key]) -> World:
+        """Return the world of a snapshot in which the objects with these keys are others, and no others.
+
+        What was derived here already, and is the same there, is taken over.
+        """
         other = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
-        keys = {*gone, *map(key_of, new)}
         kinds = {key[0] for key in keys}
-        _ = self.likeness  # each world after this one needs it, and most changes leave it as it is
+        known, made = vars(self), vars(other)
         for name, value in vars(World).items():
-            if isinstance(value, Derived) and name in vars(self) and value.kinds.isdisjoint(kinds):
-                vars(other)[name] = vars(self)[name]
-        # Pods and claims are what changes most: these three are counted on from here.
-        if "DeviceClass" not in kinds:
-            other.room = self.room.after(self.snapshot, other.snapshot, keys)
-        claims = [key for key in keys if key[0] == "ResourceClaim"]
-        other.in_use = self.in_use - self._held(claims) | other._held(claims)
-        if vars(other).get("likeness") is self.likeness:
+            if isinstance(value, Derived) and name in known and value.kinds.isdisjoint(kinds):
+                made[name] = known[name]
+        # Pods, claims and slices are what changes most: these are counted on from here.
+        if "room" in known and "DeviceClass" not in kinds:
+            other.room = self.room.after(self.snapshot, changed, keys)
+        claims = {key for key in keys if key[0] == "ResourceClaim"}
+        if "in_use" in known:
+            other.in_use = self.in_use - self._held(claims) | other._held(claims)
+        if "holders" in known and "holders" not in made:
+            found = self._holders_after(changed, claims | self._claims_of_groups(changed, keys))
+            made |= {} if found is None else {"holders": found, "_is_crowded": False}
+        if "inventory" in known and "DeviceTaintRule" not in kinds:
+            made["inventory"] = self._inventory_after(changed, [key for key in keys if key[0] == "ResourceSlice"])
+        if "alike" in known and made.get("likeness") is self.likeness:
             other.alike = self.alike.after(other.in_use)
         return other
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forget what was decoded of these objects, which no world after this one has."""
+        for key in keys:
+            self._decoded.pop(id(self.snapshot.objects.get(key)), None)
+
+    def _holders_after(self, changed: Snapshot, claims: Set[Key]) -> Mapping[DeviceId, Holder] | None:
+        """Return who holds each device after these claims have changed; None if a device has several claims."""
+        found = dict(self.holders)
+        if self._is_crowded:
+            return None
+        for claim in (self.snapshot.objects.get(key) for key in claims):
+            for device in allocator.devices_in_use([claim]) if claim is not None else ():
+                found.pop(device, None)
+        for claim in (changed.objects.get(key) for key in claims):
+            devices = allocator.devices_in_use([claim]) if claim is not None else frozenset()
+            if not found.keys().isdisjoint(devices):
+                return None
+            if claim is not None and devices:
+                found.update(dict.fromkeys(devices, Holder(claim, *users.holders(changed, claim))))
+        return found
+
+    def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
+        """Return the claims that are for PodGroups of these pods: the pods of the group are its holders."""
+        pods = [found.objects.get(key) for key in keys if key[0] == "Pod" for found in (self.snapshot, changed)]
+        wanted = {
+            (pod["metadata"].get("namespace") or "", users.group_of(pod)) for pod in pods if pod and users.group_of(pod)
+        }
+        if not wanted:
+            return set()
+        found = set()
+        for claim in changed.all("ResourceClaim"):
+            namespace = claim["metadata"].get("namespace") or ""
+            if any((namespace, group) in wanted for group in users.groups(claim)):
+                found.add(key_of(claim))
+        return found
+
+    def _inventory_after(self, changed: Snapshot, slices: Sequence[Key]) -> PoolInventory:
+        """Return the published devices after these slices have changed."""
+        if not slices:
+            return self.inventory
+        before, after = self.snapshot.objects, changed.objects
+        old = [before[key] for key in slices if key in before]
+        new = [after[key] for key in slices if key in after]
+        return self.inventory.after(old, tainted(new, changed))
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""
@@ -144,8 +211,15 @@ class World:
 
     def type_of(self, node: str) -> InstanceType | None:
         """Return the instance type of a node, by its name; None if the node or its type is unknown."""
-        labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
-        return catalogue.lookup(str(labels.get(names.INSTANCE_TYPE_LABEL) or ""))
+        return catalogue.lookup(self._types.get(node, ""))
+
+    @derived("Node")
+    def _types(self) -> Mapping[str, str]:
+        return {name: KubeNodeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
+
+    def node(self, name: str) -> KubeNodeView:
+        """Return a Node; one without fields if it does not exist."""
+        return KubeNodeView.of(self.nodes.get(name))
 
     def decoded(self, node: Wire) -> model.NodeTraits:
         """Return a Node of the snapshot, or of the one before a change, decoded once."""
@@ -166,9 +240,15 @@ class World:
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_in_use([claim])
             if devices:
-                holder = Holder(claim, users.pods(self.snapshot, claim), users.groups(claim))
+                holder = Holder(claim, *users.holders(self.snapshot, claim))
                 found.update(dict.fromkeys(devices, holder))
         return found
+
+    @derived("ResourceClaim", "Pod")
+    def _is_crowded(self) -> bool:
+        """True if several claims have the same device, of which `holders` shows one."""
+        held = sum(len(allocator.devices_in_use([claim])) for claim in self.snapshot.all("ResourceClaim"))
+        return held > len(self.holders)
 
     @cached_property
     def room(self) -> Room:
@@ -179,21 +259,24 @@ class World:
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
         found = {}
-        for item in self.snapshot.all("ResourceSlice"):
-            tag = ultraserver.tag_on(item["spec"].get("devices") or ())
-            if tag is not None and item["spec"].get("nodeName"):
-                found[item["spec"]["nodeName"]] = tag
+        for spec in self._published:
+            tag = ultraserver.tag_on(spec.published)
+            if tag is not None and spec.node_name:
+                found[spec.node_name] = tag
         return found
+
+    @derived("ResourceSlice")
+    def _published(self) -> Sequence[SliceSpecView]:
+        return [SliceView.of(item).spec for item in self.snapshot.all("ResourceSlice")]
 
     @derived("ResourceSlice")
     def ultraservers(self) -> Mapping[str, Sequence[str]]:
         """The names of the nodes that publish each UltraServer's id."""
         found: dict[str, list[str]] = defaultdict(list)
-        for item in self.snapshot.all("ResourceSlice"):
-            for device in (item["spec"].get("devices") or ())[:1]:
-                name = ((device.get("attributes") or {}).get("ultraserverId") or {}).get("string")
-                if name and item["spec"].get("nodeName"):
-                    found[name].append(item["spec"]["nodeName"])
+        for spec in self._published:
+            name = spec.text("ultraserverId")
+            if name and spec.node_name:
+                found[name].append(spec.node_name)
         return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
 
     @derived("ResourceSlice", "DeviceTaintRule", "Node")
@@ -214,16 +297,21 @@ class World:
     @derived("ResourceSlice")
     def _slices(self) -> Mapping[str, list[Wire]]:
         found: dict[str, list[Wire]] = defaultdict(list)
-        for item in self.snapshot.all("ResourceSlice"):
-            found[item["spec"].get("nodeName") or ""].append(item)
+        for item, spec in zip(self.snapshot.all("ResourceSlice"), self._published, strict=True):
+            found[spec.node_name].append(item)
         return found
+
+    def specs_of(self, node: str) -> list[SliceSpecView]:
+        """Return what this driver publishes on a node: its slices."""
+        found = [SliceView.of(item).spec for item in self.slices_of(node)]
+        return [spec for spec in found if spec.is_ours]
 
     @derived("Pod")
     def driver_pods(self) -> Mapping[str, list[Wire]]:
         """The pods of the driver's DaemonSet, by the node that they are on."""
         found: dict[str, list[Wire]] = defaultdict(list)
         for pod in self.snapshot.all("Pod"):
-            if pod["spec"].get("nodeName") and _is_driver(pod):
+            if _is_driver(PodOwners.of(pod)):
                 found[pod["spec"]["nodeName"]].append(pod)
         return found
 
@@ -232,8 +320,8 @@ class World:
         """The Events by kind, namespace and name of the object that they are about."""
         found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
         for event in self.snapshot.all("Event"):
-            about = event.get("involvedObject") or {}
-            found[about.get("kind") or "", about.get("namespace") or "", about.get("name") or ""].append(event)
+            about = EventSubject.of(event).involved_object
+            found[about.kind, about.namespace, about.name].append(event)
         return found
 
     def claims_of(self, pod: Wire) -> list[PodClaim]:
@@ -258,7 +346,7 @@ class World:
     def _representatives(self, pod: Wire) -> list[Wire]:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
         found: dict[object, Wire] = {}
-        allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
+        allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
             key = None if allocated else self.alike.key(node)
@@ -328,49 +416,51 @@ class Alike:
         return Alike(self._likeness, in_use, left)
 
 
-def _is_driver(pod: Wire) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
-        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
-    )
+def _is_driver(pod: PodOwners) -> bool:
+    """Return True for a pod of the driver's DaemonSet that has a node."""
+    named = [str(pod.metadata.labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")]
+    ours = any("neuron-dra" in name for name in named)
+    return ours and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
     """Return the slices with the taints that DeviceTaintRules add."""
-    rules = [rule.get("spec") or {} for rule in snapshot.all("DeviceTaintRule")]
+    rules = snapshot.all("DeviceTaintRule")
     if not rules:
         return list(slices)
     return [_with_rules(item, rules) for item in slices]
 
 
 def _untagged(item: Wire) -> Wire:
-    spec = item["spec"]
-    devices = [
-        {
-            **d,
-            "attributes": {n: v for n, v in (d.get("attributes") or {}).items() if n not in ultraserver.TAG_ATTRIBUTES},
-        }
-        for d in spec.get("devices") or ()
-    ]
-    return {**item, "spec": {**spec, "devices": devices}}
+    devices: list[Wire] = []
+    for device in SliceView.of(item).spec.published:
+        attributes = DeviceFields.of(device).attributes
+        kept = {name: value for name, value in attributes.items() if name not in ultraserver.TAG_ATTRIBUTES}
+        devices.append({**device, "attributes": kept})
+    return {**item, "spec": {**item["spec"], "devices": devices}}
 
 
 def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
-    spec = item["spec"]
-    devices: list[Any] = []
-    for device in spec.get("devices") or ():
-        added = [rule["taint"] for rule in rules if rule.get("taint") and covers(rule, spec, device["name"])]
-        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
-    return {**item, "spec": {**spec, "devices": devices}}
+    spec = SliceView.of(item).spec
+    seen = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
+    devices: list[Wire] = []
+    for device in spec.published:
+        added = [taint for taint, rule in seen if taint and covers(rule, spec, device["name"])]
+        if added:
+            devices.append({**device, "taints": [*DeviceFields.of(device).taints, *added]})
+        else:
+            devices.append(device)
+    return {**item, "spec": {**item["spec"], "devices": devices}}
 
 
-def covers(rule: Wire, spec: Wire, device: str) -> bool:
-    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec.
+def covers(rule: TaintRuleSpec, spec: SliceSpecView, device: str) -> bool:
+    """Return True if a DeviceTaintRule selects a device of a slice.
 
     An empty selector selects all devices; without one, a rule selects none.
     """
-    wanted = rule.get("deviceSelector")
+    wanted = rule.device_selector
     if wanted is None:
         return False
-    have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
-    return all(have[key] == value for key, value in wanted.items() if value and key in have)
+    if wanted.driver not in ("", spec.driver) or wanted.pool not in ("", spec.pool.name):
+        return False
+    return wanted.device in ("", device)

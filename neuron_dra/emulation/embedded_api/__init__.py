@@ -2,9 +2,9 @@
 
 It serves the kinds that this project uses, with the semantics that clients rely on: resourceVersion, watches with
 bookmarks, 409, 410, preconditions, status subresources, finalizers, garbage collection, claims for pods, eviction
-with budgets. It has no server-side apply (415), no CRD schemas and no CEL, no admission webhooks and no access rules;
-the only patches are merge patches, and built-in kinds have one version. tests/contract compares it with the real
-server.
+with budgets, and tables and strategic merge patches for kubectl. It has no server-side apply (415), no CRD schemas and
+no CEL, no admission webhooks and no access rules, and built-in kinds have one version. tests/contract compares it with
+the real server.
 """
 
 from neuron_dra.emulation.embedded_api.errors import ApiError, Cause

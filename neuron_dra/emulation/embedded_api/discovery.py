@@ -5,6 +5,8 @@ from __future__ import annotations
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 
+_WORKLOADS = ("pods", "services", "daemonsets", "deployments", "replicasets", "statefulsets", "jobs")
+"""What `kubectl get all` asks for."""
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
@@ -50,6 +52,8 @@ def _entries(resource: Resource) -> list[Obj]:
     }
     if resource.short_names:
         whole["shortNames"] = list(resource.short_names)
+    if resource.plural in _WORKLOADS and not resource.custom:
+        whole["categories"] = ["all"]
     entries = [whole]
     if resource.status:
         entries.append(_part(resource, "status", resource.kind, ["get", "patch", "update"]))

@@ -16,7 +16,17 @@ from aiohttp import web
 
 from neuron_dra.core import versions
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import discovery, errors, execution, messages, patches, proxy, schema, selectors
+from neuron_dra.emulation.embedded_api import (
+    discovery,
+    errors,
+    execution,
+    messages,
+    openapi,
+    patches,
+    proxy,
+    schema,
+    selectors,
+)
 from neuron_dra.emulation.embedded_api.authentication import Authentication
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.eviction import bind, evict
@@ -24,6 +34,7 @@ from neuron_dra.emulation.embedded_api.faults import Do, Fault, Faults
 from neuron_dra.emulation.embedded_api.messages import RequestParts
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 from neuron_dra.emulation.embedded_api.store import Store
+from neuron_dra.emulation.embedded_api.tables import Tables, wanted
 from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
 
 _MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
@@ -157,6 +168,12 @@ class Handler:
                 body = discovery.resources(self._registry, "", version)
             case ["apis", group, version]:
                 body = discovery.resources(self._registry, group, version)
+            case ["openapi", "v3"]:
+                body = openapi.index(self._registry)
+            case ["openapi", "v3", "api", version]:
+                body = openapi.of_version(self._registry, "", version)
+            case ["openapi", "v3", "apis", group, version]:
+                body = openapi.of_version(self._registry, group, version)
             case _:
                 return None
         if body is None:
@@ -212,6 +229,8 @@ class Handler:
         if fault is not None and fault.do is Do.DROP_AFTER:
             self._log(request, verb, target, status)
             messages.cut(request)
+        if verb in ("get", "list") and (tables := self._tables(request, target)) is not None:
+            answer = tables.of(answer)
         response = messages.json_response(status, answer)
         for text in warnings:
             response.headers.add("Warning", f"299 - {messages.quoted(text)}")
@@ -239,7 +258,7 @@ class Handler:
             return 200, self._update(target, self._in(request, target, body, warnings), dry_run=dry_run)
         if verb == "patch":
             old = self._out(target, store.get(resource, namespace, name))
-            changed = patches.apply(request.content_type, old, body)
+            changed = patches.apply(request.content_type, old, body, custom=resource.custom)
             return 200, self._update(target, self._in(request, target, changed, warnings), dry_run=dry_run)
         options = messages.delete_options(request, body)
         if verb == "deletecollection":
@@ -252,6 +271,12 @@ class Handler:
         if gone and not resource.returns_deleted:
             return 200, messages.success(resource, obj)
         return 200, self._out(target, obj)
+
+    def _tables(self, request: RequestParts, target: _Target) -> Tables | None:
+        """Return what makes tables of the reply to a request that asks for them; None if it does not."""
+        if not wanted(request.headers.get("Accept", "")):
+            return None
+        return Tables(target.resource, request.query.get("includeObject", ""), self._store.now())
 
     def _update(self, target: _Target, obj: Obj, *, dry_run: bool) -> Obj:
         updated = self._store.update(
@@ -363,21 +388,25 @@ class Handler:
 
     async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:
         wanted = self._watch_request(request, target)
+        tables = self._tables(request, target)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._log(request, "watch", target, 200)
         await response.prepare(request)
         if not closing:
-            await self._stream(response, target, wanted)
+            await self._stream(response, target, wanted, tables)
         await response.write_eof()
         return response
 
-    async def _stream(self, response: web.StreamResponse, target: _Target, wanted: WatchRequest) -> None:
+    async def _stream(
+        self, response: web.StreamResponse, target: _Target, wanted: WatchRequest, tables: Tables | None
+    ) -> None:
         async for line in self._watches.lines(wanted):
             if not self.answering.is_set():
                 await self.answering.wait()
             obj = line["object"]
             if line["type"] != "ERROR":
                 obj = self._out(target, obj)
+                obj = obj if tables is None else tables.of(obj)
             await response.write(msgspec.json.encode({"type": line["type"], "object": obj}) + b"\n")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import claim_rules, core_rules, slice_rules
+from neuron_dra.emulation.embedded_api.columns import Column
 from neuron_dra.emulation.embedded_api.errors import Cause
 
 DRA_GROUP = "resource.k8s.io"
@@ -43,6 +44,7 @@ class Resource:
     returns_deleted: bool = True  # DELETE returns the object instead of a Status
     subresources: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()  # of a custom kind; built-in kinds have them in columns.py
     prepare: Callable[[Obj, Obj | None, str], None] = _nothing
     check: Callable[[Obj, Obj | None], list[Cause]] = _no_causes
     check_status: Callable[[Obj, Obj | None], list[Cause]] = _no_causes

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import bodies, patches
+from neuron_dra.emulation.embedded_api.columns import ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
@@ -138,20 +139,27 @@ class EmbeddedApi:
         status: bool = True,
         short_names: tuple[str, ...] = (),
         selectable: tuple[str, ...] = (),
+        columns: tuple[Column, ...] = (),
     ) -> None:
-        """Serve a custom kind. The first version is the stored one; the others differ in apiVersion only."""
+        """Serve a custom kind. The first version is the stored one; the others differ in apiVersion only.
+
+        `columns` are those that kubectl prints: without any, name and age.
+        """
         self._registry.add(
             Resource(group, kind, plural, namespaced, versions, versions[0], status=status, custom=True,
-                     blind_update=False, returns_deleted=False, short_names=short_names, selectable=selectable)
+                     blind_update=False, returns_deleted=False, short_names=short_names, selectable=selectable,
+                     columns=columns)
         )  # fmt: skip
 
     def register_neuron_kinds(self) -> None:
         """Serve the two custom kinds of the UltraServer controller, as its CRDs do."""
         versions = ("v1beta1", "v1")
-        self.register(NEURON_GROUP, versions, "NeuronUltraServer", "neuronultraservers", short_names=("nus",))
-        self.register(
-            NEURON_GROUP, versions, "NeuronUltraServerWorkload", "neuronultraserverworkloads", short_names=("nusw",)
-        )
+        for kind, short, columns in (
+            ("NeuronUltraServer", "nus", ULTRASERVER),
+            ("NeuronUltraServerWorkload", "nusw", WORKLOAD),
+        ):
+            plural = f"{kind.lower()}s"
+            self.register(NEURON_GROUP, versions, kind, plural, short_names=(short,), columns=columns)
 
     # Objects
 

@@ -75,6 +75,9 @@ class Store:
 
     # Reading
 
+    def now(self) -> float:
+        return self._now()
+
     def timestamp(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
 

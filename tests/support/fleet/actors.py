@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import jobs, mishaps, poison, queues, servers, tenants
+from tests.support.fleet import addresses, jobs, mishaps, poison, queues, servers, tenants
 from tests.support.fleet.mix import Actor, loudness
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -14,15 +14,14 @@ ACTORS: Final[dict[str, Actor]] = {
     **poison.ACTORS,
     **jobs.ACTORS,
     **queues.ACTORS,
+    **addresses.ACTORS,
 }
 
 
 def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:
     """Return the actors of a seed: those with a weight above zero."""
     return frozenset(
-        name
-        for name, actor in ACTORS.items()
-        if not actor.by_name_only and loudness(seed, name) and (embedded or not actor.embedded)
+        name for name, actor in ACTORS.items() if loudness(seed, name) and (embedded or not actor.embedded)
     )
 
 

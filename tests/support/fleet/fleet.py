@@ -24,6 +24,7 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    ENDPOINT_SLICES,
     KUEUE_WORKLOADS,
     LEASES,
     NEURON_ULTRASERVERS,
@@ -35,7 +36,8 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import queue_laws, settled
+from tests.support.fleet import address_laws, queue_laws, settled
+from tests.support.fleet.addresses import Network
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -95,11 +97,7 @@ class Fleet:
         self._connect = connect
         self.admin = connect("fleet admin")
         self.instance_type = self.rng.choice(TYPES)
-        self.nodes = {
-            name: FleetNode(name, block, number, self.instance_type, folder, self.line)
-            for block, names in racks(ultraservers)
-            for number, name in enumerate(names)
-        }
+        self.nodes = self._nodes(ultraservers, folder)
         self.lines: list[Line] = []
         # In half of the seeds the pods of a node are read instead of all claims, as in a cluster with many claims.
         self._claims_for_a_node = random.Random(f"{seed} claims for a node").choice((0, None))
@@ -109,6 +107,8 @@ class Fleet:
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.kueue = Kueue(self.line, clock.now)
+        self.network: Network | None = None  # of pods; without it they have no addresses
+        self._names = address_laws.Names()
         self.queued: set[str] = set()  # UIDs of workloads that had a queue from the beginning, and have one
         self.queue_required = False  # the namespaces require a queue for every reservation
         self.caches = self._caches()
@@ -127,9 +127,17 @@ class Fleet:
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
 
+    def _nodes(self, ultraservers: int, folder: Path) -> dict[str, FleetNode]:
+        """Return the nodes of these UltraServers, by name."""
+        return {
+            name: FleetNode(name, block, number, self.instance_type, folder, self.line)
+            for block, names in racks(ultraservers)
+            for number, name in enumerate(names)
+        }
+
     def _caches(self) -> dict[str, Reflector]:
         """Return what the observer watches, by plural."""
-        optional = {"jobs": JOBS, "queues": KUEUE_WORKLOADS}
+        optional = {"jobs": JOBS, "queues": KUEUE_WORKLOADS, "ipv6": ENDPOINT_SLICES}
         watched = [*WATCHED, *(resource for actor, resource in optional.items() if actor in self.actors)]
         return {each.plural: Reflector(self.admin, each, on_change=self._changed(each)) for each in watched}
 
@@ -164,6 +172,8 @@ class Fleet:
                 self.safety.slices_changed()
             elif resource is NEURON_WORKLOADS:
                 self._tell_workloads()
+            elif resource is ENDPOINT_SLICES:
+                self._check_names()
             if resource in (NEURON_ULTRASERVERS, KUEUE_WORKLOADS):
                 self._check_quota()
 
@@ -176,6 +186,11 @@ class Fleet:
         seen = View({plural: _by_key(self.api.objects(plural)) for plural in ("neuronultraservers", "workloads")})
         workloads = self.view.all("neuronultraserverworkloads")
         for text in queue_laws.beyond_quota(seen.held(), workloads, seen.all("workloads"), self.queued):
+            self.safety.violated(text)
+
+    def _check_names(self) -> None:
+        """Judge where the names of ranks 0 lead."""
+        for text in self._names.lost(self.view, self.pods.running, asyncio.get_running_loop().time()):
             self.safety.violated(text)
 
     def _tell_workloads(self) -> None:

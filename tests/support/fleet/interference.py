@@ -6,6 +6,7 @@ makes any requests within and beyond them. It does nothing that a tenant cannot 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -252,6 +253,29 @@ async def rotate(fleet: Fleet, steps: int) -> None:
     most = max(sum(first <= each < first + 2 * GIANT_S for each in held) for first in held)
     if most > GIANT_S // MINUTE_S + 1:
         raise Violation(f"jobs were held back for {most} min of {2 * GIANT_S / MINUTE_S:.0f}")
+
+
+async def flood(fleet: Fleet, steps: int) -> None:
+    """A tenant creates `steps` different workloads at once, all beyond its limit. Raises Violation.
+
+    The victim has its nodes as soon as without them: they wait for no node, so they hold nobody back.
+    """
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    await Tenant(schedule, 0, 0, enforced=True).begin()
+    alone_s = await allocated(fleet, 4, 2, None, 60.0)
+    await fleet.remove(NEURON_WORKLOADS, USERS, "victim")
+    await fleet.settle("the victim was here alone")
+    requests = (
+        fleet.submit(f"flood{number}", (1, 2, 4)[number % 3], 1 + number % 1024, namespace=TENANT)
+        for number in range(steps)
+    )
+    await asyncio.gather(*requests)
+    took_s = await allocated(fleet, 4, 2, None, 60.0)
+    waiting = sum(each["metadata"]["namespace"] == TENANT for each in fleet.workloads())
+    fleet.trace(f"beside {waiting} requests, allocated after {took_s:.2f} s, and alone after {alone_s:.2f} s")
+    if took_s > 2 * alone_s + NEAR_S:
+        raise Violation(f"the victim was allocated after {took_s:.0f} s or not at all, and alone after {alone_s:.2f} s")
 
 
 def _has_run(workload: Obj) -> bool:

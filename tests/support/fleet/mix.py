@@ -21,8 +21,7 @@ LOUDNESS: Final = (0, 0, 1, 1, 2, 4)
 class Actor:
     """An optional actor of a seed: its steps, and how it is healed at the end.
 
-    `issue` names the issue that it tests. `embedded`: it needs an API server in this process. `by_name_only`: no seed
-    chooses it. Invariants that apply
+    `issue` names the issue that it tests. `embedded`: it needs an API server in this process. Invariants that apply
     only if it takes part use its name.
     """
 
@@ -31,7 +30,6 @@ class Actor:
     begin: Change | None = None
     heal: Change | None = None
     embedded: bool = False
-    by_name_only: bool = False
     issue: str = ""
 
 

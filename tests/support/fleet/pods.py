@@ -120,6 +120,8 @@ class Pods:
         self.running: dict[str, Container] = {}
         self.refused: dict[str, str] = {}  # by pod UID: the plugin's last error
         self.on_start: Callable[[Container], None] = lambda container: None
+        self.addresses: Callable[[], Obj] = dict
+        """Returns the part of a pod's status with the addresses of a container that starts."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -309,7 +311,7 @@ class Pods:
         self._report(f"container of {container.pod} runs on {node.name}, rank {container.rank}")
         self.on_start(container)
         conditions = [{"type": kind, "status": "True"} for kind in ("PodReadyToStartContainers", "Ready")]
-        await self._say(pod, {"phase": "Running", "conditions": conditions})
+        await self._say(pod, {"phase": "Running", "conditions": conditions, **self.addresses()})
 
     async def _say(self, pod: Obj, status: Obj) -> None:
         """Write a pod's status."""

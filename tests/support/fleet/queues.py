@@ -214,8 +214,6 @@ ACTORS: Final = {
         begin=begin,
         heal=heal,
         embedded=True,
-        # Seed 86 chose it beside old CRDs and a deleted UltraServer: an end of that is not understood yet.
-        by_name_only=True,
         issue="35",
     )
 }

@@ -13,12 +13,13 @@ from tests.support.fleet.mix import Actor
 from tests.support.fleet.pods import plain_template
 from tests.support.fleet.settled import MOST_REFUSED_S
 from tests.support.fleet.user_steps import end_job, start_job
-from tests.support.fleet.view import state, template_name
+from tests.support.fleet.view import place, state, template_name
 
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
 SHARED: Final = "shared-rct"  # a template name that several workloads request
+BURST: Final = "burst"  # names begin with it
 ROGUE: Final = "rogue-node"  # a foreign template with the DeviceClass of reserved devices
 LIMIT: Final = "neuron.aws.com/max-reserved-nodes"
 WORKLOAD_CLASS: Final = f"workload.{names.DRIVER}"
@@ -61,6 +62,30 @@ async def request_whole_fleet(schedule: Schedule) -> str | None:
     count = len(schedule.fleet.nodes) // size
     made = await schedule.fleet.submit(name, size, count, "NoOp", "", schedule.namespace())
     return f"create workload {name}: {count} x {size}, all there is" if made else None
+
+
+async def submit_many(schedule: Schedule) -> str | None:
+    """A user creates many different workloads at once, more than there are nodes for."""
+    rng, fleet, namespace = schedule.rng, schedule.fleet, schedule.namespace()
+    if any(each["metadata"]["name"].startswith(BURST) for each in fleet.workloads()):
+        return await delete_many(schedule)
+    number = rng.randint(12, 30)
+    for _ in range(number):
+        schedule.made += 1
+        size = rng.choice((1, 2, 4))
+        count = rng.randint(1, len(fleet.nodes) // size)
+        strategy = rng.choice(("NoOp", "RestartAll", "MigrateAffected"))
+        await fleet.submit(f"{BURST}{schedule.made}", size, count, strategy, "", namespace)
+    return f"create {number} workloads at once in {namespace}"
+
+
+async def delete_many(schedule: Schedule) -> str | None:
+    """A user deletes those at once, all or most of them."""
+    fleet, left = schedule.fleet, schedule.rng.choice((0, 0, 3))
+    found = [each for each in fleet.workloads() if each["metadata"]["name"].startswith(BURST)]
+    for workload in found[left:]:
+        await fleet.remove(NEURON_WORKLOADS, *place(workload))
+    return f"delete {len(found[left:])} workloads at once" if found[left:] else None
 
 
 async def wait_long(schedule: Schedule) -> str | None:
@@ -218,6 +243,11 @@ ACTORS: Final[dict[str, Actor]] = {
         "workloads that request the whole fleet, and hours of waiting for it",
         {request_whole_fleet: 4, wait_long: 2},
         issue="13.1",
+    ),
+    "bursts": Actor(
+        "a dozen workloads or more are created at once, and deleted at once",
+        {submit_many: 2, delete_many: 3},
+        issue="30",
     ),
     "spec-changes": Actor(
         "topologySize and the template's name change while the CRD allows it",

@@ -1,0 +1,68 @@
+"""Writes beside the plans that are decided again until they have had their effect: how one is tried, and when again."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Awaitable, Callable, Collection
+from enum import Enum
+
+from controller.apply.fence import EndedTerm, Fence
+from controller.apply.write_backoff import Tries
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.kube.objects import MALFORMED
+
+
+class Outcome(Enum):
+    """What became of a write."""
+
+    WRITTEN = "written"
+    CHANGED = "changed"  # the object is not as it was decided about
+    REJECTED = "rejected"  # by a policy, a quota, or the schema
+    FAILED = "failed"  # without an answer, it may have been written
+
+
+class Attempts:
+    """The tries of writes in a row, by a key of what is written."""
+
+    def __init__(self, fence: Fence, first_s: float, longest_s: float) -> None:
+        """`first_s` and `longest_s`: how long a write waits after its first try, and at most."""
+        self._fence = fence
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._tries: dict[str, Tries] = {}
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+        self._tries = {}
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget the writes that are not decided any more."""
+        self._tries = {key: tries for key, tries in self._tries.items() if key in keys}
+
+    def done(self, key: str) -> None:
+        """Forget a write that had its effect."""
+        self._tries.pop(key, None)
+
+    def due(self, key: str, now: datetime.datetime) -> datetime.datetime:
+        """Return when a write may be tried: `now`, unless it waits."""
+        tries = self._tries.get(key)
+        return now if tries is None else max(tries.next_at, now)
+
+    async def make(self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime) -> tuple[Outcome, str]:
+        """Try a write; return its outcome, and the error as a text. Raises EndedTerm.
+
+        Also one that was written waits: until a watch shows its effect, it is decided again.
+        """
+        self._tries[key] = self._tries.get(key, Tries(0, now)).once_more(self._first_s, now, self._longest_s)
+        try:
+            self._fence.check()
+            await send()
+        except EndedTerm:
+            raise
+        except (AlreadyExists, Conflict, NotFound) as err:
+            return Outcome.CHANGED, str(err)
+        except (Forbidden, Invalid) as err:
+            return Outcome.REJECTED, str(err)
+        except (ApiError, *MALFORMED) as err:
+            return Outcome.FAILED, str(err) or repr(err)
+        return Outcome.WRITTEN, ""

@@ -1,0 +1,145 @@
+"""Typed views of Nodes, and of the ResourceSlices that they publish. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neuron_dra.ask.read.views import ConditionView, MetaView, View
+from neuron_dra.core import names
+from neuron_dra.core.wire import Wire
+
+
+class TaintView(View, frozen=True):
+    """A taint of a Node or of a device."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class KubeNodeSpec(View, frozen=True):
+    """Which pods a Node takes."""
+
+    taints: tuple[TaintView, ...] = ()
+    unschedulable: bool = False
+
+
+class NodeInfo(View, frozen=True):
+    """The programs on a Node."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
+class KubeNodeStatus(View, frozen=True):
+    """How a Node is."""
+
+    allocatable: dict[str, Any] = {}
+    conditions: tuple[ConditionView, ...] = ()
+    node_info: NodeInfo = NodeInfo()
+
+
+class KubeNodeView(View, frozen=True):
+    """A Node of Kubernetes; `world.fleet.NodeView` is one with its Neuron devices."""
+
+    metadata: MetaView = MetaView()
+    spec: KubeNodeSpec = KubeNodeSpec()
+    status: KubeNodeStatus = KubeNodeStatus()
+
+    @property
+    def instance_type(self) -> str:
+        """Its instance type; empty without the label."""
+        return str(self.metadata.labels.get(names.INSTANCE_TYPE_LABEL) or "")
+
+    def offers(self, resource: str) -> bool:
+        """Return True if pods can get some of a resource; of a device plugin that ended, the kubelet leaves 0."""
+        return str(self.status.allocatable.get(resource) or "0") != "0"
+
+    @property
+    def ready(self) -> ConditionView | None:
+        """Its condition Ready, None if it has none."""
+        return next((each for each in self.status.conditions if each.type == "Ready"), None)
+
+
+def allocatable(node: Wire) -> Mapping[str, Any]:
+    """Return what a Node offers, by resource, as it is: this is asked for each pod on each node."""
+    offered: Mapping[str, Any] | None = (node.get("status") or {}).get("allocatable")
+    return offered or {}
+
+
+class PoolView(View, frozen=True):
+    """The pool of a slice."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class DeviceFields(View, frozen=True):
+    """Some fields of a published device, as they are."""
+
+    attributes: dict[str, Any] = {}
+    taints: tuple[dict[str, Any], ...] = ()
+
+
+class SliceSpecView(View, frozen=True):
+    """What a slice publishes; `simulate` decodes its devices, of which there are 100,000s."""
+
+    driver: str = ""
+    node_name: str = ""
+    pool: PoolView = PoolView()
+    devices: Any = None
+    shared_counters: Any = None
+
+    @property
+    def published(self) -> Sequence[Wire]:
+        """Its devices as they are published."""
+        return self.devices or ()
+
+    def text(self, attribute: str) -> str:
+        """Return the value of an attribute that all its devices share, as a text; empty without one."""
+        for device in self.published[:1]:
+            value = (device.get("attributes") or {}).get(attribute)
+            if value:
+                return str(value.get("string") or "")
+        return ""
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this driver publishes it."""
+        return self.driver == names.DRIVER
+
+    @property
+    def has_counters(self) -> bool:
+        """True if its devices share counters."""
+        return bool(self.shared_counters) or any(each.get("consumesCounters") for each in self.published)
+
+
+class SliceView(View, frozen=True):
+    """A ResourceSlice."""
+
+    metadata: MetaView = MetaView()
+    spec: SliceSpecView = SliceSpecView()
+
+
+class DeviceSelectorView(View, frozen=True):
+    """The devices that a DeviceTaintRule selects: an empty field selects all."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+
+class TaintRuleSpec(View, frozen=True):
+    """A taint, and the devices that get it; without a selector, none do."""
+
+    device_selector: DeviceSelectorView | None = None
+    taint: TaintView = TaintView()
+
+
+class TaintRuleView(View, frozen=True):
+    """A DeviceTaintRule."""
+
+    metadata: MetaView = MetaView()
+    spec: TaintRuleSpec = TaintRuleSpec()

@@ -1,0 +1,96 @@
+"""The NeuronUltraServerWorkloads that wait, or that lost nodes: they may have no pods that would show it.
+
+Pure, except for the terminal's width.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from neuron_dra.ask.read.views import WorkloadView
+from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.why import queue
+from neuron_dra.ask.world.world import World
+
+SHOWN: Final = 5
+"""Different waits that are shown; the others are counted."""
+_NOT_HANDLED: Final = "not handled yet"
+_CONTROLLER: Final = "does the UltraServer controller run?"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingWorkload:
+    """A workload as NAMESPACE/NAME, its state, and the condition that says what it waits for."""
+
+    name: str
+    state: str
+    reason: str
+    message: str
+    facts: tuple[tuple[str, str], ...] = ()
+    """Its job, and its place in a queue."""
+
+    @property
+    def about(self) -> str:
+        """Its name, with its job and its queue."""
+        known = dict(self.facts)
+        of = f" of {known['job']}" if "job" in known else ""
+        where = f" (queue {known['queue']})" if "queue" in known else ""
+        return f"{self.name}{of}{where}"
+
+    @property
+    def text(self) -> str:
+        """What it waits for."""
+        return ": ".join(part for part in (self.reason, self.message) if part)
+
+    def to_wire(self) -> dict[str, str]:
+        """Return it for `-o json` and `-o yaml`."""
+        return {"workload": self.name, "state": self.state, "reason": self.reason, "message": self.message}
+
+
+def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
+    """Return the workloads that wait or are degraded; `namespace` limits them, empty for all."""
+    found = []
+    for item in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = WorkloadView.of(item)
+        if namespace in ("", workload.metadata.namespace) and (each := _waiting(workload)) is not None:
+            found.append(replace(each, facts=queue.facts(world, workload)))
+    return found
+
+
+def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
+    """Return what a workload waits for; None if nothing is wrong with it."""
+    name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
+    status = workload.status
+    ready, degraded = status.condition("Ready"), status.condition("Degraded")
+    if ready is None:
+        return WaitingWorkload(name, status.state or _NOT_HANDLED, "", _CONTROLLER)
+    if degraded is not None and degraded.status == "True":
+        return WaitingWorkload(name, status.state, degraded.reason, degraded.message)
+    if ready.status == "True":
+        return None
+    return WaitingWorkload(name, status.state or _NOT_HANDLED, ready.reason, ready.message)
+
+
+def lines(found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
+    """Return the part of the screen, equal waits together; all of it with `most_named` None."""
+    if not found:
+        return []
+    verb = "waits" if len(found) == 1 else "wait"
+    out = ["", terminal.colored(f"WORKLOADS ({len(found)} {verb})", "bold")]
+    alike: dict[str, list[WaitingWorkload]] = defaultdict(list)
+    for each in found:
+        alike[each.text].append(each)
+    groups = list(alike.items())
+    shown = groups if most_named is None else groups[:SHOWN]
+    for text, same in shown:
+        if len(same) == 1:
+            out += terminal.wrapped(f"{same[0].about} is {same[0].state}: {text}", rest="  ")
+            continue
+        names = words.listed((each.name for each in same), len(same) if most_named is None else most_named)
+        out += terminal.wrapped(f"{len(same)} workloads wait: {text}", rest="  ")
+        out += terminal.wrapped(names, first="  ", rest="  ")
+    left = len(found) - sum(len(same) for _, same in shown)
+    return out + ([f"and {words.count(left, 'more workload')}: -o wide"] if left else [])

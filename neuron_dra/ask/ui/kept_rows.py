@@ -1,0 +1,138 @@
+"""Rows of a world that changes: only what a change touches is computed again. Pure, except for the terminal's width."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.ui import rows
+from neuron_dra.ask.ui.rows import Rows
+from neuron_dra.ask.ui.touched import Touched
+from neuron_dra.ask.world import faults, fleet, picture, unseen
+from neuron_dra.ask.world.capacity import Layouts
+from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.picture import Legend
+from neuron_dra.ask.world.world import World
+
+Part = dict[tuple[str, str], Any]
+"""The rows of one node or UltraServer, by section and key."""
+_KEPT: Final = ("nodes", "servers", "wrong", "holders", "shapes")
+"""The sections with rows of nodes and UltraServers; the others are short, and replaced as a whole."""
+
+
+@dataclass(slots=True)
+class Patch:
+    """What is new of a page: whole sections, and single rows of others, None for those that are gone."""
+
+    sections: Rows = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class KeptRows:
+    """The rows of the newest world. `computed` counts those of nodes and UltraServers that were computed so far."""
+
+    def __init__(self) -> None:
+        self.computed = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: dict[tuple[str, str], Part] = {}
+        self._types: dict[str, dict[str, NodeView]] = defaultdict(dict)
+        self._views: dict[str, NodeView] = {}
+        self._type_rows: dict[str, Any] = {}
+        self._layouts: Layouts = {}
+
+    def whole(self, world: World) -> Rows:
+        """Return all rows of a world, which takes the place of the last one."""
+        self._forget()
+        views = fleet.nodes(world)
+        everything = Touched(
+            nodes=frozenset(view.name for view in views), servers=frozenset(fleet.ultraservers(views)), is_whole=True
+        )
+        patch = self._patch(world, everything, {view.name: view for view in views})
+        return {**{section: patch.rows.get(section, {}) for section in _KEPT}, **patch.sections}
+
+    def after(self, world: World, touched: Touched) -> Patch:
+        """Return what is new in a world, which differs from the last one in what is touched."""
+        views = {name: fleet.view(world, name) for name in touched.nodes}
+        return self._patch(world, touched, views)
+
+    def _patch(self, world: World, touched: Touched, views: Mapping[str, NodeView | None]) -> Patch:
+        missing = unseen.kinds(world.snapshot)
+        before = [self._views.get(name) for name in views]
+        known = [view for view in (*before, *views.values()) if view is not None]
+        patch = Patch()
+        servers = faults.by_id(world)
+        for name in sorted(touched.servers | {view.ultraserver for view in known if view.ultraserver}):
+            self._replace(patch, ("server", name), self._server(world, name, servers.get(name)))
+        for name, view in views.items():
+            self._replace(patch, ("node", name), self._node(view, missing))
+            self._keep(name, view)
+        patch.sections["facts"] = rows.facts(world, is_empty=not self._views)
+        if known or touched.is_whole:
+            self._count_types({view.type for view in known}, missing)
+            patch.sections["types"] = dict(sorted(self._type_rows.items()))
+        if touched.is_whole or "Pod" in touched.kinds:
+            patch.sections["waiting"] = rows.waiting(fleet.waiting(world))
+        if touched.is_whole or touched.kinds & {"NeuronUltraServer", "NeuronUltraServerWorkload"}:
+            patch.sections["workloads"] = rows.workloads(world)
+        return patch
+
+    def _keep(self, name: str, view: NodeView | None) -> None:
+        old = self._views.pop(name, None)
+        if old is not None:
+            self._types[old.type].pop(name)
+        if view is not None:
+            self._views[name] = view
+            self._types[view.type][name] = view
+
+    def _count_types(self, names: Iterable[str], missing: Mapping[str, str]) -> None:
+        if len(self._layouts) > 2 * len(self._views):
+            self._layouts.clear()  # most of them are of nodes as they were
+        for name in names:
+            members = list(self._types[name].values())
+            if members:
+                self._type_rows[name] = status_text.of_type(name, members, missing, self._layouts)
+            else:
+                self._type_rows.pop(name, None)
+
+    def _node(self, view: NodeView | None, missing: Mapping[str, str]) -> Part:
+        """Return the rows of a node; none if it has no Neuron devices any more."""
+        if view is None:
+            return {}
+        self.computed += 1
+        made = picture.draw(view, Legend())
+        found: Part = {("nodes", view.name): rows.node(made, missing)}
+        found["shapes", rows.shape_key(made)] = rows.shape(made)
+        for key, row in rows.holders_of([view]).items():
+            found["holders", key] = row
+        return found | _wrong(faults.of_node(view, slices_seen="ResourceSlice" not in missing))
+
+    def _server(self, world: World, name: str, item: Any) -> Part:
+        """Return the rows of an UltraServer; none if no node publishes it any more."""
+        members = faults.members(world, name)
+        if not members:
+            return {}
+        self.computed += 1
+        found: Part = {("servers", name): rows.server(members)}
+        return found | _wrong(faults.of_ultraserver(name, members, item))
+
+    def _replace(self, patch: Patch, whose: tuple[str, str], new: Part) -> None:
+        """Keep the rows of a node or an UltraServer, and note what is new and what is gone."""
+        old = self._parts.pop(whose, {})
+        if new:
+            self._parts[whose] = new
+        gone = old.keys() - new.keys()
+        for section, key in gone:
+            if section != "shapes":  # other nodes have the same one
+                patch.rows.setdefault(section, {})[key] = None
+        for (section, key), row in new.items():
+            patch.rows.setdefault(section, {})[key] = row
+
+
+def _wrong(found: Iterable[Fault]) -> Part:
+    return {("wrong", f"{each.kind}/{each.name}/{each.what}"): status_text.fault_row(each) for each in found}

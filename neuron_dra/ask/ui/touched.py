@@ -1,0 +1,68 @@
+"""Which nodes and UltraServers a change of some objects may show in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from neuron_dra.ask.read.snapshot import Key
+from neuron_dra.ask.world import users
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import allocator
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Names of nodes, ids of UltraServers, and the kinds that have changed; `is_whole`: that may be all of them."""
+
+    nodes: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    is_whole: bool = False
+
+
+EVERYTHING = Touched(is_whole=True)
+
+
+def by(before: World, after: World, keys: Set[Key]) -> Touched:
+    """Return what the objects with these keys have to do with, as they were and as they are."""
+    kinds = frozenset(kind for kind, _, _ in keys)
+    if "DeviceTaintRule" in kinds:
+        return EVERYTHING
+    nodes: set[str] = set()
+    servers: set[str] = set()
+    for world in (before, after):
+        for key in keys:
+            item = world.snapshot.objects.get(key)
+            if item is not None:
+                nodes.update(_nodes(world, key[0], item))
+                servers.update(_servers(key[0], item))
+    # A slice, or a pool, that names no node may be any node's.
+    return EVERYTHING if "" in nodes else Touched(frozenset(nodes), frozenset(servers), kinds)
+
+
+def _nodes(world: World, kind: str, item: Wire) -> Iterator[str]:
+    """Yield the names of the nodes that an object has to do with; empty for any node."""
+    if kind == "Node":
+        yield item["metadata"]["name"]
+    elif kind == "ResourceSlice":
+        yield item["spec"].get("nodeName") or ""
+    elif kind == "ResourceClaim":
+        yield from _of_claim(world, item)
+    elif kind == "Pod" and users.group_of(item):
+        # The pods of a PodGroup are named as the holders of its claims.
+        for claim in world.snapshot.all("ResourceClaim"):
+            if users.group_of(item) in users.groups(claim):
+                yield from _of_claim(world, claim)
+
+
+def _of_claim(world: World, claim: Wire) -> Iterator[str]:
+    """Yield the names of the nodes on which a claim has devices."""
+    for driver, pool in {(device.driver, device.pool) for device in allocator.devices_in_use([claim])}:
+        yield from world.inventory.homes(driver, pool)
+
+
+def _servers(kind: str, item: Wire) -> Iterator[str]:
+    if kind == "NeuronUltraServer":
+        yield str((item.get("status") or {}).get("ultraserverId") or item["metadata"]["name"])

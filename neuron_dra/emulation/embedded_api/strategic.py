@@ -1,0 +1,131 @@
+"""Strategic merge patches, which `kubectl apply` and `kubectl cordon` send for built-in kinds.
+
+They are merge patches in which some lists are merged by a field of their entries, and which have directives.
+
+Source: kubernetes/apimachinery@v0.37.0 pkg/util/strategicpatch/patch.go; the keys are the `patchMergeKey` of the types.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api.errors import bad_request
+
+MEDIA_TYPE: Final = "application/strategic-merge-patch+json"
+
+_KEYS: Final = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "resourceClaims": "name",
+    "resourceClaimStatuses": "name",
+    "secrets": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""The field by which entries of a list are merged; other lists are replaced."""
+_PORTS: Final = {"containers": "containerPort", "initContainers": "containerPort", "spec": "port"}
+"""That of a list `ports`, by the field that it is in."""
+_PRIMITIVE: Final = ("finalizers",)
+"""Lists of texts to which a patch adds."""
+_DIRECTIVE: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_ORDER: Final = "$setElementOrder/"
+_REMOVE: Final = "$deleteFromPrimitiveList/"
+
+
+def merge(target: Any, patch: Obj, within: str = "") -> Obj:
+    """Return an object after a patch; neither argument is changed. `within` is the field that has the object.
+
+    Raises ApiError 400 for an unknown directive.
+    """
+    directive = patch.get(_DIRECTIVE)
+    if directive is not None:
+        return _directed(patch, directive)
+    result = dict(target) if isinstance(target, Mapping) else {}
+    if _RETAIN in patch:
+        result = {name: value for name, value in result.items() if name in patch[_RETAIN]}
+    for name, value in patch.items():
+        if name.startswith("$"):
+            continue
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            result[name] = merge(result.get(name), dict(value), name)
+        elif isinstance(value, list):
+            result[name] = _list(result.get(name), value, name, within)
+        else:
+            result[name] = value
+    _remove(result, patch)
+    _order(result, patch, within)
+    return result
+
+
+def _directed(patch: Obj, directive: object) -> Obj:
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return {name: copy.deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
+    raise bad_request(f"Unknown patch type found: {directive}")
+
+
+def _list(target: Any, patch: list[Any], name: str, within: str) -> list[Any]:
+    have = list(target) if isinstance(target, list) else []
+    if name in _PRIMITIVE:
+        return [*have, *(each for each in patch if each not in have)]
+    key = _key(name, within)
+    if not key:
+        return copy.deepcopy(patch)
+    if any(each.get(_DIRECTIVE) == "replace" for each in patch):
+        return [copy.deepcopy(each) for each in patch if _DIRECTIVE not in each]
+    for each in patch:
+        if key not in each:
+            raise bad_request(f"map: {each} does not contain declared merge key: {key}")
+        place = next((at for at, old in enumerate(have) if old.get(key) == each[key]), None)
+        if each.get(_DIRECTIVE) == "delete":
+            have = [old for old in have if old.get(key) != each[key]]
+        elif place is None:
+            have.append(merge({}, each, name))
+        else:
+            have[place] = merge(have[place], each, name)
+    return have
+
+
+def _key(name: str, within: str) -> str:
+    return _PORTS.get(within, "") if name == "ports" else _KEYS.get(name, "")
+
+
+def _remove(result: Obj, patch: Obj) -> None:
+    """Remove texts from lists of texts."""
+    for name, gone in patch.items():
+        if name.startswith(_REMOVE):
+            field = name.removeprefix(_REMOVE)
+            result[field] = [each for each in result.get(field) or () if each not in gone]
+
+
+def _order(result: Obj, patch: Obj, within: str) -> None:
+    """Give the entries that a patch orders its order; the others keep their places."""
+    for name, order in patch.items():
+        field = name.removeprefix(_ORDER)
+        if field == name or not isinstance(result.get(field), list):
+            continue
+        key = _key(field, within)
+        ranks = {(each.get(key) if key else each): number for number, each in enumerate(order)}
+        listed = list(result[field])
+        places = [at for at, each in enumerate(listed) if (each.get(key) if key else each) in ranks]
+        moved = sorted((listed[at] for at in places), key=lambda each: ranks[each.get(key) if key else each])
+        for at, each in zip(places, moved, strict=True):
+            listed[at] = each
+        result[field] = listed
