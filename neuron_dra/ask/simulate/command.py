@@ -78,8 +78,10 @@ def run(args: argparse.Namespace) -> int:
     if not wanted.pods and not wanted.daemons:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
-    own = annotated.workloads(wanted, snapshot)
-    reserved = reservations.reserve(build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload"), snapshot)
+    for_jobs = annotated.workloads(wanted, snapshot)
+    reserved = reservations.reserve(
+        build([*wanted.workloads, *for_jobs.objects]).all("NeuronUltraServerWorkload"), snapshot
+    )
     daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
     pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = trial.run(pods)
     notes = [
         *wanted.notes,
-        *own.notes,
+        *for_jobs.notes,
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
