@@ -86,6 +86,11 @@ class Metrics:
             ["reason"],
             registry=r,
         )
+        self._reported = Gauge(
+            f"{PREFIX}_reported_nodes",
+            "Nodes of which an agent reports a fault, or did in the last 5 minutes: they are not chosen",
+            registry=r,
+        )
         self._degraded = Histogram(
             f"{PREFIX}_degraded_seconds",
             "From the time a workload became Degraded to the end of all its faults",
@@ -151,7 +156,7 @@ class Metrics:
             )
             for gauge in gauges:
                 gauge.clear()
-            for single in (self._held, self._idle, self._oldest):
+            for single in (self._held, self._idle, self._oldest, self._reported):
                 single.set(0)
         if leads and not self._leads:
             for crd, outdated in self._outdated_crds.items():
@@ -180,6 +185,7 @@ class Metrics:
         reasons = Tally(str(fault.get("reason")) for fault in faults if fault)
         for reason, number in reasons.items():
             self._degraded_now.labels(reason).set(number)
+        self._reported.set(len(index.reported))
         totals = index.totals
         for state in ("Ready", "Degraded"):
             self._servers.labels(state).set(totals.states[state])

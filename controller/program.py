@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from controller.apply.beside import Beside
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
-from controller.apply.loop import Reconciler, wall_clock
+from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
-from controller.observe.caches import Caches
+from controller.observe.caches import Caches, wall_clock
 from controller.plan.fleet_index import FleetIndex
 from controller.queue.queues import Queues
 from controller.queue.watches import QueueWatch
@@ -81,7 +81,14 @@ class Controller:
         """Watch, plan and write until stopped."""
         async with self._client as client:
             self._caches = caches = Caches(
-                client, self._wake, FleetIndex(), self._timing.caches, self._claims_for_a_node
+                client,
+                self._wake,
+                FleetIndex(),
+                self._timing.caches,
+                self._claims_for_a_node,
+                fault_conditions=self._settings.node_conditions,
+                block_annotation=self._settings.block_annotation,
+                clock=self._clock,
             )
             events = EventRecorder(client, self._settings.identity, NAME)
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
 from controller.plan.planning import Limits
 from neuron_dra import setting_table
-from neuron_dra.core import durations
+from neuron_dra.core import capacity_block, durations, node_conditions
+from neuron_dra.core.node_conditions import FaultCondition
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, truth
@@ -114,10 +115,24 @@ class ControllerSettings(WatcherSettings):
     fault_grace: datetime.timedelta = _duration(
         "1m", "failureStrategy acts on a fault of a device or link that has lasted this time"
     )
+    node_conditions: tuple[FaultCondition, ...] = _setting(
+        node_conditions.DEFAULT_TEXT,
+        "conditions of Nodes with which agents report faults, as Type=Status[:ReasonPrefix],…; empty for none",
+        "LIST",
+        node_conditions.parse,
+    )
+    block_annotation: str = _setting(
+        capacity_block.ANNOTATION,
+        "annotation of Nodes that says when their capacity block ends, as 2026-12-01T11:30:00Z; empty for none",
+        "NAME",
+        capacity_block.name,
+    )
+    block_lead: datetime.timedelta = _duration("60m", "EC2 may take instances back this long before their block ends")
+    block_notice: datetime.timedelta = _duration("30m", "a workload is told of it this long before that")
     outage_nodes: int = _setting(
         "3",
-        "an outage, in which no failureStrategy acts, is at least this many nodes of UltraServers that are not Ready "
-        "or have lost their tags",
+        "an outage, in which no failureStrategy acts, is at least this many nodes of UltraServers that are not Ready, "
+        "are reported as unhealthy, or have lost their tags",
         "N",
         _up_to(1_000_000),
     )

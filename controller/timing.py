@@ -32,6 +32,9 @@ class CacheTiming:
     # Most changes of Nodes are heartbeats, 17 a second with 5,000 nodes, and change nothing.
     heartbeats_s: float = seconds(0.5, "for which changes of Nodes are gathered")
 
+    # A report that comes and goes is no recovery.
+    well_s: float = seconds(300.0, "how long no agent reports a fault of a node before it is chosen again")
+
     # The ClusterRole may have been upgraded.
     forbidden_s: float = seconds(60.0, "before Namespaces are read again after a 403")
 
@@ -87,6 +90,13 @@ class PodTiming:
     )
     suspect_s: float = seconds(5.0, "before a pod that its node may reject is read again; then 3 times longer")
     longest_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTiming:
+    """Of the advice which workloads would have to move so that others have room."""
+
+    again_s: float = seconds(60.0, "how often room is looked for, for each of the first workloads that need it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,7 @@ class Timing:
     passes: PassTiming = PassTiming()
     writes: WriteTiming = WriteTiming()
     pods: PodTiming = PodTiming()
+    room: RoomTiming = RoomTiming()
     rendezvous: RendezvousTiming = RendezvousTiming()
     jobs: JobTiming = JobTiming()
     queues: QueueTiming = QueueTiming()

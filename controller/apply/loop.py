@@ -16,10 +16,11 @@ from controller.apply.beside import Look, next_change
 from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
+from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
 from controller.metrics import Metrics
-from controller.observe.caches import Caches
+from controller.observe.caches import Caches, wall_clock
 from controller.observe.model import Admission, Known, Turn, shortened
 from controller.plan import planning
 from controller.plan.actions import NOTHING_KEPT, Action, Evict, Plan
@@ -33,11 +34,6 @@ from neuron_dra.errors import ApiError
 log = logging.getLogger(__name__)
 
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
-
-
-def wall_clock() -> datetime.datetime:
-    """Return the current time."""
-    return datetime.datetime.now(datetime.UTC)
 
 
 class Admissions(Look, Protocol):
@@ -89,6 +85,7 @@ class Reconciler:
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
+        self._room = RoomLooks(timing.room)
         self._term = 0
         self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
@@ -160,6 +157,8 @@ class Reconciler:
             log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
             self._writes.end_waits()
             self._applier.end_waits()
+            self._caches.end_waits()
+            self._room.end_waits()
             for each in (self._beside, self._queues):
                 if each is not None:
                     each.end_waits()
@@ -180,6 +179,8 @@ class Reconciler:
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
             classes,
+            self._caches.next_recovery(),
+            self._room.look(plan.verdicts, self._caches.index(), self.known(now), now),
             self._writes.next_due(plan.actions),
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
@@ -264,6 +265,7 @@ class Reconciler:
             turns=self._turns,
             priorities=applier.priorities.found,
             shared_by=applier.claim_pods.found,
+            room=self._room.found,
             admissions={} if self._queues is None else self._queues.admissions(self._caches.index(), now),
         )
 

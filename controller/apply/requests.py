@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Mapping, Set
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
@@ -15,7 +15,8 @@ from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, EXPIRED, FINALIZER, IN_USE, condition
+from controller.observe.model import API_VERSION, ENDS_SOON, EXPIRED, FINALIZER, IN_USE, condition
+from controller.plan import block_end
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -48,6 +49,10 @@ from neuron_dra.kube.requests import (
 )
 
 log = logging.getLogger(__name__)
+
+
+PODS_TOLD_AT_MOST: Final = 256
+"""The pods of a workload that get an Event before the end of a capacity block; the others find it at the workload."""
 
 
 class Applier:
@@ -168,6 +173,16 @@ class Applier:
         if FINALIZER not in action.finalizers:
             self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
 
+    async def _tell_of_end(self, action: WriteWorkloadStatus, about: Mapping[str, str], now: datetime.datetime) -> None:
+        """Post Events if the capacity block of a workload ends soon, or before the workload."""
+        ends, before = condition(action.status, ENDS_SOON), condition(action.before, ENDS_SOON)
+        reason, text = str(ends.get("reason")), str(ends.get("message"))
+        if reason == before.get("reason") or reason not in (block_end.SOON, block_end.TOO_SOON):
+            return
+        await self._events.post(about, "Warning", reason, text, now)
+        for name, uid in action.told[:PODS_TOLD_AT_MOST]:
+            await self._events.post(reference("v1", "Pod", action.namespace, name, uid), "Warning", reason, text, now)
+
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Write a workload's status, log it, and post Events about what changed."""
         patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
@@ -200,6 +215,7 @@ class Applier:
         use, used = condition(action.status, IN_USE), condition(action.before, IN_USE)
         if use.get("reason") != used.get("reason") and use.get("reason") in (SOON, EXPIRED):
             await self._events.post(about, "Warning", str(use["reason"]), str(use["message"]), now)
+        await self._tell_of_end(action, about, now)
         # What has expired was told before its nodes were released.
         if before.get("reason") != after.get("reason") != EXPIRED:
             kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"

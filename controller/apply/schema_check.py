@@ -43,7 +43,7 @@ def _conditions() -> list[dict[str, Any]]:
 
 
 def _allocation(index: int, phase: Phase) -> dict[str, Any]:
-    faults = tuple(Fault(_WORD, reason, _THEN) for reason in ("LinkDown", "DeviceUnhealthy"))
+    faults = tuple(Fault(_WORD, reason, _THEN) for reason in ("LinkDown", "NodeUnhealthy"))
     made = Allocation(
         *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults),
         rendezvous=Rendezvous(_WORD, HOST, "192.0.2.1"),

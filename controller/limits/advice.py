@@ -80,9 +80,11 @@ def served(offers: Iterable[NodeSizes]) -> dict[str, dict[str, frozenset[int]]]:
         of_type = found.setdefault(offer.instance_type, {kind: set() for kind in _ATTRIBUTES.values()})
         for kind, number in offer.numbers:
             of_type[kind].add(number)
-    return {
-        name: {kind: frozenset(numbers) for kind, numbers in of_type.items()} for name, of_type in found.items() if name
-    }
+    found.pop("", None)
+    served = {}
+    for name, of_type in found.items():
+        served[name] = {kind: frozenset(numbers) for kind, numbers in of_type.items()}
+    return served
 
 
 def advice(pod: Waiting, fleet: Served) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from controller.observe import decode, projections, unreadable
+from controller.observe.agents import Reports
 from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
 from controller.observe.slices import PublishedSlice, published_nodes, published_slice
 from controller.timing import CacheTiming
-from neuron_dra.core import names
+from neuron_dra.core import capacity_block, names, node_conditions
+from neuron_dra.core.node_conditions import FaultCondition
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
@@ -47,6 +51,11 @@ def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, A
         return {"metadata": {key: meta[key] for key in KEPT if key in meta}, "value": make(item)}
 
     return project
+
+
+def wall_clock() -> datetime.datetime:
+    """Return the current time."""
+    return datetime.datetime.now(datetime.UTC)
 
 
 CLAIMS_FOR_A_NODE = 50
@@ -101,57 +110,74 @@ class Caches(Generic[IndexT]):
         index: IndexT,
         timing: CacheTiming,
         claims_for_a_node: int | None = None,
+        *,
+        fault_conditions: Sequence[FaultCondition] = node_conditions.DEFAULT,
+        block_annotation: str = capacity_block.ANNOTATION,
+        clock: Callable[[], datetime.datetime] = wall_clock,
     ) -> None:
-        """`claims_for_a_node`: above this number of claims for each node, its pods are read instead of all claims."""
+        """`claims_for_a_node`: above this number of claims for each node, its pods are read instead of all claims.
 
-        def watched(
-            resource: Resource,
-            make: Callable[[Mapping[str, Any]], Any],
-            *,
-            namespace: str = "",
-            field_selector: str = "",
-            read: type[msgspec.Struct] | None = None,
-            gather_s: float = 0.0,
-            gives_up_on: tuple[type[ApiError], ...] = (),
-            salvage: Salvage = keep_last,
-        ) -> Reflector:
-            return Reflector(
-                client,
-                resource,
-                namespace=namespace,
-                field_selector=field_selector,
-                on_change=on_change,
-                project=projected(make),
-                fields=read,
-                gather_s=gather_s,
-                gives_up_on=gives_up_on,
-                salvage=salvage,
-            )
+        `fault_conditions` are the conditions of Nodes with which agents report faults; `block_annotation` says when
+        their capacity block ends.
+        """
 
-        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=timing.heartbeats_s)
-        self.slices = watched(RESOURCE_SLICES, published_slice, field_selector=OURS, read=projections.Slice)
-        self.claims = watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
-        self.ultraservers = watched(
+        self._client = client
+        self._on_change = on_change
+        node = functools.partial(
+            decode.cluster_node, fault_conditions=fault_conditions, block_annotation=block_annotation
+        )
+        self.nodes = self._watched(NODES, node, read=projections.Node, gather_s=timing.heartbeats_s)
+        self.slices = self._watched(RESOURCE_SLICES, published_slice, field_selector=OURS, read=projections.Slice)
+        self.claims = self._watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
+        self.ultraservers = self._watched(
             NEURON_ULTRASERVERS,
             decode.ultraserver,
             namespace=NAMESPACE,
             salvage=unreadable.existing(decode.ultraserver),
         )
-        self.workloads = watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.existing(decode.workload))
-        self.templates = watched(CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {}))
-        self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
-        self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self.workloads = self._watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.existing(decode.workload))
+        self.templates = self._watched(
+            CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {})
+        )
+        self.namespaces = self._watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
+        self.classes = self._watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
         self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
-        self._client = client
         self._timing = timing
-        self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
         self._index.namespaces = {}
         self._pinned = False
+        self._clock = clock
+        self._reports = Reports(datetime.timedelta(seconds=timing.well_s))
         self._slices_of: dict[str, dict[str, PublishedSlice]] = {}  # by node
         self._node_of_slice: dict[str, str] = {}
+
+    def _watched(
+        self,
+        resource: Resource,
+        make: Callable[[Mapping[str, Any]], Any],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        read: type[msgspec.Struct] | None = None,
+        gather_s: float = 0.0,
+        gives_up_on: tuple[type[ApiError], ...] = (),
+        salvage: Salvage = keep_last,
+    ) -> Reflector:
+        """Return the watch of a kind of objects; `make` decodes one."""
+        return Reflector(
+            self._client,
+            resource,
+            namespace=namespace,
+            field_selector=field_selector,
+            on_change=self._on_change,
+            project=projected(make),
+            fields=read,
+            gather_s=gather_s,
+            gives_up_on=gives_up_on,
+            salvage=salvage,
+        )
 
     @property
     def by_name(self) -> dict[str, Reflector]:
@@ -272,9 +298,7 @@ class Caches(Generic[IndexT]):
         index = self._index
         if self._pinned:
             return index
-        for key, node in _touched(self.nodes):
-            if index.node_by_name.get(_name(key)) is not node:  # a heartbeat changes nothing
-                index.put_node(_name(key), node)
+        self._follow_nodes(index, self._clock())
         nodes = {name for key, one in _touched(self.slices) for name in self._put_slice(key, one)}
         for name in nodes:
             found = published_nodes(self._slices_of.get(name, {}).values())
@@ -295,6 +319,30 @@ class Caches(Generic[IndexT]):
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.refresh()
         return index
+
+    def _follow_nodes(self, index: IndexT, now: datetime.datetime) -> None:
+        """Put the Nodes that changed into the index, and those that were well for long enough."""
+        changed = {_name(key): node for key, node in _touched(self.nodes)}
+        for name in self._reports.due(now):
+            item = self.nodes.items.get(f"/{name}")
+            changed.setdefault(name, None if item is None else item["value"])
+        for name, node in changed.items():
+            before = index.node_by_name.get(name)
+            if node is None:
+                self._reports.gone(name)
+                index.put_node(name, None)
+                continue
+            after = self._reports.follow(node, before, now)
+            if after is not before and after != before:  # a heartbeat changes nothing
+                index.put_node(name, after)
+
+    def next_recovery(self) -> datetime.datetime | None:
+        """Return when the next Node counts as well that agents reported; None if none is about to."""
+        return self._reports.next_due()
+
+    def end_waits(self) -> None:
+        """Count each Node as well that is: the clock was set back."""
+        self._reports.end_waits()
 
     def unread_ultraservers(self) -> dict[str, str]:
         """Return why NeuronUltraServers cannot be read, by name: what they have is unknown, so nothing is written."""

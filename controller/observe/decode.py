@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from controller.observe import fields, slices
@@ -29,7 +29,7 @@ from controller.observe.model import (
     Workload,
     condition,
 )
-from neuron_dra.core import names
+from neuron_dra.core import capacity_block, durations, names, node_conditions
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
@@ -71,16 +71,25 @@ def time(text: object) -> datetime.datetime:
     return EPOCH if found.year < EPOCH.year else LATEST  # a change of time zone could overflow
 
 
-def cluster_node(item: Wire) -> ClusterNode:
-    """Return a Node."""
+def cluster_node(
+    item: Wire,
+    fault_conditions: Sequence[node_conditions.FaultCondition] = node_conditions.DEFAULT,
+    block_annotation: str = capacity_block.ANNOTATION,
+) -> ClusterNode:
+    """Return a Node.
+
+    `fault_conditions` are those of its conditions that mean a fault; `block_annotation` says when its block ends.
+    """
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
     ready = condition(status, "Ready")
+    reported = node_conditions.faults(status.get("conditions") or (), fault_conditions)
     addresses = status.get("addresses") or []
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)
     our_labels = {name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    block_end, block_problem = _block_end(meta, block_annotation)
     internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
     return ClusterNode(
         name=meta["name"],
@@ -94,7 +103,21 @@ def cluster_node(item: Wire) -> ClusterNode:
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels=our_labels,
         internal_ip=next(internal_ips, ""),
+        reported=tuple(reported),
+        block_end=block_end,
+        block_problem=block_problem,
     )
+
+
+def _block_end(meta: Wire, annotation: str) -> tuple[datetime.datetime | None, str]:
+    """Return when a Node's capacity block ends, and what is wrong with the annotation."""
+    text = str((meta.get("annotations") or {}).get(annotation) or "")
+    if not text:
+        return None, ""
+    try:
+        return capacity_block.end(text), ""
+    except ValueError as err:
+        return None, f"annotation {annotation}: {err}"
 
 
 def claim_use(item: Wire) -> ClaimUse | None:
@@ -202,6 +225,7 @@ def workload(item: Wire) -> Workload:
         status=status,
         groups=tuple(each for each in status.get("groups") or [] if _is_group(each)),
         problem=fields.problem(item, "spec", fields.WORKLOAD_SPEC),
+        expected=_duration(spec.get("expectedDuration")),
         ttl_unused_s=max(0, int(spec.get("ttlSecondsUnused") or 0)),
         queue=str((meta.get("labels") or {}).get(QUEUE_LABEL) or ""),
         queue_record=QueueRecord(
@@ -210,6 +234,14 @@ def workload(item: Wire) -> Workload:
             str(record.get("returnedAt") or ""),
         ),
     )
+
+
+def _duration(text: object) -> datetime.timedelta:
+    """Return a duration; none for a text that is none, which our CRD does not let pass."""
+    try:
+        return durations.parse(str(text or "0"))
+    except ValueError:
+        return datetime.timedelta()
 
 
 def _is_group(record: Any) -> bool:

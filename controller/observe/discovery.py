@@ -6,9 +6,10 @@ its Node object: another instance with the same name is another node.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller.observe.decode import LABEL_PREFIX
@@ -42,6 +43,7 @@ class Group:
     sizes: tuple[int, ...]
     problems: tuple[Problem, ...]
     cordoned: tuple[str, ...] = ()
+    ends: Mapping[str, datetime.datetime] = field(default_factory=dict)  # of capacity blocks, by the node's name
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -116,6 +118,7 @@ def _group(
         sizes=found.sizes(),
         problems=tuple(found.problems()),
         cordoned=found.cordoned(),
+        ends=found.ends(),
     )
 
 
@@ -194,6 +197,15 @@ class _Found:
         names = (entry["nodeName"] for entry in self.topology)
         return tuple(name for name in names if not self.nodes[name].schedulable)
 
+    def ends(self) -> dict[str, datetime.datetime]:
+        """Return when the capacity blocks of its nodes end, where that is known."""
+        found = {}
+        for entry in self.topology:
+            end = self.nodes[entry["nodeName"]].block_end
+            if end is not None:
+                found[str(entry["nodeName"])] = end
+        return found
+
     def problems(self) -> Iterator[Problem]:
         """Yield all problems, in the order in which `status.conditions` shows them."""
         yield from _identity(self.present, self.nodes)
@@ -205,6 +217,13 @@ class _Found:
         yield from self._device_faults()
         yield from _links(self.present)
         yield from _quarantined(self.stored, self.nodes)
+        yield from self._unreadable_ends()
+
+    def _unreadable_ends(self) -> Iterable[Problem]:
+        members = (self.nodes[entry["nodeName"]] for entry in self.topology)
+        wrong = [node for node in members if node.block_problem]
+        text = f"the end of the capacity block cannot be read ({wrong[0].block_problem}), on: {{}}" if wrong else ""
+        return _if([node.name for node in wrong], "InvalidBlockEnd", text)
 
     def _foreign_types(self) -> Iterable[Problem]:
         others = [each.name for each in self.members if each.instance_type != self.instance_type]
@@ -220,6 +239,8 @@ class _Found:
         names = [entry["nodeName"] for entry in self.topology]
         not_ready = sorted(name for name in names if not self.nodes[name].ready)
         yield from _if(not_ready, "NodeNotReady", "nodes that are not Ready: {}")
+        reported = [self.nodes[name].report for name in names if self.nodes[name].reported]
+        yield from _if(reported, "NodeUnhealthy", "nodes that agents report as unhealthy, which cannot be reserved: {}")
         yield from _if(self.cordoned(), "NodeCordoned", "cordoned nodes, which cannot be reserved: {}")
         silent = [entry["nodeName"] for entry in self.away]
         yield from _if(silent, "SliceMissing", "nodes that publish no ResourceSlice: {}")
@@ -239,7 +260,8 @@ class _Found:
 def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
     """Return True if the node's own state allows a slot to take it."""
     publishes_well = published.complete and published.kind and not published.device_faults
-    return bool(publishes_well and node.ready and node.schedulable and not node.out_of_service)
+    is_open = node.ready and node.schedulable and not node.out_of_service
+    return bool(publishes_well and is_open and not node.reported)
 
 
 def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:

@@ -28,6 +28,7 @@ WORKLOAD_SPEC: Final = {
     "resourceClaimTemplate": {"name": str},
     "priorityClassName": str,
     "ttlSecondsUnused": int,
+    "expectedDuration": str,
 }
 WORKLOAD_STATUS: Final = {
     "state": str,

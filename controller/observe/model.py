@@ -33,6 +33,9 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MADE_FOR = f"{GROUP}/made-for"
 """Annotation of a workload that the controller has made for a job: the job's kind, name and UID."""
 
+ENDS_SOON = "EndsSoon"
+"""Condition of a workload on nodes of a capacity block whose end is known."""
+
 IN_USE = "InUse"
 """Condition of a workload with spec.ttlSecondsUnused: claims of it are allocated on its nodes."""
 EXPIRED = "Expired"
@@ -95,7 +98,12 @@ class PublishedNode:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A Node object. `labels` are those about UltraServers only."""
+    """A Node object. `labels` are those about UltraServers only.
+
+    `reported` is what agents say is wrong with the node: types of conditions, and texts. It stays for a while after the
+    last of them says so (`recovering`; see `agents`). `reported_since`: when they began to say so without a pause,
+    if this controller saw it begin.
+    """
 
     name: str
     uid: str
@@ -108,6 +116,21 @@ class ClusterNode:
     taints: tuple[str, ...] = ()  # keys that keep new pods away, without those of dead or cordoned nodes
     labels: Mapping[str, str] = field(default_factory=dict)
     internal_ip: str = ""
+    reported: tuple[tuple[str, str], ...] = ()
+    recovering: bool = False
+    reported_since: datetime.datetime | None = None
+    block_end: datetime.datetime | None = None  # of its capacity block, if an annotation says so
+    block_problem: str = ""  # why the annotation cannot be read
+
+    @property
+    def unhealthy(self) -> bool:
+        """True if an agent reports a fault of the node now."""
+        return bool(self.reported) and not self.recovering
+
+    @property
+    def report(self) -> str:
+        """The name of a node with a report, and the report, for messages."""
+        return f"{self.name} ({'; '.join(text for _, text in self.reported)})" if self.reported else self.name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -290,6 +313,7 @@ class Workload:
     ttl_unused_s: int = 0  # spec.ttlSecondsUnused, 0 for no limit
     queue: str = ""  # the label QUEUE_LABEL
     queue_record: QueueRecord = QueueRecord()
+    expected: datetime.timedelta = datetime.timedelta()  # spec.expectedDuration, 0 without one
 
     @property
     def expired(self) -> bool:
@@ -382,6 +406,7 @@ class Known:
     priorities: Mapping[str, int] = field(default_factory=dict)  # PriorityClass: value, of those that exist
     shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
     admissions: Mapping[str, Admission] = field(default_factory=dict)  # workload UID: what its queue allows
+    room: Mapping[str, str] = field(default_factory=dict)  # workload UID: what would make room for it, as a message
 
 
 NOTHING_KNOWN: Final = Known()

@@ -22,6 +22,7 @@ class Meta(Part):
     resource_version: str = ""
     creation_timestamp: str | None = None
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class Taint(Part):
@@ -44,6 +45,8 @@ class Condition(Part):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
+    message: str = ""
     last_transition_time: str | None = None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.observe.model import ClaimUse, Meeting, Starting, Suspect, Turn
+from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn
 from controller.plan.states import State
 
 
@@ -154,6 +154,7 @@ class WriteWorkloadStatus(Action):
     - `before`, `status`: the stored status and the whole new one.
     - `warning`: the Event is a Warning.
     - `explains_stop`: it says why the controller has stopped, so it is written although other actions are not.
+    - `told`: the pods that get an Event, because the condition EndsSoon becomes True.
     """
 
     namespace: str
@@ -164,6 +165,7 @@ class WriteWorkloadStatus(Action):
     status: Mapping[str, Any]
     warning: bool
     explains_stop: bool = False  # it explains why the controller stopped, so it is written although others are not
+    told: Pods = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +241,14 @@ class Record:
     - `restarted_at`: start times of the restarts in a row, RFC 3339, oldest first.
     - `outage`: value and message of the condition Outage; None if the workload has none.
     - `in_use`: value, reason and message of the condition InUse; None if the workload has none.
+    - `ends_soon`: those of the condition EndsSoon; None if no end of a capacity block is known.
     """
 
     restarts: int = 0
     restarted_at: tuple[str, ...] = ()
     outage: tuple[bool, str] | None = None
     in_use: tuple[bool, str, str] | None = None
+    ends_soon: tuple[bool, str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from controller.plan import (
     binding,
     migration,
     placement,
-    places,
     queue,
     recovery,
     releasing,
@@ -86,11 +85,14 @@ def _drop_unusable(view: View, broken: set[str]) -> _Dropped:
             continue
         foreign = sight.untagged_claims(allocation)
         gone = [name for name in allocation.nodes if not sight.is_there(name, allocation)]
-        worse = sorted({name for name, _ in recovery.current_faults(view, one)})
-        if surplus or foreign or gone or worse:
+        faults = [*recovery.current_faults(view, one)]
+        reported = sorted({name for name, reason in faults if reason == Reason.NODE_UNHEALTHY})
+        worse = sorted({name for name, _ in faults} - {*reported})
+        if surplus or foreign or gone or faults:
             held = held.drop(one)
             reasons += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
             reasons += [f"node {name} is gone" for name in gone]
+            reasons += [f"node {name} is reported as unhealthy by an agent" for name in reported]
             reasons += [f"node {name} has lost links or devices that the group needs" for name in worse]
             continue
         found, why = (held, "") if index in leaving else _give_up_late(view, held, one)
@@ -175,7 +177,7 @@ def _reserve(view: View, opened: int) -> _Reserved:
     repairs = missing[-1] < opened
     first = None if repairs else queue.goes_first(view)
     if first is None:
-        chosen = places.choose(view.free(), len(missing), kind=kind, near=view.near(live))
+        chosen = view.choose(len(missing), view.near(live))
         if chosen is not None:
             return _Reserved(view.reserving(missing, chosen))
         shortage, turn = view.shortage(len(missing)), None
@@ -185,7 +187,8 @@ def _reserve(view: View, opened: int) -> _Reserved:
     largest = queue.exceeds_fleet(left, live, kind)
     if largest is not None:
         return _Reserved(left, queue.unsatisfiable(left, len(missing), largest), turn=turn)
-    starves = view.free_slots.has_type(workload.instance_type) and queue.starves(view)
+    can_starve = shortage.reason != Reason.BLOCK_ENDS_TOO_SOON  # nobody who leaves makes a block longer
+    starves = can_starve and view.free_slots.has_type(workload.instance_type) and queue.starves(view)
     return _Reserved(left, shortage, starves, turn)
 
 
@@ -205,7 +208,7 @@ def _replace(view: View, broken: set[str]) -> _Replaced:
     if not indices:
         return _Replaced(view)
     fine = {index: each for index, each in live.items() if index not in indices}
-    view, shortage = migration.replace(view, indices, view.kind, view.near(fine))
+    view, shortage = migration.replace(view, indices, view.near(fine))
     view, closing = migration.drain_replaced(view, indices)
     return _Replaced(view, shortage, frozenset(closing))
 

@@ -8,6 +8,7 @@ that.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -48,6 +49,10 @@ class FleetIndex:
 
     def __init__(self) -> None:
         self.node_by_name: dict[str, ClusterNode] = {}
+        self.reported: dict[str, ClusterNode] = {}
+        """The Nodes of which agents report faults, or did a while ago."""
+        self.block_ends: Counter[datetime.datetime] = Counter()
+        """When capacity blocks end, with the number of their Nodes."""
         self.published_by_name: dict[str, PublishedNode] = {}
         self.ultraserver_by_name: dict[str, UltraServer] = {}
         self.workload_by_key: dict[str, Workload] = {}
@@ -80,7 +85,7 @@ class FleetIndex:
         self.countable = 0
         """The number of nodes of UltraServers, without those that a user has given up."""
         self.away: Counter[str] = Counter()
-        """The nodes of them that are not Ready or have lost their tags."""
+        """The nodes of UltraServers that are not Ready, that agents report, or that have lost their tags."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> FleetIndex:
@@ -250,7 +255,10 @@ class FleetIndex:
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
         """Follow a change of a Node; None: it was deleted."""
+        self._count_end(self.node_by_name.get(name), -1)
+        self._count_end(node, 1)
         put(self.node_by_name, name, node)
+        put(self.reported, name, node if node is not None and node.reported else None)
         self._facts_changed(name)
 
     def put_published(self, name: str, published: PublishedNode | None) -> None:
@@ -352,6 +360,14 @@ class FleetIndex:
             if not self.away[node]:
                 del self.away[node]
         put(self._counts, name, now if now.total else None)
+
+    def _count_end(self, node: ClusterNode | None, number: int) -> None:
+        """Follow the end of a Node's capacity block."""
+        if node is None or node.block_end is None:
+            return
+        self.block_ends[node.block_end] += number
+        if not self.block_ends[node.block_end]:
+            del self.block_ends[node.block_end]
 
     def _concern(self, name: str, nodes: frozenset[str]) -> None:
         """Record on which nodes an UltraServer depends."""

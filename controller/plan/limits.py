@@ -17,6 +17,8 @@ class Limits:
     - `fault_grace`: the same for all other faults.
     - `outage_nodes`, `outage_percent`: nothing is evicted if at least this number of nodes, and more than this
       percentage, are unavailable.
+    - `block_lead`: EC2 may take instances back this long before their capacity block ends.
+    - `block_notice`: a workload is told this long before that.
     - `restart_limit`: restarts in a row, for RestartAll.
     - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
     """
@@ -28,6 +30,8 @@ class Limits:
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
     outage_nodes: int = 3
     outage_percent: int = 55
+    block_lead: datetime.timedelta = datetime.timedelta(minutes=60)
+    block_notice: datetime.timedelta = datetime.timedelta(minutes=30)
     restart_limit: int = 3
     max_reserved_nodes: int | None = None
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.observe.model import shortened
-from controller.plan import placement, places, releasing
+from controller.plan import placement, releasing
 from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Phase
 
 
-def replace(
-    view: View, indices: set[int], kind: str | None, near: Iterable[placement.Slot]
-) -> tuple[View, placement.Shortage | None]:
+def replace(view: View, indices: set[int], near: Iterable[placement.Slot]) -> tuple[View, placement.Shortage | None]:
     """Reserve a replacement for each slot with a fault that has none: for all of them or for none.
 
     - `indices`: indices of the slots with a fault.
-    - `kind`: the resourceType that the nodes must publish; None for any.
     - `near`: slots near which the new ones should be.
 
     Returns why there is none, or None.
@@ -27,7 +24,7 @@ def replace(
     wanted = sorted(indices - coming)
     if not wanted:
         return view, None
-    chosen = places.choose(view.free(), len(wanted), kind=kind, near=tuple(near))
+    chosen = view.choose(len(wanted), tuple(near))
     if chosen is not None:
         return view.reserving(wanted, chosen), None
     return _in_place(view, wanted) or (view, view.shortage(len(wanted)))

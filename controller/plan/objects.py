@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
-from controller.observe.model import API_VERSION, IN_USE, Reservation, UltraServer, Workload, condition
+from controller.observe.model import (
+    API_VERSION,
+    ENDS_SOON,
+    IN_USE,
+    Reservation,
+    UltraServer,
+    Workload,
+    condition,
+    shortened,
+)
 from controller.plan.actions import Record, Verdict
 from controller.plan.reasons import Reason
 from controller.plan.states import PROGRESSING, State
@@ -26,6 +35,8 @@ MANAGED: Final = {"app.kubernetes.io/managed-by": MANAGER}
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
+BLOCK_END = "CapacityBlockEnd"
+"""Condition type of an UltraServer with nodes of a capacity block whose end is known."""
 OUTAGE = "Outage"
 """Condition type of workloads whose nodes were unavailable in an outage. Grace periods begin at its last transition."""
 
@@ -124,8 +135,17 @@ def ultraserver_status(
             made("Ready", not problems, reason, message),
             made("Degraded", bool(problems), reason, message),
             made("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
+            *([made(BLOCK_END, True, "EndKnown", _ends(group))] if group.ends else []),
         ],
     }
+
+
+def _ends(group: Group) -> str:
+    """Return when the capacity blocks of an UltraServer's nodes end, as a message."""
+    by_end: dict[datetime.datetime, list[str]] = {}
+    for name, end in sorted(group.ends.items()):
+        by_end.setdefault(end, []).append(name)
+    return "; ".join(f"ends at {time(end)}: {shortened(names)}" for end, names in sorted(by_end.items()))
 
 
 def owner_of(workload: Workload) -> dict[str, Any]:
@@ -261,6 +281,7 @@ def workload_status(
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
     why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
     more = [made(IN_USE, *record.in_use)] if record.in_use else []
+    more += [made(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
     more += [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):

@@ -22,7 +22,7 @@ from neuron_dra.core.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Many nodes of UltraServers are unavailable: not Ready, or without the tag of the group that is bound there.
+    """Many nodes of UltraServers are unavailable: not Ready, reported by agents, or without the tag of their group.
 
     `away` are their names, sorted; `total` is the number of nodes of all UltraServers that count.
     """
@@ -33,9 +33,10 @@ class Outage:
     @property
     def message(self) -> str:
         """Return the message: how many nodes are unavailable, and the consequences."""
+        share = 100 * len(self.away) // self.total
         return (
-            f"outage: {len(self.away)} of {self.total} nodes of UltraServers ({100 * len(self.away) // self.total} %) "
-            f"are not Ready or have lost their tags: {shortened(self.away)}; nothing is evicted because of failures "
+            f"outage: {len(self.away)} of {self.total} nodes of UltraServers ({share} %) are not Ready, are reported "
+            f"as unhealthy, or have lost their tags: {shortened(self.away)}; nothing is evicted because of failures "
             "until this is over, and every grace period starts again then; to give up a node that will not come back, "
             "delete its Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         )
@@ -58,7 +59,7 @@ def count(
     """Count the nodes of an UltraServer with these reservations.
 
     Nodes that a user has given up (taint out-of-service, or a deleted Node) do not count. A node is unavailable if it
-    is not Ready, or is Bound and does not show the tag of its reservation.
+    is not Ready, if agents report a fault of it, or if it is Bound and does not show the tag of its reservation.
     """
     known = [name for name in members if name in nodes and not nodes[name].out_of_service]
     bound = {
@@ -72,7 +73,9 @@ def count(
         tuple(
             name
             for name in known
-            if not nodes[name].ready or (name in bound and _shown(published.get(name)) != bound[name])
+            if not nodes[name].ready
+            or nodes[name].unhealthy
+            or (name in bound and _shown(published.get(name)) != bound[name])
         ),
     )
 

@@ -6,6 +6,7 @@ numbers the nodes so that these share a rack. Nodes of two racks form a pair onl
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ class Slot:
     - `free_nodes`: free nodes of its UltraServer, including this slot's.
     - `free_neighbours`: free nodes of the pairs that it is in, including this slot's.
     - `first_id`: the number of its first node in the UltraServer.
+    - `until`: when the first capacity block of its nodes ends; None if that is not known of any.
     - `fit`: the sort key; the best fit, which leaves the fewest free nodes around it, is the smallest.
     """
 
@@ -37,6 +39,7 @@ class Slot:
     free_nodes: int  # free nodes of its UltraServer, including this slot's
     free_neighbours: int  # free nodes of the pairs that it is in, including this slot's
     first_id: int
+    until: datetime.datetime | None = None  # when the first capacity block of its nodes ends
 
     fit: tuple[int, int, str, int] = field(init=False, repr=False, compare=False)
 
@@ -77,9 +80,15 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
                         free_nodes=len(free),
                         free_neighbours=sum(number // 2 in pairs for number in free),
                         first_id=first,
+                        until=_first_end(group, nodes),
                     )
                 )
     return tuple(found)
+
+
+def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetime | None:
+    """Return when the first capacity block of these nodes ends; None if that is not known of any."""
+    return min((group.ends[node.name] for node in nodes if node.name in group.ends), default=None)
 
 
 def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:

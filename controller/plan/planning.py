@@ -16,6 +16,7 @@ from typing import cast
 
 from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Suspect
 from controller.plan import (
+    block_end,
     claim_pods,
     node_labels,
     objects,
@@ -118,7 +119,8 @@ def _plan(
     labelled = node_labels.changes(index, ledger.unsettled_nodes)
     explained = statuses.explained(writes.statuses, reservations, index.workloads, sight.known, sight.now)
     turns, pauses = queue.turns(ledger.turns, index.workloads, ledger.verdicts, sight.now, sight.limits)
-    moments = (moment for moment in (*ledger.recheck, *pauses) if moment > sight.now)
+    ends = block_end.moments(index, sight.limits)
+    moments = (moment for moment in (*ledger.recheck, *pauses, *ends) if moment > sight.now)
     return Plan(
         actions=(
             *others,

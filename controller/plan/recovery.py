@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import PublishedNode, Reservation, shortened
+from controller.observe.model import (
+    ENDS_SOON,
+    ClusterNode,
+    PublishedNode,
+    Reservation,
+    Workload,
+    condition,
+    shortened,
+)
 from controller.plan import objects, outage, placement
 from controller.plan.held import Held
 from controller.plan.reasons import Reason
@@ -36,6 +44,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = {
     Reason.NODE_GONE: FaultKind("nodes are gone"),
     Reason.NODE_REPLACED: FaultKind("nodes were replaced by others with the same name"),
     Reason.NODE_NOT_READY: FaultKind("nodes are not Ready"),
+    Reason.NODE_UNHEALTHY: FaultKind("nodes that agents report as unhealthy"),
     Reason.ULTRASERVER_CHANGED: FaultKind("nodes that now publish another UltraServer", of_one_node=False),
     Reason.TAG_LOST: FaultKind(
         "nodes whose devices no longer show the reservation, so that no pod can start there", of_one_node=False
@@ -111,6 +120,7 @@ def _checks(
     allocation = one.allocation
     node, published = view.sight.node(name), view.sight.published(name, allocation)
     whole = published if published is not None and published.complete and published.kind else None
+    yield Reason.NODE_UNHEALTHY, _is_well(node) if view.sight.is_there(name, allocation) else None
     yield Reason.DEVICE_UNHEALTHY, None if whole is None else not whole.device_faults
     yield Reason.LINK_DOWN, None if whole is None else placement.links_up(whole, allocation.node_count, slot)
     identity = None if whole is None else whole.ultraserver_id
@@ -121,6 +131,13 @@ def _checks(
         yield Reason.SHAPE_CHANGED, None if whole is None or not asked else whole.kind == asked
         if view.workload.moves_on_cordon:
             yield Reason.NODE_CORDONED, None if node is None else node.schedulable
+
+
+def _is_well(node: ClusterNode | None) -> bool | None:
+    """Return True if no agent reports a fault of the node; None shortly after, because it may be back at once."""
+    if node is None or node.recovering:
+        return None
+    return not node.reported
 
 
 def _cordons_and_taints(view: View, one: Reservation) -> Iterable[NodeFault]:
@@ -144,22 +161,25 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
     """
     allocation = one.allocation
     calm = outage.over_since(view.workload, view.now)
+    # A restart of everything would find no place: the rest of the block ends, too.
+    acts_on_loss = view.strategy.on_every_fault or not is_taken_back(view.workload)
     found = []
     for name in allocation.nodes:
         node = view.sight.node(name)
         published = view.sight.published(name, allocation)
         if node is None:
-            found.append(NodeFault(Reason.NODE_GONE, name, view.now))
+            found.append(NodeFault(Reason.NODE_GONE, name, view.now if acts_on_loss else None))
         elif not view.sight.is_there(name, allocation):
             found.append(NodeFault(Reason.NODE_REPLACED, name, view.now))
         elif not node.ready:
             since = max(node.ready_changed, calm)
-            found.append(NodeFault(Reason.NODE_NOT_READY, name, since + view.limits.node_failure_grace))
+            moment = since + view.limits.node_failure_grace
+            found.append(NodeFault(Reason.NODE_NOT_READY, name, moment if acts_on_loss else None))
         if not (published and published.kind) and view.sight.is_there(name, allocation):
             found.append(NodeFault(Reason.SLICE_MISSING, name, None))
     seen = {*current_faults(view, one)} if allocation.faults else set()
     for fault in allocation.faults:
-        since = max(decode.time(fault.since), calm)
+        since = max(decode.time(fault.since), calm, _last_reported(view, fault))
         if fault.reason == Reason.TAG_LOST:
             since += view.limits.tag_timeout  # a plugin that restarts may publish without its tag at first
             view.sight.look_again(since)
@@ -171,6 +191,20 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
     found += [each for each in _cordons_and_taints(view, one) if (each.reason, each.name) not in noted]
     found += [NodeFault(Reason.FOREIGN_CLAIM, use.holder, None) for use in view.sight.foreign(allocation)]
     return found
+
+
+def is_taken_back(workload: Workload) -> bool:
+    """Return True if nodes of a workload are expected to vanish, because the end of their capacity block was told."""
+    return condition(workload.status, ENDS_SOON).get("status") == "True"
+
+
+def _last_reported(view: View, fault: Fault) -> datetime.datetime:
+    """Return when agents began to report a fault without a pause: one that pauses has not lasted.
+
+    EPOCH for other faults, and if this controller did not see it begin.
+    """
+    node = view.sight.node(fault.node) if fault.reason == Reason.NODE_UNHEALTHY else None
+    return node.reported_since or decode.EPOCH if node is not None else decode.EPOCH
 
 
 def _acts(view: View, reason: str) -> bool:
@@ -215,16 +249,24 @@ def degradation(view: View, *more: str) -> tuple[str, str] | None:
     texts = []
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
-        texts.append(f"{FAULTS[reason].text}: {shortened(names)}")
+        shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
+        texts.append(f"{FAULTS[reason].text}: {shortened(shown)}")
     reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
     return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
+
+
+def _with_reports(view: View, names: Sequence[str]) -> list[str]:
+    """Return the names of nodes, each with what agents report of it."""
+    nodes = [view.sight.node(name) for name in names]
+    return [name if node is None else node.report for name, node in zip(names, nodes, strict=True)]
 
 
 def _outlook(view: View, found: list[NodeFault], bound: list[Reservation]) -> tuple[str, str]:
     """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
     moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
     if not moments:
-        return "", ""
+        ended = is_taken_back(view.workload) and not view.strategy.on_every_fault
+        return "", "their capacity block ends, so nothing is restarted because of nodes that are lost" if ended else ""
     if view.sight.outage is not None:
         return "", view.sight.outage.message
     if not view.strategy.acts:

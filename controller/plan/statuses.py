@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.observe.model import FINALIZER, Known, Workload, shortened
-from controller.plan import expiry, objects, outage, queue, restart_limit
+from controller.plan import block_end, expiry, objects, outage, queue, restart_limit
 from controller.plan.actions import Action, Record, SetFinalizers, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
@@ -56,6 +56,8 @@ def _explained(view: View, verdict: Verdict) -> Verdict:
         names = sorted(unwritable)
         why = unwritable[names[0]]
         texts.append(f"left out, because their status cannot be written: {shortened(names)} ({why})")
+    if verdict.reason == Reason.CAPACITY_SPLIT:
+        texts.append(view.sight.known.room.get(view.workload.uid, ""))
     if verdict.reason in queue.WAITING:
         texts.append(queue.class_problem(view.workload, view.sight.known.priorities))
     return replace(verdict, message=join_texts(*texts)) if any(texts[1:]) else verdict
@@ -78,7 +80,8 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
     if status == dict(workload.status):
         return []
     warning = verdict.state == State.FAILED or verdict.degraded is not None or verdict.reason == Reason.EVICTION_BLOCKED
-    return [_write(workload, status, warning=warning, owners=frozenset({workload.uid}))]
+    write = _write(workload, status, warning=warning, owners=frozenset({workload.uid}))
+    return [replace(write, told=block_end.told_now(view))]
 
 
 def condition(workload: Workload, reason: str, text: str, now: datetime.datetime) -> list[Action]:
@@ -111,7 +114,7 @@ def _record(view: View, verdict: Verdict, *, withdrawn: bool) -> Record:
         number, begun = max(0, number - 1), begun[:-1]
     elif verdict.restarting and not workload.restarting:
         number, begun = number + 1, (*begun, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
-    return Record(number, begun, stopped, expiry.in_use(view))
+    return Record(number, begun, stopped, expiry.in_use(view), block_end.ends_soon(view))
 
 
 def _outage(view: View) -> tuple[bool, str] | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.observe import decode
 from controller.observe.model import (
     GROUPS_AT_MOST,
     SLOT_SIZES,
@@ -22,14 +24,14 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import admission, objects
+from controller.plan import admission, objects, places
 from controller.plan.actions import Action, Verdict, WriteWorkloadStatus
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
 from controller.plan.holdings import Draft, Holdings
 from controller.plan.limits import Limits
-from controller.plan.placement import Shortage, Slot
-from controller.plan.places import Overlay
+from controller.plan.placement import KINDS, Shortage, Slot, most_of_a_kind
+from controller.plan.places import Overlay, Places, everywhere
 from controller.plan.quota import Quota
 from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
@@ -123,6 +125,7 @@ class View:
             sight.known.without_services,
             sight.known.unschedulable.get(workload.uid),
             sight.known.admissions.get(workload.uid),
+            self._ends_passed(),
             self.rival,
             self.template,
             *self.templates,
@@ -150,6 +153,7 @@ class View:
             index.slot_index.changes(workload.instance_type),
             known.unwritable,
             known.priorities.get(workload.priority_class),
+            known.room.get(workload.uid),
             self.starving,
             *(self.turns.get(key) for key in keys),
             None if index.namespaces is None else index.namespaces.get(workload.namespace, False),
@@ -165,6 +169,13 @@ class View:
             only_says_so = all(isinstance(action, WriteWorkloadStatus) for action in step.actions)
             return step.verdict.state == State.PENDING and only_says_so and step.error is None
         return step.verdict.is_healthy and not (step.actions or step.starving or self.sight.recheck)
+
+    def _ends_passed(self) -> int:
+        """Return how many of the times at which the condition EndsSoon changes have passed."""
+        nodes = (self.sight.node(name) for each in self.held for name in each.allocation.nodes)
+        ends = {node.block_end for node in nodes if node is not None and node.block_end is not None}
+        notice = self.limits.block_lead + self.limits.block_notice
+        return sum(end - notice <= self.now for end in ends)
 
     def having(self, held: Held) -> View:
         """Return the view with other reservations of the workload."""
@@ -283,9 +294,56 @@ class View:
         """Return the free slots of the workload's type and size."""
         return self.free_slots.free(self.workload.instance_type, self.workload.size, self._draft())
 
+    def choose(self, count: int, near: Sequence[Slot]) -> tuple[Slot, ...] | None:
+        """Return `count` free slots that the workload can keep until it ends, close to `near`; None without enough."""
+        chosen = places.choose(self.free(), count, kind=self.kind, near=near)
+        if chosen is None or all(map(self.lasts, chosen)):
+            return chosen
+        lasting = self._lasting()
+        if most_of_a_kind(Counter(slot.kind for slot in lasting)) < count:
+            return None
+        found = Places()
+        for slot in lasting:
+            found.add(slot)
+        return places.choose(Overlay(found), count, kind=self.kind, near=near)
+
+    def lasts(self, slot: Slot) -> bool:
+        """Return True if a slot's capacity block does not end before the workload, as far as both are known."""
+        return slot.until is None or slot.until >= self.needed_until + self.limits.block_lead
+
+    @property
+    def needed_until(self) -> datetime.datetime:
+        """When the workload ends, by its spec.expectedDuration; now without one."""
+        workload = self.workload
+        began = workload.status.get("allocatedAt")
+        return max(self.now, (decode.time(began) if began else self.now) + workload.expected)
+
+    def _lasting(self) -> list[Slot]:
+        """Return the free slots that the workload can keep until it ends."""
+        free = self.free()
+        return [slot for kind in KINDS for slot in free.best(everywhere(kind)) if self.lasts(slot)]
+
     def shortage(self, count: int) -> Shortage:
         """Return why `count` more slots are not available."""
+        have = most_of_a_kind(self.free().of_a_kind())
+        if have >= count:
+            lasting = most_of_a_kind(Counter(slot.kind for slot in self._lasting()))
+            if lasting < count:
+                return self._too_short(count, have, lasting)
         return self.free_slots.shortage(self.workload, count, self._draft())
+
+    def _too_short(self, count: int, have: int, lasting: int) -> Shortage:
+        workload = self.workload
+        # No time of the day, which would be another one in each plan.
+        hours = workload.expected.total_seconds() / 3600
+        how_long = f" for {hours:.4g} h (spec.expectedDuration)" if workload.expected else ""
+        minutes = int(self.limits.block_lead.total_seconds() // 60)
+        text = (
+            f"needs {count} x {workload.size} {workload.instance_type} nodes{how_long}; {have} of these groups are "
+            f"free, and {lasting} of them in capacity blocks that last so long: EC2 takes instances back up to "
+            f"{minutes} min before the end of their block"
+        )
+        return Shortage(Reason.BLOCK_ENDS_TOO_SOON, text)
 
     def slots_of(self, nodes: set[str]) -> tuple[Slot, ...]:
         """Return the slots that nodes form, reserved or not."""

@@ -1,6 +1,6 @@
 """What to write for workloads with a queue: Kueue's Workload, and the record in our own. Pure.
 
-Each workload gets at most one write in a pass; the next pass sees its result. docs/kueue-ultraservers.md has the
+Each workload gets at most one write in a pass; the next pass sees its result. docs/kueue-protocol.md has the
 protocol and its reasons. In short: quota is given back only when the nodes are free.
 """
 

@@ -35,8 +35,8 @@ class NodeSpec:
     index: int
     ultraserver: str = ""
     position: int = -1  # in its UltraServer, as the driver numbers it: 0..3
-    kubernetes: str = ""  # of its kubelet; empty: the control plane's
     ipv6: bool = False
+    kubernetes: str = ""  # of its kubelet; empty: the control plane's
 
 
 @dataclass(slots=True)

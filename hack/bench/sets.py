@@ -33,6 +33,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from neuron_dra.kube.timing import ClientTiming
 
 REPORT: Final = bench_api.REPOSITORY / "docs" / "reports" / "sets.md"
 CLASSES: Final = bench_api.REPOSITORY / "deploy/manifests/connected-sets/20-deviceclasses.yaml"
@@ -43,6 +44,8 @@ METRIC: Final = "scheduler_scheduling_attempt_duration_seconds_bucket"
 PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 SIZES: Final = (1, 2, 3, 4, 6)
 WAIT_S: Final = 300.0
+PATIENT: Final = ClientTiming(request_s=300.0)
+"""An API server that stores 200 KiB of slices for each node may take long for one of them."""
 
 Histogram = dict[float, float]
 """Number of attempts by upper bound in seconds, cumulative."""
@@ -187,7 +190,8 @@ async def measure(plane: bench_api.Plane, instance_type: str, nodes: int, pods: 
     """Return the rows of the table for one instance type and one kind of slices."""
     kind = f"{instance_type}, {'connected sets' if with_sets else 'plain slices'}"
     every = len(node_slices(instance_type, "n", "u", with_sets=False)[0]["spec"]["devices"])
-    async with KubeClient(from_kubeconfig(plane.layout.kubeconfig), user_agent="neuron-dra-bench") as client:
+    kube = from_kubeconfig(plane.layout.kubeconfig)
+    async with KubeClient(kube, user_agent="neuron-dra-bench", timing=PATIENT) as client:
         bench = Bench(client, plane, instance_type)
         await bench.classes()
         sizes: list[int] = []

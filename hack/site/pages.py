@@ -89,6 +89,8 @@ def gather(folder: Path, environment: Mapping[str, str]) -> int:
     """Write all pages, and the pictures, into a folder that is emptied first; return the number of pages."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.md", "*.toml"))
+    (folder / "assets").mkdir()
+    shutil.copy(Path(__file__).with_name("search-worker.js"), folder / "assets/iframe-worker.js")
     found = sources()
     for name, path in found.items():
         file = folder / Path(name).relative_to("docs")

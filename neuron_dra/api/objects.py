@@ -22,10 +22,9 @@ def healthy_node(
     if spec is None:
         raise ValueError(f"{instance_type} is not in the catalogue")
     gone = set(without_file)
-    devices = tuple(
-        DeviceFacts(i, spec.cores_per_device, spec.links[i] if spec.links else (), (243, i), i not in gone)
-        for i in range(spec.device_count)
-    )
+    links = spec.links or ((),) * spec.device_count
+    cores = spec.cores_per_device
+    devices = tuple(DeviceFacts(i, cores, links[i], (243, i), i not in gone) for i in range(spec.device_count))
     facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=numa.facts(spec))
     return topology.build(facts, NodeLabels())
 

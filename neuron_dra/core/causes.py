@@ -72,6 +72,7 @@ NODES: Final = {
     "KubeletBroken": "the kubelet's version may hang while it prepares devices",
     "KubeletTooOld": "the kubelet is older than the driver supports",
     "NoDevicesPublished": "the driver publishes no devices of the node",
+    "NodeUnhealthy": "an agent reports a fault of the node in one of its conditions",
     "NotNeuron": "the node's instance type has no Neuron devices",
     "PoolContradictory": "slices of a pool disagree on their number, so the scheduler uses none of its devices",
     "PoolIncomplete": "slices of a pool are missing, or it is not valid",

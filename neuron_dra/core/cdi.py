@@ -46,7 +46,10 @@ class DeviceFiles:
 
 def device_name(claim_uid: str, device: str, share_id: str | None = None) -> str:
     """Return the name of a device inside its claim's spec; it is unique on the node and never used again."""
-    return f"{claim_uid}-{device}" + (f"-{share_id}" if share_id else "")
+    name = f"{claim_uid}-{device}"
+    if share_id:
+        name += f"-{share_id}"
+    return name
 
 
 def device_id(claim_uid: str, device: str, share_id: str | None = None) -> str:
@@ -96,12 +99,15 @@ def container_edits(device_ids: Sequence[int], env: Sequence[str], files: Device
             for i in sorted(device_ids)
         ]
     else:
-        edits["deviceNodes"] = [
-            {"path": f"/dev/neuron{i}"}
-            | ({} if files.host_dir == "/dev" else {"hostPath": f"{files.host_dir}/neuron{i}"})
-            for i in sorted(device_ids)
-        ]
+        edits["deviceNodes"] = [_device_node(i, files.host_dir) for i in sorted(device_ids)]
     return edits
+
+
+def _device_node(number: int, host_dir: str) -> dict[str, str]:
+    node = {"path": f"/dev/neuron{number}"}
+    if host_dir != "/dev":
+        node["hostPath"] = f"{host_dir}/neuron{number}"
+    return node
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
@@ -128,23 +134,30 @@ def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
 
     Unreadable parts are skipped: the spec may be from a later release, or damaged.
     """
-    devices = document.get("devices") if isinstance(document, dict) else None
     found = []
-    for device in devices if isinstance(devices, list) else ():
-        name = device.get("name") if isinstance(device, dict) else None
-        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
+    for device in _listed(document, "devices"):
+        name = device.get("name")
+        if not isinstance(name, str):
+            continue
+        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-"))
         if match is not None:
             found.append(match[0])
     return tuple(found)
 
 
+def _listed(holder: object, field: str) -> list[dict[str, Any]]:
+    """Return the objects in a field of a document; what is no object, or no list, is skipped."""
+    listed = holder.get(field) if isinstance(holder, dict) else None
+    if not isinstance(listed, list):
+        return []
+    return [each for each in listed if isinstance(each, dict)]
+
+
 def device_ids(document: object) -> tuple[int, ...]:
     """Return the Neuron devices in a spec of this driver; unreadable parts are skipped."""
     found: set[int] = set()
-    devices = document.get("devices") if isinstance(document, dict) else None
-    for device in devices if isinstance(devices, list) else ():
-        edits = device.get("containerEdits") if isinstance(device, dict) else None
-        for path in _container_paths(edits):
+    for device in _listed(document, "devices"):
+        for path in _container_paths(device.get("containerEdits")):
             if match := _DEVICE_FILE.fullmatch(path):
                 found.add(int(match[1]))
     return tuple(sorted(found))
@@ -153,9 +166,8 @@ def device_ids(document: object) -> tuple[int, ...]:
 def _container_paths(edits: object) -> Iterator[str]:
     """Yield where container edits put device files."""
     for field, name in (("deviceNodes", "path"), ("mounts", "containerPath")):
-        listed = edits.get(field) if isinstance(edits, dict) else None
-        for each in listed if isinstance(listed, list) else ():
-            path = each.get(name) if isinstance(each, dict) else None
+        for each in _listed(edits, field):
+            path = each.get(name)
             if isinstance(path, str):
                 yield path
 

@@ -95,7 +95,10 @@ class Checkpoint:
         """Return a checkpoint with `tag`, or without a tag if that is None."""
         extra = {name: value for name, value in self.extra.items() if name != _TAG}
         if tag is not None:
-            extra[_TAG] = tag.texts() | ({_TAG_OBJECT: tag.object_uid} if tag.object_uid else {})
+            texts = tag.texts()
+            if tag.object_uid:
+                texts = texts | {_TAG_OBJECT: tag.object_uid}
+            extra[_TAG] = texts
         return replace(self, extra=extra)
 
     @property
@@ -110,13 +113,12 @@ class Checkpoint:
 
 def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
     """Return the claim that holds each Neuron device, by device id; claims with adminAccess hold none."""
-    return {
-        device_id: claim
-        for claim in claims
-        for device in claim.devices
-        if not device.admin_access
-        for device_id in device.device_ids
-    }
+    found: dict[int, PreparedClaim] = {}
+    for claim in claims:
+        for device in claim.devices:
+            if not device.admin_access:
+                found.update(dict.fromkeys(device.device_ids, claim))
+    return found
 
 
 def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
@@ -219,19 +221,22 @@ _DEVICE_FIELDS = (
 
 def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
     """Return a claim in the form of the file; fields without a value are left out, fields of newer releases stay."""
-    return {
-        **(claim.extra or {}),
-        "namespace": claim.ref.namespace,
-        "name": claim.ref.name,
-        "preparedAt": claim.prepared_at,
-        **({"pod": claim.pod} if claim.pod else {}),
-        **({"adopted": True} if claim.adopted else {}),
-        **({"doubtful": True} if claim.doubtful else {}),
-        **({"workload": claim.workload} if claim.workload else {}),
-        **({"ofItsPod": True} if claim.of_its_pod else {}),
-        **({"metadata": claim.metadata} if claim.metadata else {}),
-        "devices": [_device_to_wire(device) for device in claim.devices],
-    }
+    wire: dict[str, Any] = dict(claim.extra or {})
+    wire |= {"namespace": claim.ref.namespace, "name": claim.ref.name, "preparedAt": claim.prepared_at}
+    if claim.pod:
+        wire["pod"] = claim.pod
+    if claim.adopted:
+        wire["adopted"] = True
+    if claim.doubtful:
+        wire["doubtful"] = True
+    if claim.workload:
+        wire["workload"] = claim.workload
+    if claim.of_its_pod:
+        wire["ofItsPod"] = True
+    if claim.metadata:
+        wire["metadata"] = claim.metadata
+    wire["devices"] = [_device_to_wire(device) for device in claim.devices]
+    return wire
 
 
 def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:

@@ -311,9 +311,15 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
         "reservationId": _string(facts.reservation_id),
         "nodeId2": _int(facts.node_id_2),
         "nodeId4": _int(facts.node_id_4),
-        "linkVertical": Attribute("bool", 1 in modes or 3 in modes) if modes else None,
-        "linkHorizontal": Attribute("bool", 1 in modes or 2 in modes) if modes else None,
+        **_links(modes),
     }
+
+
+def _links(modes: Collection[int]) -> dict[str, Attribute | None]:
+    if not modes:
+        return {}
+    vertical, horizontal = 1 in modes or 3 in modes, 1 in modes or 2 in modes
+    return {"linkVertical": Attribute("bool", vertical), "linkHorizontal": Attribute("bool", horizontal)}
 
 
 def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:

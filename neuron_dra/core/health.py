@@ -205,12 +205,12 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
     for i in ids:
         known = watch.get(i, Watched())
         present = {fault.problem.reason for fault in known.faults}
-        recalled = (
-            Problem(SIGNALS.get(reason, Signal.COMPONENTS), reason, f"{reason} before the plugin restarted")
-            for reason in reasons
-            if reason not in present
-        )
-        result[i] = replace(known, faults=known.faults + tuple(map(Fault, recalled)), seen=True)
+        faults = list(known.faults)
+        for reason in reasons:
+            if reason not in present:
+                signal = SIGNALS.get(reason, Signal.COMPONENTS)
+                faults.append(Fault(Problem(signal, reason, f"{reason} before the plugin restarted")))
+        result[i] = replace(known, faults=tuple(faults), seen=True)
     return result
 
 

@@ -91,12 +91,11 @@ def claim_uid_of(file: str) -> str:
 
 def files(claim: PreparedClaim) -> dict[str, bytes]:
     """Return the bytes of a claim's files, by name; a claim that was prepared without them has none."""
-    return {
-        file_name(claim.ref.uid, request): "".join(
-            f'{{"apiVersion":"{version}","kind":"DeviceMetadata",{text[1:]}\n' for version in VERSIONS
-        ).encode()
-        for request, text in (claim.metadata or {}).items()
-    }
+    found = {}
+    for request, text in (claim.metadata or {}).items():
+        lines = [f'{{"apiVersion":"{version}","kind":"DeviceMetadata",{text[1:]}\n' for version in VERSIONS]
+        found[file_name(claim.ref.uid, request)] = "".join(lines).encode()
+    return found
 
 
 def _container_path(claim: Claim, request: str) -> str | None:

@@ -34,9 +34,11 @@ CONDITIONS: Final = (
     Word(DEGRADED, WORKLOAD, "a reserved node has a fault; the failure strategy sets what follows, and when"),
     Word("Outage", WORKLOAD, "so many nodes are not Ready that the controller evicts no pod; absent until it happens"),
     Word("InUse", WORKLOAD, "claims of it are allocated on its nodes; only with spec.ttlSecondsUnused"),
+    Word("EndsSoon", WORKLOAD, "EC2 takes its nodes back soon; absent if no end of a capacity block is known"),
     Word(READY, ULTRASERVER, "all its nodes and links are ready"),
     Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
     Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
+    Word("CapacityBlockEnd", ULTRASERVER, "when the capacity blocks of its nodes end; absent if that is not known"),
 )
 
 
@@ -49,6 +51,7 @@ _WAITS: Final = {
     "WaitingForNodes": "nodes are reserved; some do not show it in their ResourceSlices yet",
     "WaitingForRelease": "nodes are released first, because pods with the same ranks may still run there",
     "InsufficientCapacity": "fewer nodes of the instance type are free than it needs",
+    "BlockEndsTooSoon": "enough nodes are free, and their capacity blocks end before the workload would",
     "CapacitySplit": "enough nodes are free, but not together in UltraServers, or without the links",
     "NoUltraServers": "no UltraServer of the instance type was discovered",
     "CreatingUltraServers": "the NeuronUltraServers of enough free nodes are being created",
@@ -86,6 +89,7 @@ _FAULTS: Final = {
     "NodeGone": "the Node was deleted",
     "NodeReplaced": "another Node has its name: Nodes are identified by UID",
     "NodeNotReady": "the Node is not Ready",
+    "NodeUnhealthy": "an agent reports a fault in a condition of the Node; the message quotes it",
     "DeviceUnhealthy": "a device is missing, or its driver reports it unhealthy",
     "LinkDown": "links that a group of this size needs are down",
     "UltraServerChanged": "the node publishes another UltraServer",
@@ -106,6 +110,7 @@ _OF_ULTRASERVERS: Final = {
     "AllNodesReady": "all nodes and their links are ready",
     "NodeMissing": "nodes of it do not exist, or reserved ones are gone",
     "NodeNotReady": "nodes are not Ready",
+    "NodeUnhealthy": "agents report faults of nodes, which cannot be reserved until 5 minutes without one",
     "NodeCordoned": "nodes are cordoned, and cannot be reserved",
     "SliceMissing": "nodes publish no ResourceSlice",
     "TopologyUnknown": "nodes whose kernel driver does not know their place yet: it reports busy",
@@ -114,6 +119,7 @@ _OF_ULTRASERVERS: Final = {
     "MixedInstanceTypes": "nodes of another instance type publish this UltraServer",
     "DuplicateNodeId": "several nodes publish the same number in this UltraServer",
     "IdentityMismatch": "a node's label and driver differ in the capacity block, or a block has several UltraServers",
+    "InvalidBlockEnd": "the annotation with the end of a node's capacity block is no time",
     "Quarantined": "nodes stay reserved, because a node of their group is dead and may still run pods",
     "InternalError": "the controller cannot handle the object, and reserves no node of it; see the message",
     "DeletionWaits": "the object is being deleted, and its reservations keep it",
@@ -140,6 +146,16 @@ REASONS: Final = (
             "Expired": "its nodes were unused for spec.ttlSecondsUnused, so they are released",
         },
     ),
+    *_reasons(
+        WORKLOAD,
+        "EndsSoon",
+        {
+            "CapacityBlockEnds": "EC2 takes nodes of it back within minutes: save what the job needs",
+            "CapacityBlock": "EC2 takes nodes of it back at the time in the message",
+            "EndsBeforeWorkload": "EC2 takes nodes of it back before spec.expectedDuration has passed",
+        },
+    ),
+    *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message has the times and the nodes"}),
     *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
     *_reasons(
         ULTRASERVER,
@@ -176,6 +192,7 @@ EVENTS: Final = (
     Word("NameTooLong", "Job", "its name is longer than that of a workload may be"),
     Word("ReservationDiffers", "Job", "it asks for other nodes than its pods use"),
     Word("ReservationRejected", "Job", "the API server rejects its reservation"),
+    Word("CapacityBlockEnds", "Pod", "EC2 takes its node back within minutes: save what the job needs"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
     Word("NeuronOldLimits", "Pod", "it waits for resources of the Neuron device plugin, which no node has"),

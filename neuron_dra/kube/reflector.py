@@ -91,23 +91,27 @@ class Reflector:
         been deleted.
         """
         key = _key(item)
-        have = self.items.get(key)
-        is_news = _version_of(item) not in _seen(self._version) if have is None else _is_older(have, item)
-        kept = self._project(dict(item)) if is_news else None
-        if kept is not None:
-            self.put(key, kept)
+        if self._is_news(item, self.items.get(key)):
+            kept = self._project(dict(item))
+            if kept is not None:
+                self.put(key, kept)
         self._note(lambda: self.remember(item))
 
     def remember_raw(self, raw: Raw) -> None:
         """Add an object that was read alone, unless the watch has already shown a newer one. Raises MALFORMED."""
         who = objects.identity(raw)
         have = self.items.get(who.key)
-        meta = {"metadata": msgspec.to_builtins(who)}
-        is_news = _version_of(meta) not in _seen(self._version) if have is None else _is_older(have, meta)
-        item = self._read(who, raw, have) if is_news else None
-        if item is not None:
-            self.put(who.key, item)
+        if self._is_news({"metadata": msgspec.to_builtins(who)}, have):
+            item = self._read(who, raw, have)
+            if item is not None:
+                self.put(who.key, item)
         self._note(lambda: self.remember_raw(raw))
+
+    def _is_news(self, item: Mapping[str, Any], have: Item | None) -> bool:
+        """Return True if the watch has not shown an object in this version, nor a later one, nor that it is gone."""
+        if have is not None:
+            return _is_older(have, item)
+        return _version_of(item) not in _seen(self._version)
 
     def put(self, key: str, item: Item) -> None:
         """Replace what is kept of an object."""
@@ -155,7 +159,9 @@ class Reflector:
                     seen.add(who.key)
                     have = self.items.get(who.key)
                     known = have is not None and have["metadata"].get("resourceVersion") == who.resource_version != ""
-                    item = have if known and who.key not in self.damaged else self._read(who, raw, have)
+                    item = have
+                    if not known or who.key in self.damaged:
+                        item = self._read(who, raw, have)
                     if item is not None:
                         items[who.key] = item
         except MALFORMED as err:
@@ -192,7 +198,9 @@ class Reflector:
             return
         if self.damaged.get(key) != damage:
             facts = {"resource": self._resource.plural, "object": key, "values": ", ".join(damage.paths)}
-            log.warning("an object cannot be decoded", extra=facts | ({"error": damage.why} if damage.why else {}))
+            if damage.why:
+                facts["error"] = damage.why
+            log.warning("an object cannot be decoded", extra=facts)
         self.damaged[key] = damage
 
     def _note(self, again: Callable[[], None]) -> None:
@@ -254,7 +262,9 @@ class Reflector:
         if kind == "ERROR":
             error: Item = msgspec.json.decode(raw)
             message = f"{error.get('reason')}: {error.get('message')}"
-            raise Gone(message) if error.get("code") == 410 else ApiError(message, status=int(error.get("code") or 0))
+            if error.get("code") == 410:
+                raise Gone(message)
+            raise ApiError(message, status=int(error.get("code") or 0))
         if kind == "BOOKMARK":
             self._reached(msgspec.json.decode(raw)["metadata"]["resourceVersion"])
         else:

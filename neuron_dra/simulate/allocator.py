@@ -57,15 +57,10 @@ def allocate(
         fatal = inventory.semantics.loose_pools and err.kind is FailureKind.NODE_ERROR
         return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))
     if found is None:
-        broken = (
-            []
-            if old
-            else [
-                f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in pools if pool.invalid
-            ]
-        )
-        if broken:
-            return Failure(FailureKind.NODE_ERROR, tuple(broken))
+        invalid = [pool for pool in pools if pool.invalid]
+        if invalid and not old:
+            texts = [f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in invalid]
+            return Failure(FailureKind.NODE_ERROR, tuple(texts))
         return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher), steps)
     chosen = [_chosen(alternatives, picks) for alternatives, picks in zip(needs, found, strict=True)]
     allocations = tuple(
@@ -92,9 +87,10 @@ def _chosen(needs: Sequence[Sequence[requests.Need]], picks: Sequence[search.Pic
 
 def devices_in_use(claims: Iterable[Wire]) -> frozenset[DeviceId]:
     """Return the devices that allocated claims hold. Devices with admin access are not held."""
-    return frozenset(
-        DeviceId(entry["driver"], entry["pool"], entry["device"])
-        for claim in claims
-        for entry in ((((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ())
-        if not entry.get("adminAccess")
-    )
+    found = set()
+    for claim in claims:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        for entry in (allocation.get("devices") or {}).get("results") or ():
+            if not entry.get("adminAccess"):
+                found.add(DeviceId(entry["driver"], entry["pool"], entry["device"]))
+    return frozenset(found)

@@ -188,13 +188,12 @@ class Search:
 
     def _free_matches(self, need: Need) -> list[PoolDevice]:
         """Return the devices that a request could have, for an estimate: one whose selector fails is none."""
-        return [
-            device
-            for device in self._devices
-            if (need.alternative.admin_access or device.id not in self._in_use)
-            and self._matches_surely(need, device)
-            and need.blocking_taint(device) is None
-        ]
+        found = []
+        for device in self._devices:
+            free = need.alternative.admin_access or device.id not in self._in_use
+            if free and self._matches_surely(need, device) and need.blocking_taint(device) is None:
+                found.append(device)
+        return found
 
     def _matches_surely(self, need: Need, device: PoolDevice) -> bool:
         try:
@@ -204,11 +203,8 @@ class Search:
 
     def _groups(self, claim: int, need: Need, devices: Collection[PoolDevice]) -> Collection[int]:
         """Return how many of the devices have the same values of the matchAttribute constraints of the request."""
-        names = [
-            state.constraint.attribute
-            for state in self._states(claim, need)
-            if state.constraint.kind == "matchAttribute"
-        ]
+        rules = [state.constraint for state in self._states(claim, need)]
+        names = [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
         if not names:
             return (len(devices),)
         return Counter(tuple(constraints.attribute(each, name) for name in names) for each in devices).values()

@@ -24,6 +24,7 @@ JOBS_LABEL = "neuron.aws.com/reserve-for-jobs"
 MADE_FOR = "neuron.aws.com/made-for"
 LABEL = "neuron.amazonaws.com/ultraserver-server-id-4"
 BLOCK = "topology.k8s.aws/capacity-block-id"
+BLOCK_END, FRIDAY = "neuron.aws.com/capacity-block-end", "2026-12-04T11:30:00Z"
 
 # The policies of the chart.
 SLICES = "neuron-dra-driver-own-resourceslices"
@@ -35,6 +36,7 @@ STATUS = "neuron-dra-driver-ultraserver-status"
 WORKLOAD_STATUS = "neuron-dra-driver-workload-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
+ENDS = "neuron-dra-driver-block-ends"
 JOBS = "neuron-dra-driver-jobs-reserve"
 PRIORITY = "neuron-dra-driver-workload-priority"
 WOKEN = "neuron-dra-driver-controller-pods"
@@ -178,6 +180,7 @@ TAINTED = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
 OWNED: Obj = {"metadata": {"ownerReferences": []}}
 RENDEZVOUS = "neuron.aws.com/rendezvous"
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+REPORTED = {"status": {"conditions": [{"type": "AcceleratedHardwareReady", "status": "False", "reason": "Forged"}]}}
 ADDRESSES = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
 TOPOLOGY = {"spec": {"topology": [{"nodeName": OTHER, "nodeId": 0}]}}
 RESULT = {"request": "r", "driver": PLAIN, "pool": OTHER, "device": "neuron-node-0"}
@@ -298,6 +301,7 @@ ROWS: Sequence[Row] = (
     *patches(f"/api/v1/nodes/{NODE}", TAINTED, RBAC, TENANT, ADMIN, PLUGIN),
     *patches(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}}, RBAC, TENANT, ADMIN, PLUGIN),
     *patches(f"/api/v1/nodes/{NODE}/status", READY, RBAC, TENANT, ADMIN, PLUGIN, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}/status", REPORTED, RBAC, TENANT, EDITOR, ADMIN, PLUGIN, NEIGHBOUR, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}/status", ADDRESSES, RBAC, TENANT, ADMIN, PLUGIN, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": "b"}}}, NODES, CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": None}}}, NODES, CONTROLLER),
@@ -335,6 +339,13 @@ ROWS: Sequence[Row] = (
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, LIMITS, PATCHER),
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, "", LIMITER),
     *creates("/api/v1/namespaces", meta("f"), "", PATCHER),
+    # When the capacity block of a node ends: who may say it needs a right of its own, the node's kubelet too.
+    *patches(f"/api/v1/nodes/{NODE}", annotated(FRIDAY, BLOCK_END), ENDS, KUBELET),
+    *patches(f"/api/v1/nodes/{NODE}/status", annotated(FRIDAY, BLOCK_END), ENDS, KUBELET),
+    *patches(f"/api/v1/nodes/{NODE}", annotated(FRIDAY, BLOCK_END), RBAC, TENANT, EDITOR, ADMIN, PLUGIN, NEIGHBOUR),
+    *patches(f"/api/v1/nodes/{NODE}", annotated("Friday", BLOCK_END), ENDS, MASTER),
+    *patches(f"/api/v1/nodes/{NODE}", annotated(FRIDAY, BLOCK_END), "", MASTER),
+    *patches(f"/api/v1/nodes/{NODE}", annotated("x", "example.com/other"), "", KUBELET),
     # The label of a namespace whose jobs may reserve nodes.
     *patches(f"/api/v1/namespaces/{OURS}", labelled("true"), JOBS, TENANT, PATCHER),
     *patches(f"/api/v1/namespaces/{OURS}/status", labelled("true"), JOBS, TENANT),

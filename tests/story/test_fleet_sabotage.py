@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 from collections.abc import Callable, Collection
 from typing import Any
@@ -15,6 +16,9 @@ from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.jobs import decide
+from controller.observe import discovery
+from controller.observe.agents import Reports
+from controller.observe.model import ClusterNode
 from controller.plan import (
     admission,
     binding,
@@ -33,13 +37,16 @@ from controller.plan import allocation as serving
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.quota import Quota
 from controller.plan.sight import Sight
+from controller.plan.view import View
 from controller.queue import decide as queue_decide
 from controller.queue import queues
 from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, ultraserver
+from tests.support.fleet import agents
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
+from tests.support.fleet.safety import Violation
 from tests.support.fleet.schedule import Schedule
 
 MOST_SEEDS = 40
@@ -288,6 +295,34 @@ def forgets_slices_of_earlier_releases(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def sees_no_reports(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(recovery, "_is_well", lambda node: True)
+
+
+def chooses_reported_nodes(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    right = discovery._is_usable
+    unreported = functools.partial(dataclasses.replace, reported=())
+    patch.setattr(discovery, "_is_usable", lambda published, node: right(published, unreported(node)))
+    sees_no_reports(patch)  # otherwise it drops them again
+
+
+def takes_a_storm_for_many_faults(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(ClusterNode, "unhealthy", property(lambda self: False))
+
+
+def forgets_reports_at_once(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(Reports, "_is_over", lambda self, spell, now: spell.ended is not None)
+
+
+def ignores_the_ends_of_blocks(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(View, "lasts", lambda self, slot: True)
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -330,7 +365,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (ignores_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
         (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|another owner"),
         (drops_reservations_for_any_claim, {"rogues"}, "is removed by claims for reserved devices"),
-        (ignores_outages, {"outages"}, "while the kubelets of the fleet are down"),
+        (ignores_outages, {"outages"}, "is evicted during an outage"),
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),
         (sees_no_cordons, {"cordons"}, "is not Degraded, and nodes of it are broken"),
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
@@ -356,6 +391,10 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (empties_slices_first, {"ipv6"}, "does not lead to .* any more"),
         (leaves_addresses_in_other_slices, {"ipv6"}, "and its name leads to"),
         (forgets_slices_of_earlier_releases, {"ipv6"}, "and its name leads to"),
+        (sees_no_reports, {"agents"}, "is not Degraded, and nodes of it are broken"),
+        (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
+        (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),
+        (takes_a_storm_for_many_faults, {"agents"}, "is evicted during an outage|was removed|is gone"),
     ],
 )
 def test_fleet_with_actors_finds(
@@ -423,3 +462,33 @@ def test_fleet_finds_a_node_that_rejects_no_claim(monkeypatch: pytest.MonkeyPatc
     opens_the_gate_on_the_node(monkeypatch)
     found = run(1, drive=a_scheduler_that_sees_no_tags, actors=()).violation
     assert re.search("started on .*, which is of", found), found
+
+
+async def a_job_after_an_agent_has_flapped(fleet: Fleet, steps: int) -> None:
+    """An agent reports a fault of a node for a moment; a minute later a job asks for the whole fleet."""
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    node = next(iter(fleet.nodes.values()))
+    await agents.say(schedule, node, agents.MONITOR, fault=True)
+    await fleet.sleep(1.0)
+    await agents.say(schedule, node, agents.MONITOR, fault=False)
+    await fleet.sleep(60.0)
+    await fleet.submit("job", size=1, count=len(fleet.nodes))
+    await fleet.sleep(120.0)
+    if node.name in fleet.view.holders():
+        raise Violation(f"node {node.name} is reserved, and an agent reported it three minutes ago")
+    await fleet.sleep(180.0)
+    if node.name not in fleet.view.holders():
+        raise Violation(f"node {node.name} has been well for five minutes, and is not reserved")
+
+
+def test_node_is_chosen_again_when_it_has_been_well_for_five_minutes() -> None:
+    """36."""
+    assert run(1, drive=a_job_after_an_agent_has_flapped, actors=()).violation == ""
+
+
+def test_fleet_finds_a_controller_that_takes_a_pause_for_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """36."""
+    forgets_reports_at_once(monkeypatch)
+    found = run(1, drive=a_job_after_an_agent_has_flapped, actors=()).violation
+    assert re.search("an agent reported it three minutes ago", found), found

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from controller import settings as controller_settings
-from controller.apply.loop import wall_clock
+from controller.observe.caches import wall_clock
 from controller.program import NAME, Controller
 from controller.timing import Timing
 from neuron_dra.api.objects import allocated_claim

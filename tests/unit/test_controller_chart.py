@@ -181,6 +181,7 @@ def test_break_glass_users_are_in_the_policies() -> None:
         "ultraserver-status",
         "workload-status",
         "namespace-limits",
+        "block-ends",
         "jobs-reserve",
         "workload-priority",
     }

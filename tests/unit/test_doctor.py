@@ -68,6 +68,7 @@ def rename(item: Obj) -> None:
     item["metadata"]["name"] = "neuron-slice-a"
 
 
+REPORTED = {"type": "AcceleratedHardwareReady", "status": "False", "reason": "NeuronDMAError", "message": "nd3"}
 NUS = "neuronultraservers.neuron.aws.com"
 BROKEN: dict[str, tuple[Break, list[str], str]] = {
     "class gone": (without("DeviceClass", "neuron.aws.com"), ["ClassMissing"], "DeviceClass neuron.aws.com does not"),
@@ -143,6 +144,11 @@ BROKEN: dict[str, tuple[Break, list[str], str]] = {
         changed("Node", "a", lambda item: item["status"]["allocatable"].update({"aws.amazon.com/neuron": "16"})),
         ["DevicePluginAlive"],
         "node a: a Neuron device plugin offers aws.amazon.com/neuron",
+    ),
+    "an agent reports a node": (
+        changed("Node", "a", lambda item: item["status"].update(conditions=[REPORTED])),
+        ["NodeUnhealthy"],
+        "node a: an agent reports a fault of the node: AcceleratedHardwareReady is False, NeuronDMAError: nd3",
     ),
     "old kubelet": (
         changed("Node", "b", lambda item: item["status"].update(nodeInfo={"kubeletVersion": "v1.31.2"})),

@@ -21,7 +21,10 @@ NODE: dict[str, Any] = {
         "resourceVersion": "7",
         "creationTimestamp": "2026-03-01T12:00:00Z",
         "labels": {"neuron.amazonaws.com/ultraserver-mode": "1_2_4", "topology.k8s.aws/capacity-block-id": "cr-1"},
-        "annotations": {"node.alpha.kubernetes.io/ttl": "0"},
+        "annotations": {
+            "node.alpha.kubernetes.io/ttl": "0",
+            "neuron.aws.com/capacity-block-end": "2026-12-01T11:30:00Z",
+        },
     },
     "spec": {
         "providerID": "aws:///us-west-2d/i-1",
@@ -31,6 +34,7 @@ NODE: dict[str, Any] = {
     "status": {
         "conditions": [
             {"type": "MemoryPressure", "status": "False"},
+            {"type": "AcceleratedHardwareReady", "status": "False", "reason": "NeuronDMAError", "message": "nd3"},
             {"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T12:01:00Z"},
         ],
         "images": [{"names": ["registry.example/a"], "sizeBytes": 1}],

@@ -62,6 +62,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "reserved": {name: index.reserved(name) for name in NODES},
         "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
         "namespaces": (index.namespaces, index.nodes_of_namespace("ml")),
+        "reported": dict(index.reported),
         "away": (index.countable, dict(index.away)),
         "traces": (index.evidence.unread, index.evidence.unknown, index.evidence.lost),
         "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
@@ -122,7 +123,8 @@ def change(course: Course, number: int, which: int) -> None:
         case 7:
             if ("Node", "", name) in world.objects:
                 item = world.get("Node", name)
-                item["status"] = {"conditions": [{"type": "Ready", "status": ("True", "Unknown")[which % 2]}]}
+                said = {"type": "AcceleratedHardwareReady", "status": ("True", "False")[which % 3 == 0]}
+                item["status"] = {"conditions": [{"type": "Ready", "status": ("True", "Unknown")[which % 2]}, said]}
                 world.put(item)
         case 8:
             servers = [key for key in world.objects if key[0] == "NeuronUltraServer"]

@@ -182,3 +182,53 @@ def test_doctor_names_a_command_that_works_without_the_controllers_objects(
     file = snapshot(tmp_path, groups(2, 1))
     assert "kubectl neuron topology us-1" in ask(capsys, "doctor", "--snapshot", file).text
     assert ask(capsys, "topology", "us-1", "--snapshot", file).code == 0
+
+
+def test_node_that_an_agent_reports_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 1."""
+    items = groups(2)
+    said = {"type": "NeuronHealth", "status": "True", "reason": "NeuronHasError_DMA_ERROR", "message": "nd3\x1b[31m"}
+    for node in all_of(items, "Node"):
+        if node["metadata"]["name"] == "trn2u-4":
+            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}, said]
+    file = snapshot(tmp_path, items)
+    assert "an agent reports NeuronHealth" in ask(capsys, "status", "--snapshot", file).text
+    found = ask(capsys, "why", "node/trn2u-4", "--snapshot", file)
+    assert (found.code, "NeuronHealth is True, NeuronHasError_DMA_ERROR: nd3 [31m" in found.text) == (1, True), (
+        found.text
+    )
+
+
+def test_ultraserver_that_an_agent_reports_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 1."""
+    own = servers(2, 1)
+    degraded = [each for item in own for each in item["status"]["conditions"] if each["type"] == "Degraded"]
+    for each in degraded:
+        each.update(
+            reason="NodeUnhealthy", message="nodes that agents report as unhealthy: trn2u-4 (NeuronHealth is True)"
+        )
+    file = snapshot(tmp_path, [*groups(2), *own])
+    found = ask(capsys, "why", "nus/us-1", "-n", "neuron-dra-driver", "--snapshot", file)
+    assert (found.code, "NeuronHealth is True" in found.text) == (1, True), found.text
+
+
+def test_status_and_why_say_who_would_have_to_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 5."""
+    advice = "short of 4 nodes; there would be room if 1 workload moved: ml/pair, from u0-0, u0-1; nobody is moved"
+    ready = {"type": "Ready", "status": "False", "reason": "CapacitySplit", "message": advice}
+    big: Obj = {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": "big", "namespace": "ml", "uid": "1"},
+        "spec": {"instanceType": "trn2u.48xlarge", "topologySize": 4, "serverCount": 1},
+        "status": {"state": "Pending", "conditions": [ready]},
+    }
+    file = snapshot(tmp_path, [*groups(2), big])
+    said = (
+        "workload ml/big waits for nodes that are together: short of 4 nodes; there would be room if 1 workload moved"
+    )
+    assert said in ask(capsys, "status", "--snapshot", file).text
+    assert said not in ask(capsys, "status", "-n", "other", "--snapshot", file).text
+    found = json.loads(ask(capsys, "status", "--snapshot", file, "-o", "json").out)
+    assert [each["message"] for each in found["workloads"]] == [advice]
+    assert "moved: ml/pair" in ask(capsys, "why", "workload/big", "-n", "ml", "--snapshot", file).text

@@ -108,6 +108,7 @@ def made(kind: str, path: Sequence[str | int], value: object) -> dict[str, Any]:
     return item
 
 
+JUNK: tuple[Any, ...] = (3, -1.5, "", "text", True, None, [], ["x"], [None], [{}], {}, {"name": ""})
 CHECKED = ("Node", "Pod", "ResourceClaim")
 NAMED = (("metadata",), ("metadata", "name"))
 """Fields without which a file is rejected before its objects are checked."""
@@ -119,8 +120,7 @@ def test_objects_are_rejected_as_they_are_in_other_files(kind: str) -> None:
     differ = []
     every = paths(snapshot.SHAPES[kind])
     for path in (each for each in every if each not in NAMED):
-        values: tuple[Any, ...] = (3, -1.5, "", "text", True, None, [], ["x"], [None], [{}], {}, {"name": ""})
-        for value in values:
+        for value in JUNK:
             item = made(kind, path, value)
             [read] = streamed(printed([item]))
             whole, few = said(item), said(read)

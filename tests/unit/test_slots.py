@@ -146,7 +146,7 @@ def test_slot_links_are_up_down_or_unknown(size: int, change: dict[str, Any], up
 
 
 def slot(name: str, kind: str = "neuron_node", layers: tuple[str | None, ...] = ("a", "b", "c"), **fit: int) -> Slot:
-    values = {"free_nodes": 4, "free_neighbours": 2, "first_id": 0, **fit}
+    values: dict[str, Any] = {"free_nodes": 4, "free_neighbours": 2, "first_id": 0, **fit}
     return Slot(ultraserver=name, kind=kind, nodes=(f"{name}-n",), layers=layers, **values)
 
 

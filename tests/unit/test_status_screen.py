@@ -9,6 +9,7 @@ from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
 
 
@@ -160,3 +161,74 @@ def test_equal_waits_of_workloads_are_one_line() -> None:
     place = lines.index("WORKLOADS (3 wait)")
     assert lines[place + 1].startswith("3 workloads wait: InvalidSpec: spec.topologySize is 3")
     assert "ml/w0, ml/w1, ml/w2" in " ".join(lines[place + 2 :])
+
+
+NO_FILE = (
+    'failed to stat CDI host device "/dev/neuron5": no such file or directory, CDI device injection failed: failed to'
+)
+
+
+def test_pods_that_do_not_start_are_named() -> None:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": NO_FILE}}}
+    items = reported.started(containerStatuses=[waiting])
+    lines = screen(items)
+    place = lines.index("NOT STARTED (1 pod)")
+    assert lines[place + 1].startswith("default/p: /dev/neuron5 is missing on node a: check udev")
+    [found] = status_text.data(World(snapshot.build(items)), "")["notStarted"]
+    assert (found["pod"], found["node"], found["code"]) == ("default/p", "a", "DeviceFileMissing")
+    assert status_text.data(World(snapshot.build(items)), "other")["notStarted"] == []
+
+
+def test_pods_that_are_starting_are_not_stuck() -> None:
+    lines = screen(reported.started())
+    assert not any(line.startswith("NOT STARTED") for line in lines)
+    assert status_text.data(World(snapshot.build(reported.started())), "")["notStarted"] == []
+
+
+def test_pod_that_its_kubelet_never_ends_is_stuck() -> None:
+    items = reported.started(
+        reported.event("FailedKillPod", 'error killing pod: pod "default/p": ResourceClaim not created yet')
+    )
+    items = [each for each in items if each["kind"] != "ResourceClaim"]
+    pod = reported.pod(items)
+    pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    pod["status"].pop("resourceClaimStatuses", None)
+    lines = screen(items)
+    place = lines.index("NOT STARTED (1 pod)")
+    assert "its claim neurons was never created" in " ".join(lines[place:])
+
+
+def node_with(**status: object) -> list[Obj]:
+    items = small.base("a", "b")
+    reported.node(items)["status"] |= status
+    return items
+
+
+def disagreeing() -> list[Obj]:
+    items = small.base("a", "b")
+    [own] = [each for each in faults.all_of(items, "ResourceSlice") if each["spec"]["nodeName"] == "a"]
+    other = {**own, "metadata": {"name": "foreign"}, "spec": {**own["spec"], "devices": []}}
+    other["spec"]["pool"] = {**own["spec"]["pool"], "resourceSliceCount": 2}
+    return [*items, other]
+
+
+@pytest.mark.parametrize(
+    ("items", "line"),
+    [
+        (
+            node_with(nodeInfo={"containerRuntimeVersion": "docker://29.4.0"}),
+            "  runtime docker://29.4.0 injects no CDI devices: cri-dockerd passes none on;",
+        ),
+        (node_with(nodeInfo={"kubeletVersion": "v1.31.4"}), "  kubelet v1.31.4 is too old; use 1.33 or later: node a"),
+        (
+            node_with(allocatable={"aws.amazon.com/neuron": "16"}),
+            "  a Neuron device plugin offers aws.amazon.com/neuron: node a",
+        ),
+        (disagreeing(), "  its slices cannot be used: node a (the slices of pool neuron.aws.com/a"),
+    ],
+    ids=["runtime", "kubelet", "device plugin", "slices"],
+)
+def test_what_keeps_a_node_from_serving_is_wrong(items: list[Obj], line: str) -> None:
+    lines = screen(items)
+    assert lines[0] == "WRONG"
+    assert lines[1].startswith(line)

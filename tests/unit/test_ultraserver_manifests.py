@@ -41,6 +41,7 @@ POLICIES = (
     "controller-pods",
     "controller-services",
     "namespace-limits",
+    "block-ends",
     "jobs-reserve",
     "workload-priority",
 )
@@ -77,6 +78,7 @@ def test_these_objects_are_added() -> None:
         ("ClusterRole", "neuron-ultraserver-workloads-edit"),
         ("ClusterRole", "neuron-ultraserver-workloads-view"),
         ("ClusterRole", "neuron-ultraserver-limits"),
+        ("ClusterRole", "neuron-ultraserver-block-ends"),
         *((kind, f"neuron-dra-driver-{name}") for kind in GUARDS for name in POLICIES),
     }
     assert WITH.keys() - PLAIN.keys() == {(kind, NAME) for kind in kinds} | access

@@ -11,7 +11,7 @@ import pytest
 
 from neuron_dra.ask.read import kept, snapshot, views
 from neuron_dra.ask.read.claim_views import ClaimView, RequestView
-from neuron_dra.ask.read.kept import SharedField
+from neuron_dra.ask.read.kept import Needed, SharedField
 from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import DamagedObject
@@ -126,7 +126,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def is_kept(path: tuple[str, ...], fields: Any) -> bool:
-    if isinstance(fields, SharedField):
+    if isinstance(fields, SharedField | Needed):
         return is_kept(path, fields.shape)
     if isinstance(fields, list):
         return is_kept(path, fields[0])

@@ -45,10 +45,19 @@ TRUTHS: Sequence[Truth] = (
         denied=(TENANT, ADMIN, PLUGIN),
         allowed=(KUBELET,),
     ),
+    Truth(
+        *("Node", "metadata.annotations", "users with the verb set-block-end"),
+        "RBAC and a policy, also for kubelets",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN, NEIGHBOUR, KUBELET),
+    ),
     Truth("Node", "spec.providerID", "the cloud provider", "the API server lets nobody change it once it is set"),
     Truth("Node", "spec.unschedulable", "administrators", "RBAC, and a policy for the controller", (TENANT, ADMIN)),
     Truth("Node", "spec.taints", "administrators", "RBAC, and a policy for the controller", (TENANT, ADMIN, PLUGIN)),
-    Truth("Node", "status.conditions", "the node's kubelet", "RBAC", (TENANT, ADMIN, PLUGIN)),
+    Truth(
+        *("Node", "status.conditions", "the node's kubelet, and agents on it"),
+        "RBAC; where many nodes are not Ready or reported, nothing is evicted",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN, NEIGHBOUR),
+    ),
     Truth("Node", "status.addresses", "the node's kubelet", "RBAC", (PLUGIN,)),
     # ResourceSlices.
     Truth(

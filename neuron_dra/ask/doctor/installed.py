@@ -34,6 +34,7 @@ CONTROLLER_POLICIES: Final = tuple(
         "controller-services",
         "controller-endpointslices",
         "namespace-limits",
+        "block-ends",
         "controller-pods",
         "jobs-reserve",
         "workload-priority",

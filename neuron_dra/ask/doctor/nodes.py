@@ -23,6 +23,7 @@ _NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron", "UltraServ
 """States of a node in which nothing is wrong with the installation."""
 _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
+    "NodeUnhealthy": "the agent's own log; then repair or replace the node (docs/known-good.md)",
     "KubeletBroken": "update the kubelet",
     "KubeletTooOld": "update the kubelet",
     "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/updates.md)",

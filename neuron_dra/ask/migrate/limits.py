@@ -137,16 +137,20 @@ def instance_types(pod: dict[str, Any]) -> tuple[str, ...]:
         terms = terms.get(field) if isinstance(terms, dict) else None
     named: list[str] = []
     for term in terms if isinstance(terms, list) else ():
-        expressions = (term.get("matchExpressions") or ()) if isinstance(term, dict) else ()
-        listed = [
-            [str(value) for value in each.get("values") or ()]
-            for each in expressions
-            if isinstance(each, dict) and each.get("key") in TYPE_LABELS and each.get("operator") == "In"
-        ]
-        if not listed:
+        listed = _types_of(term)
+        if listed is None:
             return ()  # this alternative allows any type
-        named += listed[0]
+        named += listed
     return tuple(dict.fromkeys(named))
+
+
+def _types_of(term: Any) -> list[str] | None:
+    """Return the instance types of a term of a node affinity; None if it allows any."""
+    expressions = (term.get("matchExpressions") or ()) if isinstance(term, dict) else ()
+    for each in expressions:
+        if isinstance(each, dict) and each.get("key") in TYPE_LABELS and each.get("operator") == "In":
+            return [str(value) for value in each.get("values") or ()]
+    return None
 
 
 def known(names: Sequence[str], where: str) -> list[catalogue.InstanceType]:

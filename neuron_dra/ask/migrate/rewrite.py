@@ -142,11 +142,13 @@ def _rename(one: WantedDevices, count: int) -> None:
         values = resources.get(name) or {}
         if one.name in values:
             entry = "1" if isinstance(values[one.name], str) else 1
-            resources[name] = {
-                (new if key == one.name else key): (entry if key == one.name else value)
-                for key, value in values.items()
-                if key != new
-            }
+            changed: dict[str, Any] = {}  # in the order of the manifest
+            for key, value in values.items():
+                if key == one.name:
+                    changed[new] = entry
+                elif key != new:
+                    changed[key] = value
+            resources[name] = changed
 
 
 def _ray(owner: Mapping[str, Any], where: str, others: list[WantedDevices]) -> None:

@@ -116,6 +116,15 @@ class WaitingPod(Shape, frozen=True, kw_only=True):
     since: str | None
 
 
+class StuckPod(Shape, frozen=True, kw_only=True):
+    """A pod that has a node and does not start there, or does not end, as NAMESPACE/NAME, and why."""
+
+    pod: str
+    node: str
+    code: str
+    text: str
+
+
 class WaitingWorkload(Shape, frozen=True, kw_only=True):
     """A NeuronUltraServerWorkload that waits or is degraded, as NAMESPACE/NAME."""
 
@@ -133,6 +142,7 @@ class Status(Answer, frozen=True, kw_only=True, tag="Status"):
     types: list[FleetType]
     ultra_servers: list[UltraServer]
     waiting: list[WaitingPod]
+    not_started: list[StuckPod]
     workloads: list[WaitingWorkload]
     nodes: list[FleetNode]
 

@@ -78,10 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if not wanted.pods and not wanted.daemons:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
-    for_jobs = annotated.workloads(wanted, snapshot)
-    reserved = reservations.reserve(
-        build([*wanted.workloads, *for_jobs.objects]).all("NeuronUltraServerWorkload"), snapshot
-    )
+    own = annotated.workloads(wanted, snapshot)
+    reserved = reservations.reserve(build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload"), snapshot)
     daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
     pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = trial.run(pods)
     notes = [
         *wanted.notes,
-        *for_jobs.notes,
+        *own.notes,
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
@@ -103,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
         terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output, notes=notes)
     else:
         terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
-        used, published = simulation.held(trial.world)
-        running = sum(each.runs for each in outcomes)
-        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} devices are held"])
+        taken, published = simulation.held(trial.world)
+        placed = sum(each.runs for each in outcomes)
+        terminal.write([f"{placed} of {len(outcomes)} pods run; {taken} of {published} devices are held"])
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
     return 0 if all(each.runs for each in outcomes) else 1
 

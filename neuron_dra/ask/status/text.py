@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.render import terminal, words
-from neuron_dra.ask.status import workloads
+from neuron_dra.ask.status import stuck, workloads
+from neuron_dra.ask.status.stuck import StuckPod
 from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
 from neuron_dra.ask.world.capacity import Layouts
@@ -46,13 +47,16 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
+    not_started = [each.to_wire() for each in stuck.stuck(world, namespace)]
+    reservations = [each.to_wire() for each in workloads.waiting(world, namespace)]
     return {
         "notSeen": unseen.data(world.snapshot),
         "wrong": list(map(fault_row, faults.of_fleet(world, found))),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
-        "workloads": [each.to_wire() for each in workloads.waiting(world, namespace)],
+        "notStarted": not_started,
+        "workloads": reservations,
         "nodes": nodes,
     }
 
@@ -182,7 +186,8 @@ def lines(
     if wide:
         out += ["", *_nodes(found, missing)]
     out += _causes(world, _pods(world, namespace), wide=wide)
-    return out + workloads.lines(workloads.waiting(world, namespace), most_named=None if wide else NAMED)
+    out += _not_started(stuck.stuck(world, namespace), wide=wide)
+    return out + workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
 
 
 def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
@@ -285,14 +290,34 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     for same in shown:
         found = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
         causes[found.text] += map(_name, same)
+    out += _together(causes, "pods wait", wide=wide)
+    left = len(pods) - sum(map(len, shown))
+    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+
+
+def _not_started(found: Sequence[StuckPod], *, wide: bool) -> list[str]:
+    if not found:
+        return []
+    causes: dict[str, list[str]] = defaultdict(list)
+    for each in found:
+        causes[each.text].append(each.name)
+    shown = dict(list(causes.items())[: None if wide else EXPLAINED])
+    left = len(found) - sum(map(len, shown.values()))
+    out = ["", terminal.colored(f"NOT STARTED ({words.count(len(found), 'pod')})", "bold")]
+    out += _together(shown, "pods", wide=wide)
+    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+
+
+def _together(causes: Mapping[str, Sequence[str]], several: str, *, wide: bool) -> list[str]:
+    """Return each cause once, with the pods that have it."""
+    out: list[str] = []
     for text, names in causes.items():
         if len(names) == 1:
             out += terminal.wrapped(f"{names[0]}: {text}", rest="  ")
             continue
-        out += terminal.wrapped(f"{len(names)} pods wait: {text}", rest="  ")
+        out += terminal.wrapped(f"{len(names)} {several}: {text}", rest="  ")
         out += terminal.wrapped(words.listed(names, len(names) if wide else NAMED), first="  ", rest="  ")
-    left = len(pods) - sum(map(len, shown))
-    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+    return out
 
 
 def alike(pods: Sequence[Wire]) -> list[list[Wire]]:

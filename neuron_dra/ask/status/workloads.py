@@ -29,13 +29,11 @@ class WaitingWorkload:
     state: str
     reason: str
     message: str
-    facts: tuple[tuple[str, str], ...] = ()
-    """Its job, and its place in a queue."""
+    view: WorkloadView = WorkloadView()
 
-    @property
-    def about(self) -> str:
-        """Its name, with its job and its queue."""
-        known = dict(self.facts)
+    def about(self, world: World) -> str:
+        """Return its name, with its job and its place in a queue."""
+        known = dict(queue.facts(world, self.view))
         of = f" of {known['job']}" if "job" in known else ""
         where = f" (queue {known['queue']})" if "queue" in known else ""
         return f"{self.name}{of}{where}"
@@ -56,7 +54,7 @@ def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
         if namespace in ("", workload.metadata.namespace) and (each := _waiting(workload)) is not None:
-            found.append(replace(each, facts=queue.facts(world, workload)))
+            found.append(replace(each, view=workload))
     return found
 
 
@@ -74,7 +72,7 @@ def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
     return WaitingWorkload(name, status.state or _NOT_HANDLED, ready.reason, ready.message)
 
 
-def lines(found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
+def lines(world: World, found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
     """Return the part of the screen, equal waits together; all of it with `most_named` None."""
     if not found:
         return []
@@ -87,7 +85,7 @@ def lines(found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[s
     shown = groups if most_named is None else groups[:SHOWN]
     for text, same in shown:
         if len(same) == 1:
-            out += terminal.wrapped(f"{same[0].about} is {same[0].state}: {text}", rest="  ")
+            out += terminal.wrapped(f"{same[0].about(world)} is {same[0].state}: {text}", rest="  ")
             continue
         names = words.listed((each.name for each in same), len(same) if most_named is None else most_named)
         out += terminal.wrapped(f"{len(same)} workloads wait: {text}", rest="  ")

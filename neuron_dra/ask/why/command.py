@@ -83,12 +83,14 @@ def run(args: argparse.Namespace) -> int:
             items = _selected(snapshot, kind, None if everywhere else place, args.selector)
             if not items and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place))
-            all_of_them = [(f"{kind.lower()}/{item['metadata']['name']}", item) for item in items]
-            made = [(shown, answer.of(world, kind, item)) for shown, item in all_of_them]
-            shown_ones = [each for each in made if by_label or not each[1].fine]
-            if not shown_ones and args.output in ("text", "wide"):
+            shown: list[tuple[str, Report]] = []
+            for item in items:
+                report = answer.of(world, kind, item)
+                if by_label or not report.fine:
+                    shown.append((f"{kind.lower()}/{item['metadata']['name']}", report))
+            if not shown and args.output in ("text", "wide"):
                 sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
-            reports += shown_ones
+            reports += shown
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
 
 

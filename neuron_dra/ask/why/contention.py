@@ -13,7 +13,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Change, Facts, Finding, working
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import budgets, fleet, selection, users
+from neuron_dra.ask.world import budgets, fleet, relevance, selection, users
 from neuron_dra.ask.world.blockers import Blocked
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import Holder, World
@@ -154,9 +154,12 @@ def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | 
     """Return the finding for nodes with enough free devices of which too few are together."""
     published = selection.PublishedDevices(world)
     known: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
+    claims = [model.claim(each.claim) for each in world.claims_of(pod) if each.claim is not None]
+    read = relevance.names(claims, world.classes)
+    read = None if read is None else read | {"connectedDevices"}
     found: list[_Torn] = []
     for node in nodes:
-        likeness = world.alike.key(world.decoded(node.node))
+        likeness = world.alike.key(world.decoded(node.node), read)
         key = node.name if likeness is None else likeness
         if key not in known:
             known[key] = _torn(world, pod, node, published)

@@ -11,8 +11,9 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.world import spec_edits
-from neuron_dra.ask.world.world import Likeness, World
+from neuron_dra.ask.world import relevance, spec_edits
+from neuron_dra.ask.world.alike import Likeness
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
@@ -52,6 +53,8 @@ class Blockers:
         self._own = [model.claim(each) for each in claims]
         self._tolerant = [model.claim(_tolerating(each)) for each in claims]
         self._known: dict[object, bool] = {}
+        self._read = relevance.names(self._own, world.classes)
+        self._alike: dict[object, frozenset[str] | None] = {}
 
     def all(self) -> list[Blocked]:
         """Return the nodes on which the claims could fit."""
@@ -60,30 +63,49 @@ class Blockers:
 
     def _of(self, wire: Wire) -> Blocked | None:
         node, world = self._world.decoded(wire), self._world
-        likeness, reserved = world.likeness, False
+        of_devices = self._of_alike(node)
+        if of_devices is None:
+            return None
+        found = set(of_devices)
+        objection = nodes.objection(self._pod, node)
+        if objection:
+            found.add(NODE)
+        if world.room.lacking(self._pod, wire):
+            found.add(ROOM)
+        return Blocked(wire, tuple(each for each in ORDER if each in found), objection)
+
+    def _of_alike(self, node: model.NodeTraits) -> frozenset[str] | None:
+        """Return the obstacles among the devices of a node, found once for nodes that the claims cannot tell apart."""
+        key = None if node.name in self._world.tags else self._world.alike.key(node, self._read)
+        if key is None:
+            return self._of_devices(node)
+        if key not in self._alike:
+            self._alike[key] = self._of_devices(node)
+        return self._alike[key]
+
+    def _of_devices(self, node: model.NodeTraits) -> frozenset[str] | None:
+        """Return the obstacles among the devices of a node; None if the claims do not even fit on an ideal one."""
+        world = self._world
+        likeness = world.likeness
         nothing: Set[DeviceId] = frozenset()
+        found: set[str] = set()
         if not self._fits(likeness, node, self._tolerant, nothing):
             if node.name not in world.tags or not self._fits(world.untagged_likeness, node, self._tolerant, nothing):
                 return None
-            likeness, reserved = world.untagged_likeness, True
-        objection = nodes.objection(self._pod, node)
-        found = {NODE} if objection else set()
-        if reserved:
+            likeness = world.untagged_likeness
             found.add(RESERVED)
-        if world.room.lacking(self._pod, wire):
-            found.add(ROOM)
         if not self._fits(likeness, node, self._tolerant, world.in_use):
             found.add(HELD)
         if not self._fits(likeness, node, self._own, nothing):
             found.add(TAINT)
         if not found & {HELD, TAINT} and not self._fits(likeness, node, self._own, world.in_use):
             found |= {HELD, TAINT}  # neither alone, but both together
-        return Blocked(wire, tuple(each for each in ORDER if each in found), objection)
+        return frozenset(found)
 
     def _fits(
         self, likeness: Likeness, node: model.NodeTraits, claims: Sequence[ClaimDemand], used: Set[DeviceId]
     ) -> bool:
-        key = likeness.key(node, used)
+        key = likeness.key(node, used, self._read)
         question = (id(likeness), key, claims is self._own)
         if key is None or question not in self._known:
             inventory = likeness.inventory

@@ -90,14 +90,13 @@ def reads(expression: str) -> list[tuple[str, str, tuple[int, int]]]:
 def guarded(expression: str) -> str:
     """Return the expression with has() in front for each attribute that it reads; the same text if it has them all."""
     tested = {(match["domain"], match["name"]) for match in _HAS.finditer(expression)}
-    missing = [
-        f"has(device.attributes['{domain}'].{name})"
-        for domain, name in dict.fromkeys((domain, name) for domain, name, _ in reads(expression))
-        if (domain, name) not in tested
-    ]
+    read = dict.fromkeys((domain, name) for domain, name, _ in reads(expression))
+    missing = [f"has(device.attributes['{domain}'].{name})" for domain, name in read if (domain, name) not in tested]
     if not missing:
         return expression
-    whole = expression if len(parts(expression)) > 1 or not _has_or(expression) else f"({expression})"
+    whole = expression
+    if len(parts(expression)) == 1 and _has_or(expression):
+        whole = f"({expression})"
     return " && ".join([*missing, whole.strip()])
 
 

@@ -31,10 +31,12 @@ def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
 
 
 def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, Any]], ends: Sequence[bool]) -> list[Obj]:
-    stay: list[Obj | None] = [
-        None if ends[index] else _request(index, resource, device_class, _count(each, resource), each)
-        for index, each in enumerate(wanted)
-    ]
+    stay: list[Obj | None] = []  # the requests of the containers that do not end before others start
+    for index, each in enumerate(wanted):
+        made = None
+        if not ends[index]:
+            made = _request(index, resource, device_class, _count(each, resource), each)
+        stay.append(made)
     largest: Obj | None = None
     for index, each in enumerate(wanted):
         if not ends[index]:

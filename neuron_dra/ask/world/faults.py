@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuron_dra.ask.read.views import ConditionView, UltraServerNode, UltraServerView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world import demand, fleet, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import names, runtimes, versions
 from neuron_dra.core.wire import Wire
+from neuron_dra.simulate import pools
 
 NODE = "node"
 ULTRASERVER = "UltraServer"
 LINKS = ("vertical", "horizontal")
+SILENT = "publishes nothing"
+UNUSABLE = "its slices cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,11 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
         found += of_ultraserver(name, members(world, name), servers.get(name))  # with those that are not selected
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
-        found += of_node(node, slices_seen=slices_seen)
+        of_object = list(_of_object(world, node.name))
+        unusable = any(each.what == UNUSABLE for each in of_object)
+        of_devices = of_node(node, slices_seen=slices_seen)
+        found += [each for each in of_devices if not (unusable and each.what == SILENT)]
+        found += of_object
     return found
 
 
@@ -103,12 +112,44 @@ def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
     return max([*modes, listed, len(group)])
 
 
+def _of_object(world: World, name: str) -> Iterator[Fault]:
+    """Yield what keeps a node from serving claims although it publishes devices, from its Node and its slices."""
+    node = world.node(name)
+    if why := _runtime(node.status.node_info.container_runtime_version):
+        yield Fault(NODE, name, f"runtime {why}")
+    if problem := _kubelet(node.status.node_info.kubelet_version):
+        yield Fault(NODE, name, problem)
+    offered = next((each for each in demand.PLUGIN_LIMITS if node.offers(each)), "")
+    if offered:
+        yield Fault(NODE, name, f"a Neuron device plugin offers {offered}")
+    slices = world.slices_of(name)
+    disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
+    unusable = [pool for pool in world.likeness.pools(world.decoded(world.nodes[name])) if not pool.usable]
+    ours = [pool for pool in unusable if pool.driver == names.DRIVER]
+    if disagreement or ours:
+        detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
+        yield Fault(NODE, name, UNUSABLE, detail)
+
+
+@functools.cache  # a fleet has a few versions
+def _runtime(version: str) -> str:
+    return runtimes.why_no_cdi(version)
+
+
+@functools.cache
+def _kubelet(version: str) -> str:
+    problems = versions.kubelet_problems(version)
+    return problems[0].text if problems else ""
+
+
 def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
     """Yield what is wrong with a node; without all slices, it may publish devices that were not seen."""
     if not node.ready:
         yield Fault(NODE, node.name, "not Ready")
     elif not node.devices and slices_seen:
-        yield Fault(NODE, node.name, "publishes nothing")
+        yield Fault(NODE, node.name, SILENT)
+    for kind, text in node.reported:
+        yield Fault(NODE, node.name, f"an agent reports {kind}", text)
     reasons = [device.faults for device in node.devices if device.faults]
     for reason in dict.fromkeys(reasons):
         sick = [device.name for device in node.devices if device.faults == reason]

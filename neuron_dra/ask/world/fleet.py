@@ -14,7 +14,7 @@ import msgspec
 from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.world.world import Holder, World
-from neuron_dra.core import catalogue, health, labels, names
+from neuron_dra.core import catalogue, health, labels, names, node_conditions
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
@@ -69,6 +69,7 @@ class NodeView:
     held: int  # devices that claims hold
     faulty: int  # devices that are unhealthy or tainted
     free_places: frozenset[int]  # of the devices that an ordinary claim can get now
+    reported: tuple[tuple[str, str], ...] = ()  # faults in conditions of the Node: their types, and what agents say
 
     @property
     def spec(self) -> InstanceType | None:
@@ -118,6 +119,7 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
     free = [place for place, device in enumerate(devices) if device.free]
     usable = ready and schedulable and tag is None
+    conditions = (wire.get("status") or {}).get("conditions") or ()
     return NodeView(
         name=name,
         type=str(_value(first, "instanceType") or label),
@@ -132,6 +134,7 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
         held=sum([bool(device.holders) for device in devices]),
         faulty=sum([bool(device.faults) for device in devices]),
         free_places=frozenset(free if usable else ()),
+        reported=tuple(node_conditions.faults(conditions, node_conditions.DEFAULT)),
     )
 
 
@@ -209,9 +212,14 @@ def waiting(world: World) -> list[Wire]:
         place = PodPlace.of(pod)
         if place.spec.node_name or place.status.phase not in ("", "Pending"):
             continue
-        if PodView.of(pod).spec.resource_claims or "aws.amazon.com/neuron" in str(pod["spec"].get("containers")):
+        if wants_devices(pod):
             found.append(pod)
     return sorted(found, key=_created)
+
+
+def wants_devices(pod: Wire) -> bool:
+    """Return True if a pod has claims, or requests Neuron devices of the device plugin."""
+    return bool(PodView.of(pod).spec.resource_claims) or "aws.amazon.com/neuron" in str(pod["spec"].get("containers"))
 
 
 def _created(pod: Wire) -> str:

@@ -72,11 +72,16 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
         number = int(match[1]) * (4 if match[2] else 1)
         if sum(numbers.values()) + number > MOST_NODES:
             raise SettingsError(f"{source}: more than {MOST_NODES} nodes")
-        own = _OfType(spec, sets, grouped=bool(match[2]), shared=shared) if spec else None
-        made = _nodes(own, number, numbers) if own is not None else _plain(number, numbers)
-        with_efa = (each for item in made for each in (item, *(_interfaces(item, spec) if efa and spec else ())))
-        items += (_marked(each, *marks) for each in with_efa)
-        classes |= {EFA_CLASS} if efa else set()
+        if spec is None:
+            made = _plain(number, numbers)
+        else:
+            made = _nodes(_OfType(spec, sets, grouped=bool(match[2]), shared=shared), number, numbers)
+        for item in made:
+            items.append(_marked(item, *marks))
+            if efa and spec is not None:
+                items += [_marked(each, *marks) for each in _interfaces(item, spec)]
+        if efa:
+            classes.add(EFA_CLASS)
     if not numbers:
         raise SettingsError(f"{source}: it names no nodes; write 10 x trn2.48xlarge")
     return [*items, *map(_class_of, classes)]
@@ -203,13 +208,11 @@ def healthy(node: str, spec: InstanceType, sets: Collection[str]) -> list[dict[s
 
 def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
     """Return what a node publishes without the sizes that no pod requests: no claim can get them."""
-    kept = [
-        one
-        for one in divided.partitions
-        if not is_partition(one.device.name)
-        or f"connected-{len(one.device.device_ids)}" in sets
-        or f"cores-{len(one.cores)}" in sets
-    ]
+    kept = []
+    for one in divided.partitions:
+        names_of_size = {f"connected-{len(one.device.device_ids)}", f"cores-{len(one.cores)}"}
+        if not is_partition(one.device.name) or not names_of_size.isdisjoint(sets):
+            kept.append(one)
     return replace(divided, partitions=tuple(kept))
 
 
@@ -226,11 +229,14 @@ def _set_class(size: str) -> dict[str, Any]:
 
 def requested_sets(wanted: Snapshot) -> frozenset[str]:
     """Return the sizes of connected sets and core partitions that pods request by limits, or claims by their class."""
-    limits = (name.removeprefix(demand.IMPLICIT) for pod in wanted.all("Pod") for name in demand.limits(pod))
-    made = (demand.from_template(each, "", "") for each in wanted.all("ResourceClaimTemplate"))
-    claims = map(model.claim, (*wanted.all("ResourceClaim"), *made))
-    classes = (each.class_name for claim in claims for request in claim.requests for each in request.alternatives)
-    found = (_SET_CLASS.fullmatch(name) for name in (*limits, *classes))
+    named: set[str] = set()
+    for pod in wanted.all("Pod"):
+        named.update(name.removeprefix(demand.IMPLICIT) for name in demand.limits(pod))
+    made = [demand.from_template(each, "", "") for each in wanted.all("ResourceClaimTemplate")]
+    for claim in (*wanted.all("ResourceClaim"), *made):
+        for request in model.claim(claim).requests:
+            named.update(each.class_name for each in request.alternatives)
+    found = [_SET_CLASS.fullmatch(name) for name in named]
     return frozenset(match[1] for match in found if match)
 
 

@@ -15,6 +15,8 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import quantity
 
 Amounts = Mapping[str, Fraction]
+Lacking = Mapping[str, tuple[Fraction, Fraction]]
+"""What is free and what is requested, by resource."""
 
 
 def requested(pod: Wire) -> dict[str, Fraction]:
@@ -64,14 +66,43 @@ def _counts(pod: PodPlace) -> bool:
     return bool(pod.spec.node_name) and not pod.has_ended
 
 
+class _Requests:
+    """What pods request, of pods with the same containers once; the pods of equal nodes share the sum."""
+
+    def __init__(self) -> None:
+        self._of_pod: dict[tuple[int, ...], tuple[Wire, Amounts]] = {}  # each with a pod, which keeps the identities
+        self._together: dict[tuple[int, ...], Amounts] = {}
+
+    def of(self, pod: Wire) -> Amounts:
+        """Return what a pod requests."""
+        parts = tuple([id(pod["spec"].get(name)) for name in ("containers", "initContainers", "overhead")])
+        known = self._of_pod.get(parts)
+        if known is None:
+            known = self._of_pod[parts] = pod, requested(pod)
+        return known[1]
+
+    def together(self, pods: Iterable[Wire]) -> Amounts:
+        """Return what pods request together."""
+        each = [self.of(pod) for pod in pods]
+        key = tuple(map(id, each))
+        if key not in self._together:
+            total: dict[str, Fraction] = defaultdict(Fraction)
+            for amounts in each:
+                _add(total, amounts)
+            self._together[key] = total
+        return self._together[key]
+
+
 class Room:
     """What each node of a snapshot has left of the resources that it reports."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._pods: dict[str, list[Wire]] = defaultdict(list)  # by node; they are summed up when the node is looked at
-        self._used: dict[str, dict[str, Fraction]] = {}
+        self._used: dict[str, Amounts] = {}
+        self._lacking: dict[tuple[int, int], Lacking] = {}  # for the last pod, by what is used and what a node reports
         self._last: tuple[Wire | None, Amounts] = (None, {})
+        self._known = _Requests()
         for pod in snapshot.all("Pod"):
             place = PodPlace.of(pod)
             if _counts(place):
@@ -81,7 +112,7 @@ class Room:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
         other = Room(Snapshot({}))
         other._snapshot = snapshot
-        other._used, other._pods = dict(self._used), self._pods
+        other._used, other._pods, other._known = dict(self._used), self._pods, self._known
         for key in {key for key in changed if key[0] == "Pod"}:
             for source, sign in ((before, -1), (snapshot, 1)):
                 if (pod := source.objects.get(key)) is not None:
@@ -92,6 +123,7 @@ class Room:
         """Return the same room, to be filled on its own."""
         other = Room(Snapshot({}))
         other._snapshot, other._pods, other._used = self._snapshot, self._pods, dict(self._used)
+        other._known = self._known
         return other
 
     def add(self, pod: Wire) -> None:
@@ -106,28 +138,36 @@ class Room:
             for name, amount in requested(pod).items():
                 used[name] = used.get(name, Fraction(0)) + sign * amount
             self._used[node] = used
+            self._lacking.clear()  # its keys are identities of what may be gone now
 
     def _on(self, node: str) -> Amounts:
         """Return what the pods of a node request."""
         used = self._used.get(node)
         if used is None:
-            used = self._used[node] = defaultdict(Fraction)
-            for pod in self._pods.get(node, ()):
-                _add(used, requested(pod))
+            used = self._used[node] = self._known.together(self._pods.get(node, ()))
         return used
 
-    def lacking(self, pod: Wire, node: Wire) -> dict[str, tuple[Fraction, Fraction]]:
+    def lacking(self, pod: Wire, node: Wire) -> Lacking:
         """Return the resources that the node has too little of: what is free, and what the pod requests.
 
         A resource that a DeviceClass serves is not one of them. A node that reports no amounts has room, but no
         devices of the Neuron device plugin.
         """
-        allocatable = node_views.allocatable(node)
+        reports = node_views.allocatable(node)
         if self._last[0] is not pod:
             self._last = (pod, requested(pod))
-        if not allocatable and not any(name in self._last[1] for name in demand.PLUGIN_LIMITS):
-            return {}
-        used, found = self._on(node["metadata"]["name"]), {}
+            self._lacking.clear()
+        if not reports:
+            return self._lacks({}, {}) if any(name in self._last[1] for name in demand.PLUGIN_LIMITS) else {}
+        used = self._on(node["metadata"]["name"])
+        key = id(used), id(reports)  # equal nodes of a snapshot have the same values, not only equal ones
+        if key not in self._lacking:
+            self._lacking[key] = self._lacks(reports, used)
+        return self._lacking[key]
+
+    def _lacks(self, allocatable: Wire, used: Amounts) -> Lacking:
+        """Return what the last pod lacks on a node that reports these amounts, of which some are used."""
+        found: dict[str, tuple[Fraction, Fraction]] = {}
         for name, amount in self._last[1].items():
             reported = name in demand.PLUGIN_LIMITS or ("/" in name and bool(allocatable))
             counted = name in allocatable or (reported and not demand.class_of(self._snapshot, name))

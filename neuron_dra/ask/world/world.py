@@ -19,7 +19,8 @@ from neuron_dra.ask.read.node_views import (
 from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.read.views import EventSubject
-from neuron_dra.ask.world import demand, server, users
+from neuron_dra.ask.world import demand, relevance, server, users
+from neuron_dra.ask.world.alike import Alike, Likeness
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import Room
 from neuron_dra.core import catalogue, ultraserver
@@ -27,7 +28,7 @@ from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes, scheduler
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import PoolInventory, ResourcePool
+from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 from neuron_dra.simulate.semantics import Semantics
@@ -347,73 +348,15 @@ class World:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
         found: dict[object, Wire] = {}
         allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
+        claims = [model.claim(each.claim) for each in self.claims_of(pod) if each.claim is not None]
+        read = relevance.names(claims, self.classes)
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
-            key = None if allocated else self.alike.key(node)
+            key = None if allocated else self.alike.key(node, read)
             key = name if key is None else (key, nodes.objection(pod, node))
             if key not in found and not self.room.lacking(pod, wire):
                 found[key] = wire
         return list(found.values())
-
-
-class Likeness:
-    """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
-
-    def __init__(self, inventory: PoolInventory) -> None:
-        self.inventory = inventory
-        self._of_node: dict[str, tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]] = {}
-        self._numbers: dict[object, int] = {}
-
-    def key(self, node: model.NodeTraits, used: Set[DeviceId]) -> object:
-        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
-        number, devices, _ = self._look(node)
-        return None if number is None else (number, tuple([device.id in used for device in devices]))
-
-    def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
-        """Return the devices that a node can use."""
-        return self._look(node)[1]
-
-    def users(self, pools: Set[str]) -> Set[str]:
-        """Return the names of the nodes that can use these pools."""
-        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
-
-    def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
-        """Return the pools that a node can use."""
-        return self._look(node)[2]
-
-    def _look(self, node: model.NodeTraits) -> tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]:
-        known = self._of_node.get(node.name)
-        if known is None:
-            pools = self.inventory.pools(node)
-            devices = [device for pool in pools for device in pool.devices]
-            simple = all(pool.usable and not pool.counters for pool in pools)
-            number = None
-            if simple and not any(device.per_device_nodes for device in devices):
-                value = tuple([(device.key, device.taints) for device in devices])
-                number = self._numbers.setdefault(value, len(self._numbers))
-            known = self._of_node[node.name] = number, devices, pools
-        return known
-
-
-class Alike:
-    """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
-
-    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
-        self._likeness = likeness
-        self._in_use = in_use
-        self._keys: dict[str, object] = dict(known or {})
-
-    def key(self, node: model.NodeTraits) -> object:
-        """Return a value that is equal for such nodes; None if the node has to be looked at itself."""
-        if node.name not in self._keys:
-            self._keys[node.name] = self._likeness.key(node, self._in_use)
-        return self._keys[node.name]
-
-    def after(self, in_use: Set[DeviceId]) -> Alike:
-        """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
-        touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
-        left = {name: key for name, key in self._keys.items() if name not in touched}
-        return Alike(self._likeness, in_use, left)
 
 
 def _is_driver(pod: PodOwners) -> bool:

@@ -149,7 +149,10 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
     """
     left_out = set(hanging)
     ids = raw[1] if raw[1] is not None else before[1]
-    devices = {i: before[3].get(i) if raw[3].get(i) is None else raw[3][i] for i in ids or ()}
+    devices = {}
+    for device_id in ids or ():
+        read = raw[3].get(device_id)
+        devices[device_id] = before[3].get(device_id) if read is None else read
     node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
     of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
     return node, ids, of_class, devices, raw[4]
@@ -247,12 +250,15 @@ def _device_or_before(
 def _device(kind: int, texts: list[bytes | None], device_id: int, *, is_hosts_dev: bool) -> DeviceFacts:
     """Return one device's facts; `kind` is that of its file in /dev."""
     text = dict(zip(DEVICE_FILES, map(_decoded, texts), strict=True))
+    has_file = None
+    if is_hosts_dev and kind != helper.UNREADABLE:
+        has_file = kind != helper.NO_FILE
     return DeviceFacts(
         device_id=device_id,
         core_count=_number(text["core_count"], least=1, digits=4),
         connected=_ids(text["connected"]),
         dev=_major_minor(text["dev"]),
-        device_file=kind != helper.NO_FILE if is_hosts_dev and kind != helper.UNREADABLE else None,
+        device_file=has_file,
         reset_state=_number(text["reset_state"]),
         serial=_formed(text["serial"], _SERIAL),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),

@@ -179,17 +179,16 @@ class Store:
         with self._locked():
             current = self._read()
             fresh: dict[str, PreparedClaim] = {}
-            late = {
-                claim.ref.uid
-                for claim, mark in marked
-                if mark is not None and current.withdrawals.since(mark, claim.ref.uid)
-            }
-            results = [
-                refusal(claim.ref)
-                if claim.ref.uid in late and claim.ref.uid not in current.claims
-                else self._prepared(claim, current, fresh, decide)
-                for claim in claims
-            ]
+            late: set[str] = set()  # a claim that several callers wait for is late for all of them
+            for claim, mark in marked:
+                if mark is not None and current.withdrawals.since(mark, claim.ref.uid):
+                    late.add(claim.ref.uid)
+            results: list[PreparedClaim | Exception] = []
+            for claim in claims:
+                if claim.ref.uid in late and claim.ref.uid not in current.claims:
+                    results.append(refusal(claim.ref))
+                else:
+                    results.append(self._prepared(claim, current, fresh, decide))
             if fresh:
                 try:
                     self._write(current.with_claims(fresh))

@@ -110,12 +110,10 @@ def pods_of_a_device_plugin(pods: Iterable[ListedPod]) -> tuple[str, ...]:
 
     The kubelet lists no ids of pods that have ended.
     """
-    found = {
-        f"{pod.namespace}/{pod.name} ({resource})"
-        for pod in pods
-        for resource in pod.plugin_resources
-        if resource.startswith(VENDOR)
-    }
+    found: set[str] = set()
+    for pod in pods:
+        ours = [resource for resource in pod.plugin_resources if resource.startswith(VENDOR)]
+        found.update(f"{pod.namespace}/{pod.name} ({resource})" for resource in ours)
     return tuple(sorted(found))
 
 
@@ -134,10 +132,8 @@ def any_socket(folder: Path) -> str | None:
 
 def _sockets(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        found = sorted(folder.iterdir())
-        return [
-            path for path in found if path.name.startswith("neuron") and path.suffix == ".sock" and path.is_socket()
-        ]
+        named = [path for path in sorted(folder.iterdir()) if path.name.startswith("neuron") and path.suffix == ".sock"]
+        return [path for path in named if path.is_socket()]
     return []
 
 

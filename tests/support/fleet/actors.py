@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import addresses, jobs, mishaps, poison, queues, servers, tenants
+from tests.support.fleet import addresses, agents, blocks, jobs, mishaps, poison, queues, servers, tenants
 from tests.support.fleet.mix import Actor, loudness
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -15,6 +15,8 @@ ACTORS: Final[dict[str, Actor]] = {
     **jobs.ACTORS,
     **queues.ACTORS,
     **addresses.ACTORS,
+    **agents.ACTORS,
+    **blocks.ACTORS,
 }
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from controller.plan.rendezvous import FAMILIES, slice_name
 from neuron_dra.core.rendezvous import service_name
-from neuron_dra.core.wire import Obj
 from neuron_dra.errors import Conflict
 from neuron_dra.kube.requests import ENDPOINT_SLICES
 from tests.support.fleet.mix import Actor
+from tests.support.fleet.pods import Network
 from tests.support.fleet.view import place
 
 if TYPE_CHECKING:
@@ -21,32 +19,15 @@ NETWORKS: Final = (("IPv4",), ("IPv6",), ("IPv4", "IPv6"), ("IPv6", "IPv4"))
 """The address families of a pod, the main one first."""
 
 
-class Network:
-    """Gives each container that starts addresses that no other has had."""
-
-    def __init__(self, families: Sequence[str]) -> None:
-        self.families = families
-        self._numbers = itertools.count(2)
-
-    def addresses(self) -> Obj:
-        """Return the part of a pod's status with new addresses."""
-        number = next(self._numbers)
-        of_family = {"IPv4": f"10.88.{number // 256}.{number % 256}", "IPv6": f"fd00:88::{number:x}"}
-        found = [of_family[family] for family in self.families]
-        return {"podIP": found[0], "podIPs": [{"ip": address} for address in found]}
-
-
 async def begin(schedule: Schedule) -> None:
     """The cluster has one of the networks."""
-    network = Network(schedule.rng.choice(NETWORKS))
-    schedule.fleet.network = network
-    schedule.fleet.pods.addresses = network.addresses
+    network = schedule.fleet.pods.network = Network(schedule.rng.choice(NETWORKS))
     schedule.fleet.trace(f"pods have addresses of {', '.join(network.families)}")
 
 
 async def change_network(schedule: Schedule) -> str | None:
     """An administrator changes the families of the network: containers that start from now on have other addresses."""
-    network = schedule.fleet.network
+    network = schedule.fleet.pods.network
     assert network is not None
     network.families = schedule.rng.choice(NETWORKS)
     return f"new containers have addresses of {', '.join(network.families)}"

@@ -36,8 +36,7 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import address_laws, queue_laws, settled
-from tests.support.fleet.addresses import Network
+from tests.support.fleet import queue_laws, settled
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -107,8 +106,6 @@ class Fleet:
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.kueue = Kueue(self.line, clock.now)
-        self.network: Network | None = None  # of pods; without it they have no addresses
-        self._names = address_laws.Names()
         self.queued: set[str] = set()  # UIDs of workloads that had a queue from the beginning, and have one
         self.queue_required = False  # the namespaces require a queue for every reservation
         self.caches = self._caches()
@@ -173,7 +170,7 @@ class Fleet:
             elif resource is NEURON_WORKLOADS:
                 self._tell_workloads()
             elif resource is ENDPOINT_SLICES:
-                self._check_names()
+                self.safety.endpoints_changed()
             if resource in (NEURON_ULTRASERVERS, KUEUE_WORKLOADS):
                 self._check_quota()
 
@@ -186,11 +183,6 @@ class Fleet:
         seen = View({plural: _by_key(self.api.objects(plural)) for plural in ("neuronultraservers", "workloads")})
         workloads = self.view.all("neuronultraserverworkloads")
         for text in queue_laws.beyond_quota(seen.held(), workloads, seen.all("workloads"), self.queued):
-            self.safety.violated(text)
-
-    def _check_names(self) -> None:
-        """Judge where the names of ranks 0 lead."""
-        for text in self._names.lost(self.view, self.pods.running, asyncio.get_running_loop().time()):
             self.safety.violated(text)
 
     def _tell_workloads(self) -> None:
@@ -298,16 +290,21 @@ class Fleet:
         await self.set_ready(node, True)
 
     async def set_ready(self, node: FleetNode, ready: bool) -> None:
-        """Write the Node's condition and its taint, as kubelet and node controller do."""
+        """Write the Node's condition Ready and its taint, as kubelet and node controller do."""
         beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
         if self.api is None:
             condition["lastHeartbeatTime"] = beat
-        status = {"conditions": [condition], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+        node.ready, node.ready_condition = ready, condition
         with contextlib.suppress(NotFound):
-            node.ready = ready
-            await self.patch(NODES, "", node.name, {"status": status}, "status")
+            await self.write_conditions(node)
             await self.set_taints(node)
+
+    async def write_conditions(self, node: FleetNode) -> None:
+        """Write the Node's condition Ready, and those of agents."""
+        conditions = [node.ready_condition, *node.conditions.values()]
+        status = {"conditions": conditions, "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+        await self.patch(NODES, "", node.name, {"status": status}, "status")
 
     async def set_taints(self, node: FleetNode) -> None:
         """Write the Node's taints, and whether it is cordoned."""

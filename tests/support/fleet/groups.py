@@ -10,11 +10,11 @@ from tests.support.fleet.view import Held, View, condition
 
 
 def is_well(view: View, held: Held, node: FleetNode) -> bool:
-    """True if the node is the reserved one, shows its tag, and has the links that the slot needs."""
+    """True if the node is the reserved one, shows its tag, has the links that the slot needs, and no agent's report."""
     found = view.find("nodes", node.name)
     if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
         return False
-    if not node.tags_its_devices and view.tags().get(node.name) is None:
+    if node.reported or (not node.tags_its_devices and view.tags().get(node.name) is None):
         return False
     return offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
 
@@ -44,6 +44,7 @@ def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, s
         for node in nodes.values()
         if node.instance_type == instance_type
         and node.healthy
+        and not node.reported
         and object_name(node.block) not in going
         and node.name not in held
         and node.name not in uses

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hack.bench import ultraservers
-from neuron_dra.core import names
+from neuron_dra.core import names, node_conditions
+from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.core.catalogue import lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
 from neuron_dra.core.wire import Wire
@@ -23,6 +25,7 @@ from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 from tests.support.fleet.network import Line
 
+WELL_S = 320.0  # by then a node without a report is chosen again
 GROUP = 4  # nodes of an UltraServer here
 MODES = ultraservers.MODES_OF_GROUP[GROUP]
 BROKEN_MODES = ((3, 4), (4,))
@@ -124,6 +127,12 @@ class FleetNode:
         self.cordoned = False
         self.taints: set[str] = set()  # keys of NoSchedule taints of users and autoscalers
         self.tags_its_devices = True  # False: a release of the driver without reservations
+        self.ready_condition: dict[str, Any] = {"type": "Ready", "status": "False"}
+        self.conditions: dict[str, dict[str, Any]] = {}  # what agents say, by type
+        self.reported_since: datetime.datetime | None = None  # None: no agent reports a fault
+        self.block_end: datetime.datetime | None = None  # as its annotation says
+        self.block_end_since: datetime.datetime | None = None  # when that was written
+        self.reported_until: datetime.datetime | None = None  # when the last report ended
         self.modes: tuple[int, ...] = MODES
         self.hardware: FleetHardware
         self.plugin: FleetPlugin | None = None
@@ -146,9 +155,33 @@ class FleetNode:
         """The scheduler may place pods here."""
         return not (self.cordoned or self.taints)
 
+    @property
+    def reported(self) -> bool:
+        """True if an agent reports a fault of it."""
+        return self.reported_since is not None
+
+    def say(self, condition: dict[str, Any], now: datetime.datetime) -> None:
+        """Have another condition of an agent."""
+        self.conditions[condition["type"]] = condition
+        faults = [*node_conditions.faults(self.conditions.values(), node_conditions.DEFAULT)]
+        if self.reported and not faults:
+            self.reported_until = now
+        self.reported_since = (self.reported_since or now) if faults else None
+
+    def ends(self, end: datetime.datetime | None, now: datetime.datetime) -> None:
+        """Have another end of its capacity block."""
+        self.block_end, self.block_end_since = end, now
+
+    def was_reported(self, now: datetime.datetime) -> bool:
+        """True if an agent reports a fault of it, or did so lately: it is not chosen yet."""
+        lately = self.reported_until is not None and (now - self.reported_until).total_seconds() < WELL_S
+        return self.reported or lately
+
     def renew(self) -> None:
-        """Become another instance: other hardware, an empty disk, no cordon and no taints."""
+        """Become another instance: other hardware, an empty disk, no cordon, no taints and no reports of agents."""
         self.incarnation += 1
+        self.conditions, self.reported_since = {}, None
+        self.block_end = self.block_end_since = None
         self.cordoned, self.taints, self.kubelet_up = False, set(), True
         spec = lookup(self.instance_type)
         assert spec is not None
@@ -198,6 +231,7 @@ class FleetNode:
                     names.CAPACITY_BLOCK_LABEL: self.block,
                     **dict.fromkeys(names.NETWORK_LAYER_LABELS, "nn-1"),
                 },
+                **({"annotations": {ANNOTATION: f"{self.block_end:%Y-%m-%dT%H:%M:%SZ}"}} if self.block_end else {}),
             },
             "spec": {"providerID": f"aws:///us-west-2d/i-{self.incarnation:04x}{self.name}"},
         }

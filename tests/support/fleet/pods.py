@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import itertools
 import json
 import random
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,21 @@ AGAIN_S: Final = (2.0, 30.0)  # between two tries to start a pod
 LATER_S: Final = (30.0, 90.0)  # the same after TRIES
 TRIES: Final = 4
 OWNER_S: Final = 1.0
+
+
+class Network:
+    """Gives each container that starts addresses that no other has had."""
+
+    def __init__(self, families: Sequence[str]) -> None:
+        self.families = families
+        self._numbers = itertools.count(2)
+
+    def addresses(self) -> Obj:
+        """Return the part of a pod's status with new addresses."""
+        number = next(self._numbers)
+        of_family = {"IPv4": f"10.88.{number // 256}.{number % 256}", "IPv6": f"fd00:88::{number:x}"}
+        found = [of_family[family] for family in self.families]
+        return {"podIP": found[0], "podIPs": [{"ip": address} for address in found]}
 
 
 @dataclass(slots=True)
@@ -120,8 +136,7 @@ class Pods:
         self.running: dict[str, Container] = {}
         self.refused: dict[str, str] = {}  # by pod UID: the plugin's last error
         self.on_start: Callable[[Container], None] = lambda container: None
-        self.addresses: Callable[[], Obj] = dict
-        """Returns the part of a pod's status with the addresses of a container that starts."""
+        self.network: Network | None = None  # without it pods have no addresses
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -311,7 +326,8 @@ class Pods:
         self._report(f"container of {container.pod} runs on {node.name}, rank {container.rank}")
         self.on_start(container)
         conditions = [{"type": kind, "status": "True"} for kind in ("PodReadyToStartContainers", "Ready")]
-        await self._say(pod, {"phase": "Running", "conditions": conditions, **self.addresses()})
+        addresses = self.network.addresses() if self.network is not None else {}
+        await self._say(pod, {"phase": "Running", "conditions": conditions, **addresses})
 
     async def _say(self, pod: Obj, status: Obj) -> None:
         """Write a pod's status."""

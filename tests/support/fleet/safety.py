@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import names
+from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
+from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
 from tests.support.fleet.view import Held, View, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
+REPORTED_S = 60.0  # by then every leader has seen what an agent reports
+TAKEN_BACK = datetime.timedelta(hours=1)  # before the end of a capacity block
+SLACK = datetime.timedelta(seconds=60)
 LATE_S = 5.0  # the largest lag between two watches of one server
 
 
@@ -54,6 +58,7 @@ class Safety:
         self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
         self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
+        self._names = Names()
         self.found: list[str] = []
 
     def check(self) -> None:
@@ -69,7 +74,7 @@ class Safety:
     # What the fleet did
 
     def protect(self, allocation_ids: set[str]) -> None:
-        """While kubelets are unavailable, these reservations must stay."""
+        """While most kubelets are unavailable, or most nodes reported, these reservations must stay."""
         self._protected = allocation_ids
 
     def may_vanish(self, ultraserver: str) -> None:
@@ -93,9 +98,7 @@ class Safety:
                 and held.allocation.allocation_id in self._protected
                 and self._is_wanted(held.allocation)
             ):
-                self.violated(
-                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are down"
-                )
+                self.violated(f"pod {container.pod} of {_text(held)} is evicted during an outage")
 
     def _is_wanted(self, allocation: Allocation) -> bool:
         """True if the workload exists, is not being deleted, and has this index."""
@@ -103,6 +106,13 @@ class Safety:
         if workload is None or workload["metadata"].get("deletionTimestamp"):
             return False
         return allocation.ultraserver_index < int(workload["spec"]["serverCount"])
+
+    # Names
+
+    def endpoints_changed(self) -> None:
+        """Check where the names of ranks 0 lead."""
+        for text in self._names.lost(self._view, self._pods.running, asyncio.get_running_loop().time()):
+            self.violated(text)
 
     # Slices
 
@@ -137,6 +147,30 @@ class Safety:
             self._report(f"{_text(known.held)} is gone")
             self._kept(known.held, [each.held for each in ended])
 
+    def _is_not_reported(self, now: Held) -> None:
+        """No node is reserved of which an agent has reported a fault for a while."""
+        for name in now.allocation.nodes:
+            since = self._nodes[name].reported_since
+            if since is not None and (self._clock() - since).total_seconds() > REPORTED_S:
+                self.violated(
+                    f"{_text(now)} is reserved, and an agent reports a fault of {name} since {since:%H:%M:%S}"
+                )
+
+    def _lasts(self, now: Held) -> None:
+        """A workload that says how long it runs is not on nodes that EC2 takes back before."""
+        workload = self._view.workloads().get(now.allocation.workload_uid)
+        if workload is None:
+            return
+        moment, status = self._clock(), workload.get("status") or {}
+        began = parsed(status["allocatedAt"]) if status.get("allocatedAt") else moment
+        expected = durations.parse(workload["spec"].get("expectedDuration") or "0")
+        until = max(moment, began + expected) + TAKEN_BACK
+        for name in now.allocation.nodes:
+            node = self._nodes[name]
+            known = node.block_end_since is not None and (moment - node.block_end_since).total_seconds() > REPORTED_S
+            if known and node.block_end is not None and node.block_end + SLACK < until:
+                self.violated(f"{_text(now)} needs {name} until {until:%H:%M:%S}, and its block ends before")
+
     def _judge(self, now: Held) -> None:
         allocation = now.allocation
         known = self._known.get(allocation.allocation_id)
@@ -145,6 +179,8 @@ class Safety:
             self._known[allocation.allocation_id] = _Known(now)
             self._shape(now)
             self._within_limit(now)
+            self._is_not_reported(now)
+            self._lasts(now)
             if allocation.phase is not Phase.PENDING:
                 self.violated(f"{_text(now)} did not begin as Pending")
             return

@@ -71,6 +71,7 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> I
             yield f"the NeuronUltraServer of {block} misses {', '.join(missing)}"
         block_nodes = [node for node in nodes.values() if node.block == block]
         whole = all(node.healthy and node.modes == MODES and node.schedulable for node in block_nodes)
+        whole = whole and not any(node.was_reported(known.now) for node in block_nodes)
         whole = whole and not known.refuses(found) and "deletionTimestamp" not in found["metadata"]
         if whole and condition(found, "Ready").get("status") != "True":
             yield f"the NeuronUltraServer of {block} is not Ready: {condition(found, 'Ready').get('message')}"

@@ -127,7 +127,8 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     degraded = condition(workload, "Degraded").get("status") == "True"
     if taken and not degraded and "template-names" in known.actors:
         yield f"workload {name} is not Degraded, and its template was replaced"
-    impaired = taken or any(not (nodes[name].schedulable and nodes[name].tags_its_devices) for _, name in mine)
+    impaired = taken or any(nodes[name].was_reported(known.now) for _, name in mine)
+    impaired = impaired or any(not (nodes[name].schedulable and nodes[name].tags_its_devices) for _, name in mine)
     if broken and not degraded and not _cannot_be_noted(live, nodes, known):
         yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
     leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
@@ -162,15 +163,18 @@ def _still_tagged(view: View, workload: Wire, nodes: Mapping[str, FleetNode], gr
 
 
 def _cannot_be_noted(live: Iterable[Held], nodes: Mapping[str, FleetNode], known: Known) -> bool:
-    """The start of a fault that nodes publish is stored in a status, which a policy rejects.
+    """The start of a fault that nodes or agents report is stored in a status, which a policy rejects.
 
     The workload's status waits for that write, as it waits for every write of its reservations.
     """
     return any(
-        held.ultraserver in known.unwritable
-        and any(not nodes[name].tags_its_devices or nodes[name].modes != MODES for name in held.allocation.nodes)
+        held.ultraserver in known.unwritable and any(_publishes_a_fault(nodes[name]) for name in held.allocation.nodes)
         for held in live
     )
+
+
+def _publishes_a_fault(node: FleetNode) -> bool:
+    return node.reported or not node.tags_its_devices or node.modes != MODES
 
 
 def _is_closed(held: Held, known: Known) -> bool:
@@ -205,6 +209,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
     if _not_stored_again(workload, mine, known) and reason == Reason.RESERVATION_NOT_STORED:
         return
+    yield from _advised(view, workload)
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):
         return  # it waits for a node without its tag, which the message names
@@ -218,6 +223,8 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         for name, node in nodes.items()
         if name not in known.closed
         and node.schedulable
+        and not node.was_reported(known.now)
+        and node.block_end is None  # otherwise it may be too short
         and node.tags_its_devices
         and object_name(node.block) not in leaving
     }
@@ -240,6 +247,19 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
     elif reason == "WaitingForNodes" and not broken:
         yield f"workload {name} waits for nodes that are all there"
+
+
+def _advised(view: View, workload: Wire) -> Iterator[str]:
+    """Workloads that would make room if they moved have nodes: the advice is at most a minute old."""
+    message = str(condition(workload, "Ready").get("message"))
+    _, found, rest = message.partition("there would be room if ")
+    if not found:
+        return
+    refs = {held.allocation.workload for held in view.held() if held.allocation.phase is not Phase.DRAINING}
+    named = rest.partition(" moved: ")[2].partition(", from ")[0].split(", ")
+    gone = [ref for ref in named if ref not in refs and not ref.endswith(" more")]
+    if gone:
+        yield f"workload {workload['metadata']['name']} is told to wait for {', '.join(gone)}, which has no nodes"
 
 
 def _ranks_may_run(view: View, uid: str, count: int) -> bool:

@@ -1,0 +1,76 @@
+"""The end of capacity blocks under workloads: EC2 takes the instances back then. Pure.
+
+The condition EndsSoon says it: at first when that is, and from half an hour before (`Limits.block_notice`) that it is
+soon. Nothing is released because of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Final
+
+from controller.observe.model import ENDS_SOON, Pods, condition, shortened
+from controller.plan import objects
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
+from controller.plan.view import View
+from neuron_dra.core.ultraserver import Phase
+
+SOON: Final = "CapacityBlockEnds"
+LATER: Final = "CapacityBlock"
+TOO_SOON: Final = "EndsBeforeWorkload"
+
+
+def taken_back(view: View) -> tuple[datetime.datetime, list[str]] | None:
+    """Return when EC2 may take back the first nodes of a workload, and which; None if that is not known of any."""
+    names = [
+        name for each in view.held if each.allocation.phase is not Phase.DRAINING for name in each.allocation.nodes
+    ]
+    nodes = [view.sight.node(name) for name in names]
+    ends = {node.name: node.block_end for node in nodes if node is not None and node.block_end is not None}
+    if not ends:
+        return None
+    first = min(ends.values())
+    return first - view.limits.block_lead, sorted(name for name, end in ends.items() if end == first)
+
+
+def ends_soon(view: View) -> tuple[bool, str, str] | None:
+    """Return value, reason and message of the condition EndsSoon; None if no end is known."""
+    found = taken_back(view)
+    if found is None:
+        return _as_told(view)
+    moment, names = found
+    workload = view.workload
+    text = f"EC2 may take back {shortened(names)} from {objects.time(moment)} on, because their capacity block ends"
+    if view.now >= moment - view.limits.block_notice:
+        return True, SOON, f"{text}: save what the job needs; its pods end when their instances do"
+    if not workload.expected:
+        return False, LATER, f"{text}; spec.expectedDuration does not say whether the workload ends before"
+    if view.needed_until > moment:
+        return False, TOO_SOON, f"{text}, and the workload ends later, by its spec.expectedDuration"
+    return False, LATER, f"{text}; the workload ends before, by its spec.expectedDuration"
+
+
+def _as_told(view: View) -> tuple[bool, str, str] | None:
+    """Return the condition as it was, if it was told that nodes are taken back and some are gone; None otherwise."""
+    told = condition(view.workload.status, ENDS_SOON)
+    names = (name for each in view.held for name in each.allocation.nodes)
+    if told.get("status") != "True" or all(view.sight.node(name) is not None for name in names):
+        return None
+    return True, str(told.get("reason")), str(told.get("message"))
+
+
+def told_now(view: View) -> Pods:
+    """Return the pods of a workload that must be told now: those that run when its condition becomes True."""
+    ending = ends_soon(view)
+    if ending is None or not ending[0] or condition(view.workload.status, ENDS_SOON).get("status") == "True":
+        return ()
+    pods = {pod: None for each in view.held for use in view.sight.own_uses(each.allocation) for pod in use.pods}
+    return tuple(pods)
+
+
+def moments(index: FleetIndex, limits: Limits) -> Iterable[datetime.datetime]:
+    """Yield when workloads are told of the ends of their blocks."""
+    for end in index.block_ends:
+        yield end - limits.block_lead - limits.block_notice

@@ -1,0 +1,248 @@
+"""Which workloads would have to move so that one that waits gets its place. Advice only: nobody is moved. Pure.
+
+Enough nodes may be free for a workload, but scattered over UltraServers where small groups of others have the rest.
+Here the places are found that the fewest workloads have to leave. An answer is given only if the planner itself, with a
+few UltraServers of the fleet, places the workload there and all that leave somewhere else.
+
+The cost is bounded, whatever the fleet: see the numbers below.
+"""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.observe.model import (
+    NOTHING_KNOWN,
+    ClaimUse,
+    Known,
+    Reservation,
+    Snapshot,
+    UltraServer,
+    Workload,
+    shortened,
+)
+from controller.plan import placement, planning
+from controller.plan.actions import Plan, WriteUltraServerStatus
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.places import everywhere
+from neuron_dra.core.ultraserver import Phase, read_allocations
+
+GROUPS_AT_MOST: Final = 64
+"""A workload that lacks more groups gets no advice."""
+EXAMINED_AT_MOST: Final = 1_000
+"""The number of UltraServers, those with the most free nodes first, in which places are looked for."""
+BLOCKS_AT_MOST: Final = 24
+"""The number of places, those that the fewest workloads have first, of which sets are compared."""
+SETS_AT_MOST: Final = 3_000
+"""The number of sets that are compared; if there are more, one is built step by step."""
+TRIED_AT_MOST: Final = 4
+"""The number of sets that the planner tries."""
+SPARE: Final = 8
+"""The planner gets this many more free places than are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What would make room: the workloads that have to leave, by namespace/name, and the nodes that they leave."""
+
+    workloads: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Return the advice, for the message of a condition."""
+        number = len(self.workloads)
+        whose = "1 workload" if number == 1 else f"{number} workloads"
+        return (
+            f"there would be room if {whose} moved: {shortened(self.workloads)}, from {shortened(self.nodes)}; nobody "
+            "is moved because of this"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A slot of the wanted size whose nodes are free but for these smaller reservations of others."""
+
+    slot: placement.Slot
+    movers: tuple[Reservation, ...]
+
+    @property
+    def workloads(self) -> frozenset[str]:
+        """The UIDs of the workloads that have to leave it."""
+        return frozenset(each.allocation.workload_uid for each in self.movers)
+
+
+def advice(index: FleetIndex, workload: Workload, now: datetime.datetime, known: Known = NOTHING_KNOWN) -> Room | None:
+    """Return what would make room for the groups that a workload lacks; None if nothing is found."""
+    live = {each.allocation.ultraserver_index for each in index.held(workload.uid) if _is_live(each)}
+    missing = sum(number not in live for number in range(min(workload.count, GROUPS_AT_MOST + len(live) + 1)))
+    if workload.size < 2 or not 0 < missing <= GROUPS_AT_MOST:
+        return None
+    blocks = list(_blocks(index, workload, known.unwritable))
+    judge = _Judge(index, workload, missing, now, known.unwritable)
+    for kind in placement.KINDS:
+        short = missing - index.places(workload.instance_type, workload.size).number(everywhere(kind))
+        of_kind = [each for each in blocks if each.slot.kind == kind]
+        if short <= 0:
+            continue
+        for chosen in itertools.islice(_sets(of_kind, short), TRIED_AT_MOST):
+            if judge.allows(chosen):
+                return _room(chosen)
+    return None
+
+
+def _is_live(one: Reservation) -> bool:
+    return one.allocation.phase is not Phase.DRAINING
+
+
+def _room(chosen: Iterable[_Block]) -> Room:
+    movers = [each.allocation for block in chosen for each in block.movers]
+    nodes = [name for each in movers for name in each.nodes]
+    return Room(tuple(sorted({each.workload for each in movers})), tuple(sorted(nodes)))
+
+
+def _blocks(index: FleetIndex, workload: Workload, unwritable: Collection[str]) -> Iterator[_Block]:
+    """Yield the places of the workload's size that are not free, but would be if smaller groups left."""
+    parts = index.tally(workload.instance_type, {}).parts
+    examined = heapq.nlargest(EXAMINED_AT_MOST, parts, key=lambda part: part[1])
+    for name, _ in examined:
+        stored, group = index.ultraserver_by_name.get(name), index.group_by_name.get(name)
+        if stored is None or group is None or stored.deleting or name in unwritable:
+            continue
+        if not any(each.allocation.node_count < workload.size for each in stored.reservations):
+            continue
+        for slot in placement.slots((group,), frozenset(), workload.instance_type, workload.size):
+            movers = _movers(index, stored, slot, workload)
+            if movers:
+                yield _Block(slot, movers)
+
+
+def _movers(
+    index: FleetIndex, stored: UltraServer, slot: placement.Slot, workload: Workload
+) -> tuple[Reservation, ...]:
+    """Return the reservations that have to leave a slot; none if it is free, or would not be free even then."""
+    wanted = {*slot.nodes}
+    if any(not wanted.isdisjoint(each.nodes) for each in stored.unread):
+        return ()
+    movers = [each for each in stored.reservations if not wanted.isdisjoint(each.allocation.nodes)]
+    for each in movers:
+        allocation = each.allocation
+        is_mine = allocation.workload_uid == workload.uid
+        if is_mine or not _is_live(each) or allocation.node_count >= workload.size or not {*allocation.nodes} <= wanted:
+            return ()
+    leave = {name for each in movers for name in each.allocation.nodes}
+    # A pod without a reservation does not move.
+    return () if any(index.uses(name) for name in wanted - leave) else tuple(movers)
+
+
+def _sets(blocks: Sequence[_Block], number: int) -> Iterator[tuple[_Block, ...]]:
+    """Yield sets of so many places, those that the fewest workloads and then the fewest groups have to leave first."""
+
+    def cost(chosen: Iterable[_Block]) -> tuple[int, int, list[tuple[int, int, str, int]]]:
+        found = [*chosen]
+        uids = frozenset[str]().union(*(each.workloads for each in found))
+        return len(uids), sum(len(each.movers) for each in found), [each.slot.fit for each in found]
+
+    best = heapq.nsmallest(BLOCKS_AT_MOST, blocks, key=lambda each: cost([each]))
+    if number <= len(best) and math.comb(len(best), number) <= SETS_AT_MOST:
+        yield from sorted(itertools.combinations(best, number), key=cost)
+        return
+    rest, chosen = [*blocks], list[_Block]()
+    left: Counter[str] = Counter()
+    while len(chosen) < number and rest:
+        # The place that adds the fewest workloads to those that leave already.
+        one = min(rest, key=lambda each: (len(each.workloads - left.keys()), len(each.movers), each.slot.fit))
+        rest.remove(one)
+        chosen.append(one)
+        left.update(one.workloads)
+    if len(chosen) == number:
+        yield tuple(chosen)
+
+
+# -- the planner's judgement -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What the planner judges with: the fleet, the workload that lacks `missing` groups, and the time."""
+
+    index: FleetIndex
+    workload: Workload
+    missing: int
+    now: datetime.datetime
+    unwritable: Collection[str]
+
+    def allows(self, chosen: Sequence[_Block]) -> bool:
+        """Return True if the planner places the workload, and all that leave the chosen places."""
+        by_uid = {each.uid: each for each in self.index.workloads}
+        waits_since = self.now - datetime.timedelta(days=1)
+        asked = [_as_if_new(self.workload, "waits", self.missing, self.workload.size, waits_since)]
+        movers = [each.allocation for block in chosen for each in block.movers]
+        for number, allocation in enumerate(movers):
+            mover = by_uid.get(allocation.workload_uid)
+            if mover is None or mover.deleting:
+                return False  # it is about to leave anyway
+            asked.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))
+        fleet = replace(self.fleet(chosen), workloads=tuple(asked))
+        got = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now))
+        return all(got[each.uid] == each.count for each in asked)
+
+    def fleet(self, chosen: Sequence[_Block]) -> Snapshot:
+        """Return a part of the fleet as if the chosen places were free: where they are, and where free places are."""
+        index, kind = self.index, chosen[0].slot.kind
+        servers = [index.ultraserver_by_name[name] for name in sorted(self._names(chosen))]
+        members = sorted({name for each in servers for name in index.group_by_name[each.name].node_names})
+        published = [index.published_by_name[name] for name in members if name in index.published_by_name]
+        leave = {name for block in chosen for each in block.movers for name in each.allocation.nodes}
+        taken = [name for name in members if name not in leave and index.is_taken(name)]
+        nodes = [index.node_by_name[name] for name in members]
+        shown = [replace(each, tag=None) for each in published if each.kind == kind]
+        claims = [ClaimUse("", f"on-{name}", (name,), None) for name in taken]
+        empty = [replace(each, reservations=(), unread=()) for each in servers]
+        return Snapshot(published=tuple(shown), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty))
+
+    def _names(self, chosen: Sequence[_Block]) -> set[str]:
+        """Return the names of the UltraServers that the planner sees."""
+        wanted = Counter(each.allocation.node_count for block in chosen for each in block.movers)
+        wanted[self.workload.size] += self.missing
+        names = {block.slot.ultraserver for block in chosen}
+        for size, number in wanted.items():
+            free = self.index.places(self.workload.instance_type, size).best(everywhere(chosen[0].slot.kind))
+            # Those in chosen places are no places for what leaves them.
+            most = number + self.workload.size * len(chosen) + SPARE
+            names.update(slot.ultraserver for slot in free[:most])
+        return names - {*self.unwritable}
+
+
+def _as_if_new(workload: Workload, uid: str, count: int, size: int, created: datetime.datetime) -> Workload:
+    """Return a workload of the same kind that has nothing yet, and waits for no queue."""
+    return replace(
+        workload,
+        uid=uid,
+        name=uid,
+        template_name=uid,
+        count=count,
+        size=size,
+        created=created,
+        status={},
+        groups=(),
+        deleting=False,
+        queue="",
+        made_for="",
+        priority_class="",
+    )
+
+
+def _reserved(made: Plan) -> Counter[str]:
+    """Return how many groups a plan reserves, by the UID of the workload."""
+    writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
+    return Counter(
+        each.workload_uid for action in writes for each in read_allocations({"status": action.status}).allocations
+    )

@@ -1,0 +1,62 @@
+"""The pods that have a node and do not start there, or do not end, for a reason that is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.ask.read.pod_views import PodPlace
+from neuron_dra.ask.why import pod as why_pod
+from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world.world import World
+from neuron_dra.core.wire import Wire
+
+MOST: Final = 500
+"""Pods that are explained: a fleet that restarts has thousands that start."""
+_NO_REASON: Final = ("Unknown", "Deleted")
+"""Codes of pods that start, or end, as they should for all that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckPod:
+    """A pod as NAMESPACE/NAME, its node, and why it does not start or end."""
+
+    name: str
+    node: str
+    code: str
+    text: str
+
+    def to_wire(self) -> dict[str, str]:
+        """Return it for `-o json` and `-o yaml`."""
+        return {"pod": self.name, "node": self.node, "code": self.code, "text": self.text}
+
+
+def stuck(world: World, namespace: str) -> list[StuckPod]:
+    """Return these pods; `namespace` limits them, empty for all."""
+    found = []
+    for pod in _placed(world, namespace):
+        report = why_pod.report(world, pod)
+        if report.fine or not report.findings:
+            continue
+        first = unseen.doubted(report.findings[0], world.snapshot)
+        if first.code not in _NO_REASON:
+            meta = pod["metadata"]
+            name = f"{meta.get('namespace') or 'default'}/{meta['name']}"
+            found.append(StuckPod(name, str(pod["spec"]["nodeName"]), first.code, first.text))
+    return found
+
+
+def _placed(world: World, namespace: str) -> Iterator[Wire]:
+    """Yield pods that have a node and devices, and have not started, or are being deleted."""
+    number = 0
+    for pod in world.snapshot.all("Pod"):
+        place = PodPlace.of(pod)
+        is_waiting = place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")
+        if not place.spec.node_name or not is_waiting or place.has_ended:
+            continue
+        if namespace in ("", pod["metadata"].get("namespace")) and fleet.wants_devices(pod):
+            yield pod
+            number += 1
+        if number == MOST:
+            return

@@ -1,0 +1,109 @@
+"""Which nodes are alike: a pod fits on all of them or on none, so one of them is looked at for all. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from neuron_dra.ask.world import relevance
+from neuron_dra.simulate import model
+from neuron_dra.simulate.model import DeviceId
+from neuron_dra.simulate.pools import PoolInventory, ResourcePool
+
+
+class Likeness:
+    """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
+
+    def __init__(self, inventory: PoolInventory) -> None:
+        self.inventory = inventory
+        self._of_node: dict[str, tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]] = {}
+        self._numbers: dict[object, int] = {}
+        self._narrow: dict[Set[str], dict[int, int]] = defaultdict(dict)
+        self._seen: dict[object, int] = {}
+
+    def key(self, node: model.NodeTraits, used: Set[DeviceId], read: Set[str] | None = None) -> object:
+        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself.
+
+        Of the devices' attributes, those with names in `read` count, all with None.
+        """
+        number, devices, _ = self._look(node)
+        if number is None:
+            return None
+        return self.narrowed(node, number, read), tuple([device.id in used for device in devices])
+
+    def narrowed(self, node: model.NodeTraits, number: int, read: Set[str] | None) -> int:
+        """Return the number of the nodes with this number if only attributes in `read` count: it is negative then."""
+        if read is None:
+            return number
+        known = self._narrow[read]
+        if number not in known:
+            seen = read, tuple([(_seen(device, read), device.taints) for device in self.devices(node)])
+            known[number] = self._seen.setdefault(seen, -1 - len(self._seen))
+        return known[number]
+
+    def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
+        """Return the devices that a node can use."""
+        return self._look(node)[1]
+
+    def users(self, pools: Set[str]) -> Set[str]:
+        """Return the names of the nodes that can use these pools."""
+        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
+
+    def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
+        """Return the pools that a node can use."""
+        return self._look(node)[2]
+
+    def _look(self, node: model.NodeTraits) -> tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]:
+        known = self._of_node.get(node.name)
+        if known is None:
+            pools = self.inventory.pools(node)
+            devices = [device for pool in pools for device in pool.devices]
+            simple = all(pool.usable and not pool.counters for pool in pools)
+            number = None
+            if simple and not any(device.per_device_nodes for device in devices):
+                value = tuple([(device.key, device.taints) for device in devices])
+                number = self._numbers.setdefault(value, len(self._numbers))
+            known = self._of_node[node.name] = number, devices, pools
+        return known
+
+
+def _seen(device: model.PoolDevice, read: Set[str]) -> object:
+    """Return what claims that read these attributes see of a device; all of it if it has a value of an unknown kind."""
+    found: list[tuple[str, str, object]] = []
+    for name, value in device.attributes.items():
+        [(kind, inner)] = value.items() if len(value) == 1 else [("", None)]
+        if type(inner) not in (str, int, bool):
+            return device.key
+        if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
+            found.append((name, kind, inner))
+    capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
+    return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
+
+
+class Alike:
+    """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
+
+    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
+        self._likeness = likeness
+        self._in_use = in_use
+        self._keys: dict[str, Any] = dict(known or {})
+
+    def key(self, node: model.NodeTraits, read: Set[str] | None = None) -> object:
+        """Return a value that is equal for such nodes; None if the node has to be looked at itself.
+
+        Of the devices' attributes, those with names in `read` count, all with None.
+        """
+        if node.name not in self._keys:
+            self._keys[node.name] = self._likeness.key(node, self._in_use)
+        found = self._keys[node.name]
+        if found is None or read is None:
+            return found
+        number, used = found
+        return self._likeness.narrowed(node, number, read), used
+
+    def after(self, in_use: Set[DeviceId]) -> Alike:
+        """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
+        touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
+        left = {name: key for name, key in self._keys.items() if name not in touched}
+        return Alike(self._likeness, in_use, left)
