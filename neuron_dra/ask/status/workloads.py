@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.ask.read.views import WorkloadView
@@ -25,11 +25,11 @@ _CONTROLLER: Final = "does the UltraServer controller run?"
 class WaitingWorkload:
     """A workload as NAMESPACE/NAME, its state, and the condition that says what it waits for."""
 
+    view: WorkloadView
     name: str
     state: str
     reason: str
     message: str
-    view: WorkloadView = WorkloadView()
 
     def about(self, world: World) -> str:
         """Return its name, with its job and its place in a queue."""
@@ -54,7 +54,7 @@ def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
         if namespace in ("", workload.metadata.namespace) and (each := _waiting(workload)) is not None:
-            found.append(replace(each, view=workload))
+            found.append(each)
     return found
 
 
@@ -64,12 +64,12 @@ def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
     status = workload.status
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
     if ready is None:
-        return WaitingWorkload(name, status.state or _NOT_HANDLED, "", _CONTROLLER)
+        return WaitingWorkload(workload, name, status.state or _NOT_HANDLED, "", _CONTROLLER)
     if degraded is not None and degraded.status == "True":
-        return WaitingWorkload(name, status.state, degraded.reason, degraded.message)
+        return WaitingWorkload(workload, name, status.state, degraded.reason, degraded.message)
     if ready.status == "True":
         return None
-    return WaitingWorkload(name, status.state or _NOT_HANDLED, ready.reason, ready.message)
+    return WaitingWorkload(workload, name, status.state or _NOT_HANDLED, ready.reason, ready.message)
 
 
 def lines(world: World, found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
