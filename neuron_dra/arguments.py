@@ -60,9 +60,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError for a value that is no choice of an argument; it has the nearest one, or all."""
-        choices = None if action.choices is None else list(map(str, action.choices))
-        if choices is None or value in choices:
+        if action.choices is None or value in action.choices:
             return
+        choices = list(map(str, action.choices))
         near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")

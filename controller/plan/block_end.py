@@ -7,13 +7,10 @@ soon. Nothing is released because of it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
 from typing import Final
 
-from controller.observe.model import ENDS_SOON, Pods, condition, shortened
+from controller.observe.model import ENDS_SOON, condition, shortened
 from controller.plan import objects
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
 from controller.plan.view import View
 from neuron_dra.core.ultraserver import Phase
 
@@ -43,7 +40,7 @@ def ends_soon(view: View) -> tuple[bool, str, str] | None:
     moment, names = found
     workload = view.workload
     text = f"EC2 may take back {shortened(names)} from {objects.time(moment)} on, because their capacity block ends"
-    if view.now >= moment - view.limits.block_notice:
+    if view.now >= moment - view.limits.block_notice:  # also in Limits.told_before_end
         return True, SOON, f"{text}: save what the job needs; its pods end when their instances do"
     if not workload.expected:
         return False, LATER, f"{text}; spec.expectedDuration does not say whether the workload ends before"
@@ -59,18 +56,3 @@ def _as_told(view: View) -> tuple[bool, str, str] | None:
     if told.get("status") != "True" or all(view.sight.node(name) is not None for name in names):
         return None
     return True, str(told.get("reason")), str(told.get("message"))
-
-
-def told_now(view: View) -> Pods:
-    """Return the pods of a workload that must be told now: those that run when its condition becomes True."""
-    ending = ends_soon(view)
-    if ending is None or not ending[0] or condition(view.workload.status, ENDS_SOON).get("status") == "True":
-        return ()
-    pods = {pod: None for each in view.held for use in view.sight.own_uses(each.allocation) for pod in use.pods}
-    return tuple(pods)
-
-
-def moments(index: FleetIndex, limits: Limits) -> Iterable[datetime.datetime]:
-    """Yield when workloads are told of the ends of their blocks."""
-    for end in index.block_ends:
-        yield end - limits.block_lead - limits.block_notice

@@ -114,19 +114,21 @@ class Held:
         """Write into every slot the number of nodes of the workload, which node has rank 0, and its address.
 
         The number covers the groups that are reserved, and those below `groups`, which are open or being repaired:
-        never ranks that only the spec requests.
+        never ranks that only the spec requests. While no group has rank 0, its node and address stay as they are.
         """
         live = self.live()
-        if 0 not in live:
-            return self
-        size = max(groups, max(live) + 1) * nodes_a_group
-        wanted = (size, live[0].allocation.nodes[0], rendezvous)
+        size = max(groups, max(live, default=-1) + 1) * nodes_a_group
+        first = live.get(0)
 
         def published(one: Reservation) -> Reservation:
-            has = (one.allocation.world_size, one.allocation.rank0_node, one.allocation.rendezvous)
-            if has == wanted or live.get(one.allocation.ultraserver_index) is not one:
+            has = one.allocation
+            rank0_node, address = has.rank0_node, has.rendezvous
+            if first is not None:
+                rank0_node, address = first.allocation.nodes[0], rendezvous
+            same = (has.world_size, has.rank0_node, has.rendezvous) == (size, rank0_node, address)
+            if same or live.get(has.ultraserver_index) is not one:
                 return one
-            return one.changed(world_size=wanted[0], rank0_node=wanted[1], rendezvous=wanted[2])
+            return one.changed(world_size=size, rank0_node=rank0_node, rendezvous=address)
 
         return Held(tuple(map(published, self.all)))
 

@@ -35,5 +35,10 @@ class Limits:
     restart_limit: int = 3
     max_reserved_nodes: int | None = None
 
+    @property
+    def told_before_end(self) -> datetime.timedelta:
+        """How long before the end of a capacity block workloads are told."""
+        return self.block_lead + self.block_notice
+
 
 DEFAULT_LIMITS = Limits()

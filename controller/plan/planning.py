@@ -16,7 +16,6 @@ from typing import cast
 
 from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Suspect
 from controller.plan import (
-    block_end,
     claim_pods,
     node_labels,
     objects,
@@ -119,7 +118,7 @@ def _plan(
     labelled = node_labels.changes(index, ledger.unsettled_nodes)
     explained = statuses.explained(writes.statuses, reservations, index.workloads, sight.known, sight.now)
     turns, pauses = queue.turns(ledger.turns, index.workloads, ledger.verdicts, sight.now, sight.limits)
-    ends = block_end.moments(index, sight.limits)
+    ends = (end - sight.limits.told_before_end for end in index.block_ends)
     moments = (moment for moment in (*ledger.recheck, *pauses, *ends) if moment > sight.now)
     return Plan(
         actions=(

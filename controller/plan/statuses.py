@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from controller.observe.model import FINALIZER, Known, Workload, shortened
+from controller.observe.model import ENDS_SOON, FINALIZER, Known, Workload, shortened
+from controller.observe.model import condition as stored_condition
 from controller.plan import block_end, expiry, objects, outage, queue, restart_limit
 from controller.plan.actions import Action, Record, SetFinalizers, Verdict, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.reasons import Reason
@@ -69,19 +70,23 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
     Draining reservations are not in it: they no longer belong to the workload's allocation.
     """
     workload = view.workload
+    record = _record(view, verdict, withdrawn=step.withdrawn)
     status = objects.workload_status(
         workload,
         verdict,
         [*view.held.pending, *view.held.bound],
         view.now,
-        _record(view, verdict, withdrawn=step.withdrawn),
+        record,
         objects.groups(view.held, view.sight.index.ultraserver_by_name),
     )
     if status == dict(workload.status):
         return []
     warning = verdict.state == State.FAILED or verdict.degraded is not None or verdict.reason == Reason.EVICTION_BLOCKED
     write = _write(workload, status, warning=warning, owners=frozenset({workload.uid}))
-    return [replace(write, told=block_end.told_now(view))]
+    ends, told = record.ends_soon, stored_condition(workload.status, ENDS_SOON)
+    # When the condition becomes True, the pods are told that run at that time.
+    tells = ends is not None and ends[0] and told.get("status") != "True"
+    return [replace(write, told=view.pods())] if tells else [write]
 
 
 def condition(workload: Workload, reason: str, text: str, now: datetime.datetime) -> list[Action]:

@@ -17,6 +17,7 @@ from controller.observe.model import (
     GROUPS_AT_MOST,
     SLOT_SIZES,
     Meeting,
+    Pods,
     Reservation,
     Starting,
     Template,
@@ -174,8 +175,7 @@ class View:
         """Return how many of the times at which the condition EndsSoon changes have passed."""
         nodes = (self.sight.node(name) for each in self.held for name in each.allocation.nodes)
         ends = {node.block_end for node in nodes if node is not None and node.block_end is not None}
-        notice = self.limits.block_lead + self.limits.block_notice
-        return sum(end - notice <= self.now for end in ends)
+        return sum(end - self.limits.told_before_end <= self.now for end in ends)
 
     def having(self, held: Held) -> View:
         """Return the view with other reservations of the workload."""
@@ -251,6 +251,11 @@ class View:
         live = self.held.live().values()
         kinds = {self.sight.kind(name) for each in live for name in each.allocation.nodes} - {None}
         return min(kinds, default=None, key=str)
+
+    def pods(self) -> Pods:
+        """Return the pods of the workload that have claims on its nodes."""
+        uses = (use for each in self.held for use in self.sight.own_uses(each.allocation))
+        return tuple(dict.fromkeys(pod for use in uses for pod in use.pods))
 
     def leaving(self) -> list[Reservation]:
         """Return the Draining reservations on which pods of the workload may still run."""

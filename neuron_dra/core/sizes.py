@@ -68,8 +68,9 @@ def refusal(instance_type: str, kind: str, count: int) -> str:
 
 def unserved(spec: InstanceType, kind: str, count: int) -> str:
     """Return the message about a number that a type does not serve, with those that it serves."""
-    served = in_words(counts(spec, kind))
-    return f"{refusal(spec.name, kind, count)} {spec.name} serves {served} {kind}s."
+    numbers = counts(spec, kind)
+    noun = kind if numbers == {1} else f"{kind}s"
+    return f"{refusal(spec.name, kind, count)} {spec.name} serves {in_words(numbers)} {noun}."
 
 
 def in_words(numbers: Iterable[int]) -> str:

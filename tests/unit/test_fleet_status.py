@@ -224,9 +224,7 @@ def test_status_and_why_say_who_would_have_to_move(tmp_path: Path, capsys: pytes
         "status": {"state": "Pending", "conditions": [ready]},
     }
     file = snapshot(tmp_path, [*groups(2), big])
-    said = (
-        "workload ml/big waits for nodes that are together: short of 4 nodes; there would be room if 1 workload moved"
-    )
+    said = "ml/big is Pending: CapacitySplit: short of 4 nodes; there would be room if 1 workload moved: ml/pair"
     assert said in ask(capsys, "status", "--snapshot", file).text
     assert said not in ask(capsys, "status", "-n", "other", "--snapshot", file).text
     found = json.loads(ask(capsys, "status", "--snapshot", file, "-o", "json").out)

@@ -235,3 +235,10 @@ def test_growing_workload_keeps_its_published_size() -> None:
     assert [each.allocation.world_size for each in found.with_world_size(2, None, 2)] == [4, 4]
     grown = found.with_world_size(2, None, 3)
     assert [(each.allocation.world_size, each.allocation.rank0_node) for each in grown] == [(6, "n0")] * 2
+
+
+def test_size_follows_the_groups_while_none_has_rank_0() -> None:
+    """30.10: of three groups the first and the last were lost, and the second still published six nodes."""
+    held = allocation("a-1", index=1, nodes=("n2", "n3"), world_size=6, rank0_node="n0")
+    found = Held.of([Reservation("us-u0", held)]).with_world_size(2, None, 2)
+    assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found] == [(4, "n0")]

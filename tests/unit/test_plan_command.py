@@ -53,7 +53,7 @@ def test_an_empty_cluster_has_nothing_to_do(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "No such file"),
+        (None, "no such file"),
         ("a: [", "not YAML"),
         ("- 1", "not a list of Kubernetes objects"),
         ("kind: List\nitems: [{kind: Node}]", "a Node without metadata.name"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from neuron_dra.ask.read.views import ConditionView, MetaView, View
-from neuron_dra.core import names
+from neuron_dra.core import names, node_conditions
 from neuron_dra.core.wire import Wire
 
 
@@ -60,6 +62,15 @@ class KubeNodeView(View, frozen=True):
     def ready(self) -> ConditionView | None:
         """Its condition Ready, None if it has none."""
         return next((each for each in self.status.conditions if each.type == "Ready"), None)
+
+    @property
+    def reported(self) -> tuple[tuple[str, str], ...]:
+        """The faults that agents report in its conditions: the type of each, and what the agent says."""
+        found = [msgspec.structs.asdict(each) for each in self.status.conditions if each.type in _OF_AGENTS]
+        return tuple(node_conditions.faults(found, node_conditions.DEFAULT))
+
+
+_OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)
 
 
 def allocatable(node: Wire) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import events, faults, fleet, selection, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, names, node_conditions, runtimes, versions, vocabulary
+from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -53,8 +53,7 @@ def _not_ready(world: World, node: Wire) -> Finding | None:
 
 def _reported(world: World, node: Wire) -> Finding | None:
     """Return the finding for faults that agents report in conditions of the Node."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    texts = [text for _, text in node_conditions.faults(conditions, node_conditions.DEFAULT)]
+    texts = [text for _, text in KubeNodeView.of(node).reported]
     if not texts:
         return None
     text = f"an agent reports a fault of the node: {'; '.join(texts)}; UltraServer workloads do not get it"

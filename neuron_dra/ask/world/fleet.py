@@ -14,7 +14,7 @@ import msgspec
 from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.world.world import Holder, World
-from neuron_dra.core import catalogue, health, labels, names, node_conditions
+from neuron_dra.core import catalogue, health, labels, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
@@ -119,7 +119,6 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
     free = [place for place, device in enumerate(devices) if device.free]
     usable = ready and schedulable and tag is None
-    conditions = (wire.get("status") or {}).get("conditions") or ()
     return NodeView(
         name=name,
         type=str(_value(first, "instanceType") or label),
@@ -134,7 +133,7 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
         held=sum([bool(device.holders) for device in devices]),
         faulty=sum([bool(device.faults) for device in devices]),
         free_places=frozenset(free if usable else ()),
-        reported=tuple(node_conditions.faults(conditions, node_conditions.DEFAULT)),
+        reported=seen.reported,
     )
 
 

@@ -123,7 +123,9 @@ def _of_workload(view: View, uid: str, pair: Pair, known: Known) -> Iterator[str
     if is_true(kueue, "Evicted"):
         if not held:
             yield f"Workload of {name} is evicted and has no nodes, and keeps its quota"
-        elif any(each.allocation.phase is not Phase.DRAINING for each in held):
+        elif any(
+            each.allocation.phase is not Phase.DRAINING and each.ultraserver not in known.unwritable for each in held
+        ):
             yield f"Workload of {name} is evicted, and its nodes are not released"
         return
     admitted = condition(kueue, "Admitted")

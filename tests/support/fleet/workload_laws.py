@@ -96,6 +96,8 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     if unstored := _not_stored_again(workload, live, known):
         yield from _still_tagged(view, workload, nodes, unstored)
         return
+    if queue_laws.record_of(workload) and any(held.ultraserver in known.unwritable for held in live):
+        return  # its queue may take its nodes, and its status waits for the write that a policy rejects
     if [held.allocation.ultraserver_index for held in live] != list(range(count)):
         yield f"workload {name} is Allocated with indices {[h.allocation.ultraserver_index for h in live]} of {count}"
         return
