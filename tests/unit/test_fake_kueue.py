@@ -14,7 +14,7 @@ from tests.support.fleet.kueue import Kueue, Queue
 from tests.support.fleet.view import parsed
 from tests.support.kueue_log import Transition
 
-LOOKS = 5
+LOOKS = 4
 RECORDED = kueue_log.load()
 
 

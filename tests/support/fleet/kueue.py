@@ -72,7 +72,6 @@ class Kueue:
         self._tasks: list[asyncio.Task[None]] = []
         self._reflector: Reflector | None = None
         self._client: KubeClient | None = None
-        self._knows_queues = False
 
     @property
     def up(self) -> bool:
@@ -83,7 +82,6 @@ class Kueue:
         """Start it, unless it runs."""
         if self._tasks:
             return
-        self._knows_queues = False
         self._client = client = self._connect("kueue")
         self._reflector = reflector = Reflector(client, KUEUE_WORKLOADS)
         self._tasks = [asyncio.create_task(reflector.run()), asyncio.create_task(self._run(reflector))]
@@ -113,21 +111,10 @@ class Kueue:
 
     async def _pass(self, items: list[Obj]) -> None:
         alive = [item for item in items if not is_true(item, "Finished")]
-        if not self._knows_queues:
-            self._knows_queues = True
-            await self._without_queues(alive)
-            return
         for item in alive:
             await self._follow(item)
         for queue in self.queues.values():
             await self._admit(queue, alive)
-
-    async def _without_queues(self, items: list[Obj]) -> None:
-        """Do what Kueue does after its start with Workloads that it sees before their queues."""
-        for item in items:
-            if _active(item) and not is_true(item, "QuotaReserved"):
-                text = f"ClusterQueue {item['spec'].get('queueName')} doesn't exist"
-                await self._set(item, {"QuotaReserved": (False, "Inadmissible", text)})
 
     # One Workload
 
