@@ -245,6 +245,13 @@ def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
     build_modules(layout, modules(layout, kubernetes), f"Kubernetes {KUBERNETES[kubernetes]}")
 
 
+def build_kubelet(layout: Layout, kubernetes: str) -> None:
+    """Build the kubelet of a version for a node that is older than the control plane, unless it is cached."""
+    module = modules(layout, kubernetes)[0]
+    kubelet = tuple(each for each in module.programs if each.file == "kubelet")
+    build_modules(layout, [replace(module, programs=kubelet)], f"the kubelet of {KUBERNETES[kubernetes]}")
+
+
 def build_modules(layout: Layout, wanted_modules: Sequence[Module], what: str) -> None:
     """Build the programs of these modules that are not cached."""
     wanted = [

@@ -56,7 +56,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
     """Start the test bed, add new nodes, and restart what died."""
     build.build(layout, wanted.kubernetes or state.load(layout).kubernetes or build.DEFAULT_KUBERNETES)
     for version in sorted({spec.kubernetes for spec in _requested(wanted)} - {""}):
-        build.build(layout, version)
+        build.build_kubelet(layout, version)
     with state.exclusive(layout.lock_file, "another testbed command"):
         bed = Bed(layout, wanted.kubernetes)
         _check(bed, wanted)

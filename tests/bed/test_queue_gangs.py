@@ -19,7 +19,7 @@ from hack.bed import kueue
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed.fleet import NODES, slots, wait_state, workload
-from tests.bed.queues import JOBS_QUEUE, LABEL, WORKLOADS, Queues, gang, granted, is_true, queued, recorded
+from tests.bed.queues import JOBS_QUEUE, LABEL, WORKLOADS, Queues, gang, granted, is_true, queued
 from tests.bed.test_jobs_that_reserve import events_of
 from tests.bed.test_queues import queues as queues
 from tests.bed.test_queues import running_queues as running_queues
@@ -85,30 +85,31 @@ def owned(item: Obj) -> bool:
 
 # Kueue is started again from here, and outlives the test.
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-def test_gangs_of_three_queues_all_finish(fleet: TestBed, queues: Queues, place: Namespace) -> None:
+def test_gangs_of_three_queues_all_finish(
+    fleet: TestBed, queues: Queues, place: Namespace, request: pytest.FixtureRequest
+) -> None:
     for name, quota in QUOTA.items():
         queues.add(name, quota, queueingStrategy="StrictFIFO")
-    wanted, record = gangs(), kueue_log.RECORDS / "gangs"
+    wanted = gangs()
     both = gang("both", "red", 4, 1)
     both["metadata"]["labels"] = {LABEL: "red"}
-    with recorded(fleet, record):
-        place.apply({"apiVersion": "v1", "kind": "List", "items": [*wanted, both]})
-        place.apply(workload("plain", 2, 1))
-        names = {f"gang-{number}" for number in range(GANGS)}
-        for number in range(KILLS):
-            finished(place)
-            time.sleep(8)
-            kill_both(fleet)
-            if number == 1:
-                wait_state(place, "plain", "Allocated", 180)
-            if number == 3:
-                place.kubectl("delete", "nusw", "plain", timeout_s=190)
-        eventually("all gangs are complete", lambda: finished(place) == names, 1200, 2)
-        eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
-        place.kubectl("delete", "job", "both")
-        eventually("no Workloads", lambda: not place.get(WORKLOADS)["items"], 120)
+    place.apply({"apiVersion": "v1", "kind": "List", "items": [*wanted, both]})
+    place.apply(workload("plain", 2, 1))
+    names = {f"gang-{number}" for number in range(GANGS)}
+    for number in range(KILLS):
+        finished(place)
+        time.sleep(8)
+        kill_both(fleet)
+        if number == 1:
+            wait_state(place, "plain", "Allocated", 180)
+        if number == 3:
+            place.kubectl("delete", "nusw", "plain", timeout_s=190)
+    eventually("all gangs are complete", lambda: finished(place) == names, 1200, 2)
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+    place.kubectl("delete", "job", "both")
+    eventually("no Workloads", lambda: not place.get(WORKLOADS)["items"], 120)
     assert "ManagedByKueue" in events_of(place, "Job", "both")
-    history = versions(record)
+    history = versions(kueue_log.RECORDS / request.node.name)  # the queues' fixture records
     assert [*beyond_quota(history)] == []
     assert [*out_of_order(history)] == []
 

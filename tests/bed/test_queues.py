@@ -173,7 +173,7 @@ def test_quota_without_a_place_is_given_back_and_asked_for_again(
     eventually("it is counted", lambda: place.get("nusw", "train")["status"]["queue"].get("returned") == 1, 30)
     place.kubectl("delete", "nusw", "holder", timeout_s=120)
     made = wait_state(place, "train", "Allocated", 180)
-    eventually("the count ends", lambda: "returned" not in place.get("nusw", "train")["status"]["queue"], 30)
+    eventually("the count ends", lambda: place.get("nusw", "train")["status"]["queue"].get("returned", 0) == 0, 30)
     assert made["status"]["queue"]["localQueue"] == "team"
 
 

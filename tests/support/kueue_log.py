@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.core.wire import Obj, Wire
 
@@ -35,12 +35,22 @@ class Transition:
     after: Obj
 
     @property
+    def key(self) -> str:
+        """The shapes before and after."""
+        return f"{sorted(self._old.items())} {sorted(self.after['conditions'].items())}"
+
+    @property
     def title(self) -> str:
         """What happened, in a few words."""
-        [item] = [each for each in self.before if each["metadata"]["name"] == self.name]
-        old, new = shape(item), self.after["conditions"]
-        changed = [f"{kind}={new[kind]}" for kind in sorted(new) if old["conditions"].get(kind) != new[kind]]
+        old, new = self._old, self.after["conditions"]
+        changed = [f"{kind}={new[kind]}" for kind in sorted(new) if old.get(kind) != new[kind]]
         return f"{len(self.before)} of {sum(self.queues.values())}: {' '.join(changed)}"
+
+    @property
+    def _old(self) -> Mapping[str, str]:
+        [item] = [each for each in self.before if each["metadata"]["name"] == self.name]
+        conditions: Mapping[str, str] = shape(item)["conditions"]
+        return conditions
 
 
 def shape(item: Wire) -> Obj:
@@ -113,16 +123,25 @@ def _quota(item: Wire) -> int:
 
 
 def _by_kueue(old: Wire, new: Wire) -> bool:
-    """Return True if Kueue wrote the newer version: its entry among the fields' managers is the one that changed."""
+    """Return True if Kueue wrote the newer version, by the fields' managers.
 
-    def entries(item: Wire) -> list[Any]:
-        listed = item["metadata"].get("managedFields") or ()
-        return [each for each in listed if str(each["manager"]).startswith("kueue")]
+    Who writes has a new time, or more fields in the same second. Others may lose fields to it.
+    """
+    before = {_manager(each): each for each in old["metadata"].get("managedFields") or ()}
+    writers = set()
+    for each in new["metadata"].get("managedFields") or ():
+        known = before.get(_manager(each))
+        if known is None or known.get("time") != each.get("time") or _size(each) > _size(known):
+            writers.add(str(each["manager"]))
+    return bool(writers) and all(name.startswith("kueue") for name in writers)
 
-    others = [each for each in new["metadata"].get("managedFields") or () if each not in entries(new)]
-    before = [each for each in old["metadata"].get("managedFields") or () if each not in entries(old)]
-    times = [each.get("time") for each in others] == [each.get("time") for each in before]
-    return times and entries(old) != entries(new)
+
+def _manager(entry: Wire) -> tuple[str, str, str]:
+    return str(entry["manager"]), str(entry.get("operation")), str(entry.get("subresource"))
+
+
+def _size(entry: Wire) -> int:
+    return len(json.dumps(entry.get("fieldsV1")))
 
 
 def _reduced(item: Wire) -> Obj:
@@ -153,15 +172,15 @@ def load() -> list[Transition]:
 
 
 def main() -> int:
-    """Write the fixture from the records: each transition once."""
-    found: dict[str, Transition] = {}
+    """Write the fixture from the records: each transition once, with as few Workloads as there were."""
+    seen: list[Transition] = []
     for folder in sorted(each for each in RECORDS.iterdir() if each.is_dir()):
-        for each in transitions(versions(folder)):
-            if each.queues:  # a record may begin after them
-                found.setdefault(each.title, each)
+        seen += [each for each in transitions(versions(folder)) if each.queues]  # a record may begin after them
+    found: dict[str, Transition] = {}
+    for each in sorted(seen, key=lambda each: (len(each.before), each.title)):
+        found.setdefault(f"{len(each.queues)} {each.key}", each)
     listed = []
-    for title in sorted(found):
-        one = found[title]
+    for one in found.values():
         listed.append({"queues": one.queues, "before": one.before, "name": one.name, "after": one.after})
     FIXTURE.parent.mkdir(parents=True, exist_ok=True)
     FIXTURE.write_text(json.dumps({"kueue": "0.19.0", "transitions": listed}, indent=1) + "\n")

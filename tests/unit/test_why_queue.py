@@ -6,6 +6,7 @@ from typing import Any
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.render.findings import Report
+from neuron_dra.ask.status import workloads
 from neuron_dra.ask.why import answer, jobs
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
@@ -126,3 +127,9 @@ def test_a_job_for_which_nothing_is_reserved_shows_the_event() -> None:
 
 def test_an_event_of_something_else_is_no_refusal() -> None:
     assert why_job(refused("SuccessfulCreate", "Created pod")) is None
+
+
+def test_status_names_the_job_and_the_place_in_the_queue() -> None:
+    seen = world(reservation("train", job="train"), queued("train"))
+    shown = " ".join(" ".join(workloads.lines(seen, workloads.waiting(seen, ""), most_named=4)).split())
+    assert f"ml/train of Job train (queue team, place 1 of 1 that wait) is Pending: WaitingForQuota: {WAITS}" in shown

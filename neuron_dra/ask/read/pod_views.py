@@ -285,6 +285,7 @@ class KueueWorkloadSpec(View, frozen=True):
 
     queue_name: str = ""
     active: bool = True
+    priority: int = 0
 
 
 class KueueWorkloadView(View, frozen=True):

@@ -187,7 +187,7 @@ def lines(
         out += ["", *_nodes(found, missing)]
     out += _causes(world, _pods(world, namespace), wide=wide)
     out += _not_started(stuck.stuck(world, namespace), wide=wide)
-    return out + workloads.lines(workloads.waiting(world, namespace), most_named=None if wide else NAMED)
+    return out + workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
 
 
 def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.why import queue
 from neuron_dra.ask.world.world import World
 
 SHOWN: Final = 5
@@ -24,10 +25,18 @@ _CONTROLLER: Final = "does the UltraServer controller run?"
 class WaitingWorkload:
     """A workload as NAMESPACE/NAME, its state, and the condition that says what it waits for."""
 
+    view: WorkloadView
     name: str
     state: str
     reason: str
     message: str
+
+    def about(self, world: World) -> str:
+        """Return its name, with its job and its place in a queue."""
+        known = dict(queue.facts(world, self.view))
+        of = f" of {known['job']}" if "job" in known else ""
+        where = f" (queue {known['queue']})" if "queue" in known else ""
+        return f"{self.name}{of}{where}"
 
     @property
     def text(self) -> str:
@@ -55,15 +64,15 @@ def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
     status = workload.status
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
     if ready is None:
-        return WaitingWorkload(name, status.state or _NOT_HANDLED, "", _CONTROLLER)
+        return WaitingWorkload(workload, name, status.state or _NOT_HANDLED, "", _CONTROLLER)
     if degraded is not None and degraded.status == "True":
-        return WaitingWorkload(name, status.state, degraded.reason, degraded.message)
+        return WaitingWorkload(workload, name, status.state, degraded.reason, degraded.message)
     if ready.status == "True":
         return None
-    return WaitingWorkload(name, status.state or _NOT_HANDLED, ready.reason, ready.message)
+    return WaitingWorkload(workload, name, status.state or _NOT_HANDLED, ready.reason, ready.message)
 
 
-def lines(found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
+def lines(world: World, found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
     """Return the part of the screen, equal waits together; all of it with `most_named` None."""
     if not found:
         return []
@@ -76,7 +85,7 @@ def lines(found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[s
     shown = groups if most_named is None else groups[:SHOWN]
     for text, same in shown:
         if len(same) == 1:
-            out += terminal.wrapped(f"{same[0].name} is {same[0].state}: {text}", rest="  ")
+            out += terminal.wrapped(f"{same[0].about(world)} is {same[0].state}: {text}", rest="  ")
             continue
         names = words.listed((each.name for each in same), len(same) if most_named is None else most_named)
         out += terminal.wrapped(f"{len(same)} workloads wait: {text}", rest="  ")

@@ -10,11 +10,10 @@ from typing import Final
 import msgspec
 
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
-from neuron_dra.ask.read.views import EventView
+from neuron_dra.ask.read.views import EventView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import answer, queue
-from neuron_dra.ask.why import workload as why_workload
 from neuron_dra.ask.why.contention import deployment_of
 from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
@@ -111,8 +110,8 @@ def _reservation(world: World, subject: str, kind: str, name: str, namespace: st
     reserved = queue.of_job(world, kind, name, namespace)
     if reserved is None:
         return None
-    found = why_workload.report(world, reserved)
-    if found.fine or reserved.get("status", {}).get("state") == "Allocated":
+    found = answer.of(world, queue.RESERVATION, reserved)
+    if found.fine or WorkloadView.of(reserved).status.state == "Allocated":
         return None  # its pods show what is wrong
     return replace(found, subject=f"{subject}, by its {found.subject}")
 

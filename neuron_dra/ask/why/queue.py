@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import KueueWorkloadView
+from neuron_dra.ask.read.views import EventView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.world.world import World
@@ -20,23 +22,24 @@ _HELPED: Final = ("WaitingForQuota", "GrowthNeedsQuota")
 """Those that more quota helps."""
 
 
-def facts(world: World, reservation: Wire) -> tuple[tuple[str, str], ...]:
+def facts(world: World, reservation: WorkloadView) -> tuple[tuple[str, str], ...]:
     """Return the job of a reservation and its place in the queue, as far as they are known."""
     found = Facts()
-    for owner in reservation["metadata"].get("ownerReferences") or ():
-        found.add("job", f"{owner.get('kind')} {owner.get('name')}")
-    own = _of(world, reservation)
+    for owner in reservation.metadata.owner_references:
+        found.add("job", f"{owner.kind} {owner.name}")
+    everyone = [KueueWorkloadView.of(each) for each in world.snapshot.all("Workload")]
+    own = next((each for each in everyone if _is_of(each, reservation)), None)
     if own is None:
         return found.done()
-    queue = str((own.get("spec") or {}).get("queueName") or "")
-    others = [each for each in world.snapshot.all("Workload") if each is not own and _same_queue(each, own)]
+    queue, others = own.spec.queue_name, [each for each in everyone if each is not own and _same_queue(each, own)]
     users = sorted(_name(each) for each in others if _is_true(each, "QuotaReserved"))
     if _is_true(own, "QuotaReserved"):
         found.add("queue", f"{queue}, where it has quota")
     else:
         found.add("queue", f"{queue}, {_place(own, others)}")
         found.add("quota", f"used by {words.listed(users, 4)}" if users else "no other one of this queue uses it")
-    if _reason(reservation) in _HELPED:
+    ready = reservation.status.condition("Ready")
+    if ready is not None and ready.reason in _HELPED:
         ends = f"the end of {words.listed(users, 2)}, " if users else ""
         found.add("helps", f"{ends}a larger quota, or a spec.priorityClassName with a higher value")
     return found.done()
@@ -44,46 +47,39 @@ def facts(world: World, reservation: Wire) -> tuple[tuple[str, str], ...]:
 
 def of_job(world: World, kind: str, name: str, namespace: str) -> Wire | None:
     """Return the reservation that a job owns; None without one."""
-    for each in world.snapshot.all(RESERVATION):
-        if (each["metadata"].get("namespace") or "") != namespace:
-            continue
-        owners = each["metadata"].get("ownerReferences") or ()
-        if any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners):
-            return each
+    for item in world.snapshot.all(RESERVATION):
+        meta = WorkloadView.of(item).metadata
+        if meta.namespace == namespace and any(owner.name == name for owner in meta.owners(kind)):
+            return item
     return None
 
 
 def refusal(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
     """Return the report about a job for which the controller reserves nothing, from its newest Event; None without."""
-    found: list[Wire] = []
-    for event in world.snapshot.all("Event"):
-        about = event.get("involvedObject") or {}
-        same = (about.get("kind"), about.get("name"), about.get("namespace") or "") == (kind, name, namespace)
-        if same and event.get("reason") in REFUSALS:
+    found: list[EventView] = []
+    for item in world.snapshot.all("Event"):
+        event = EventView.of(item)
+        about = event.involved_object
+        same = (about.kind, about.name, about.namespace) == (kind, name, namespace)
+        if same and event.reason in REFUSALS:
             found.append(event)
     if not found:
         return None
-    last = max(found, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-    return Report(subject, "reserves no nodes", (Finding(str(last["reason"]), str(last.get("message"))),))
+    last = max(found, key=lambda each: each.seen_at)
+    return Report(subject, "reserves no nodes", (Finding(last.reason, last.message),))
 
 
-def _of(world: World, reservation: Wire) -> Wire | None:
-    """Return Kueue's Workload of a reservation."""
-    uid = reservation["metadata"].get("uid")
-    for each in world.snapshot.all("Workload"):
-        owners = each["metadata"].get("ownerReferences") or ()
-        if uid and any(owner.get("uid") == uid for owner in owners):
-            return each
-    return None
+def _is_of(item: KueueWorkloadView, reservation: WorkloadView) -> bool:
+    uid = reservation.metadata.uid
+    return bool(uid) and any(owner.uid == uid for owner in item.metadata.owner_references)
 
 
-def _same_queue(each: Wire, own: Wire) -> bool:
-    here = each["metadata"].get("namespace") == own["metadata"].get("namespace")
-    names = [(item.get("spec") or {}).get("queueName") for item in (each, own)]
-    return here and names[0] == names[1] and not _is_true(each, "Finished")
+def _same_queue(each: KueueWorkloadView, own: KueueWorkloadView) -> bool:
+    here = each.metadata.namespace == own.metadata.namespace
+    return here and each.spec.queue_name == own.spec.queue_name and not _is_true(each, "Finished")
 
 
-def _place(own: Wire, others: Sequence[Wire]) -> str:
+def _place(own: KueueWorkloadView, others: Sequence[KueueWorkloadView]) -> str:
     """Return where a Workload is among those that wait: higher priority first, then the older one."""
     waiting = [each for each in others if not _is_true(each, "QuotaReserved")]
     before = sorted((each for each in waiting if _order(each) < _order(own)), key=_order)
@@ -91,27 +87,17 @@ def _place(own: Wire, others: Sequence[Wire]) -> str:
     return f"{place}, after {words.listed((_name(each) for each in before), 4)}" if before else place
 
 
-def _order(item: Wire) -> tuple[int, str, str]:
-    priority = int((item.get("spec") or {}).get("priority") or 0)
-    return -priority, str(item["metadata"].get("creationTimestamp") or ""), str(item["metadata"]["name"])
+def _order(item: KueueWorkloadView) -> tuple[int, str, str]:
+    return -item.spec.priority, str(item.metadata.creation_timestamp or ""), item.metadata.name
 
 
-def _name(item: Wire) -> str:
+def _name(item: KueueWorkloadView) -> str:
     """Return what has a Workload: its owner, or the Workload itself."""
-    for owner in item["metadata"].get("ownerReferences") or ():
-        kind = "workload" if owner.get("kind") == RESERVATION else owner.get("kind")
-        return f"{kind} {owner.get('name')}"
-    return f"Workload {item['metadata']['name']}"
+    for owner in item.metadata.owner_references:
+        kind = "workload" if owner.kind == RESERVATION else owner.kind
+        return f"{kind} {owner.name}"
+    return f"Workload {item.metadata.name}"
 
 
-def _is_true(item: Wire, kind: str) -> bool:
-    return any(each.get("type") == kind and each.get("status") == "True" for each in _conditions(item))
-
-
-def _reason(item: Wire) -> str:
-    return next((str(each.get("reason")) for each in _conditions(item) if each.get("type") == "Ready"), "")
-
-
-def _conditions(item: Wire) -> Sequence[Mapping[str, object]]:
-    found: Sequence[Mapping[str, object]] = (item.get("status") or {}).get("conditions") or ()
-    return found
+def _is_true(item: KueueWorkloadView, kind: str) -> bool:
+    return any(each.type == kind and each.status == "True" for each in item.status.conditions)

@@ -34,11 +34,11 @@ def report(world: World, item: Wire) -> Report:
     if ready.status == "False":
         found.append(_condition(ready))
     if found and ready.reason in queue.WAITS:
-        found[0] = replace(found[0], facts=queue.facts(world, item))
+        found[0] = replace(found[0], facts=queue.facts(world, workload))
     elif found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
         every = [UltraServerView.of(each) for each in world.snapshot.all("NeuronUltraServer")]
         servers = [each for each in every if _serves(each, workload)]
-        facts = Facts([*queue.facts(world, item)])
+        facts = Facts([*queue.facts(world, workload)])
         facts.some("UltraServer", (_shown(world, each) for each in servers))
         tried = [_emptied(world, workload, each) for each in servers]
         changes = [change for change in tried if change is not None]
