@@ -59,7 +59,7 @@ async def former_name(schedule: Schedule) -> str | None:
 ACTORS: Final = {
     "ipv6": Actor(
         "pods have addresses of one family or of both; rank 0 is found under its name at its main address at any time",
-        {change_network: 2, former_name: 2},
+        {change_network: 8, former_name: 6},
         begin,
         embedded=True,
         issue="30",
