@@ -115,8 +115,9 @@ class ClusterSession(Session):
                 new = await self._computed(functools.partial(self._shown, changes))
                 self._put({**new.sections, "connection": {"": _connection(watched)}}, new.rows)
                 took = asyncio.get_running_loop().time() - started
-                # At most one update in this time, and a large fleet takes half of one core at most.
-                await asyncio.sleep(max(self._timing.between_s - took, took))
+                # At most one update in this time. Others have the core for as long as this one took, but no change waits
+                # because the first rows, which are all of them, took long.
+                await asyncio.sleep(max(self._timing.between_s - took, min(took, self._timing.between_s)))
                 await self._dirty.wait()
 
     def _shown(self, changes: Changes) -> Patch:
