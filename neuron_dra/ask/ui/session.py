@@ -115,8 +115,8 @@ class ClusterSession(Session):
                 new = await self._computed(functools.partial(self._shown, changes))
                 self._put({**new.sections, "connection": {"": _connection(watched)}}, new.rows)
                 took = asyncio.get_running_loop().time() - started
-                # At most one update in this time. Others have the core for as long as this one took; but no change waits because
-                # the first rows, which are all of them, took long.
+                # At most one update in this time. Others have the core for as long as this one took.
+                # But no change waits because the first rows, which are all of them, took long.
                 await asyncio.sleep(max(self._timing.between_s - took, min(took, self._timing.between_s)))
                 await self._dirty.wait()
 
