@@ -264,11 +264,11 @@ contexts: [{name: a, context: {cluster: a, user: a}}]
     ],
     ids=["closed", "no certificate"],
 )
-def test_errors_of_connections(cluster: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "kubeconfig"
-    file.write_text(KUBECONFIG % cluster)
-    found = ask(capsys, "status", "--kubeconfig", str(file))
-    assert (found.code, text in found.err, "object at" in found.err) == (2, True, False), found.err
+def test_errors_of_connections(cluster: str, text: str, tmp_path: Path) -> None:
+    """In a process of its own, as the event loop of a command lives until the program ends."""
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG % cluster)
+    done = shell("neuron-dra status --kubeconfig kubeconfig", tmp_path)
+    assert (done.returncode, text in done.stderr, "object at" in done.stderr) == (2, True, False), done.stderr
 
 
 def test_manifests_may_have_generate_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
