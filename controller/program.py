@@ -29,7 +29,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 
 if TYPE_CHECKING:
-    from controller.query.grpc_server import Server
+    from controller.query.grpc_server import QueryServer
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Controller:
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
-        self.grpc: Server | None = None
+        self.grpc: QueryServer | None = None
 
     def stop(self) -> None:
         """End `run()`. It releases the lease; reservations stay."""
@@ -153,8 +153,8 @@ class Controller:
         """Return False if the planner hangs."""
         return self._reconciler is None or self._reconciler.works()
 
-    def _service(self, caches: Caches[FleetIndex], reconciler: Reconciler) -> Server:
-        from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
+    def _service(self, caches: Caches[FleetIndex], reconciler: Reconciler) -> QueryServer:
+        from controller.query.grpc_server import QueryServer, Sources  # loads gRPC, only if it is served
 
         sources = Sources(
             index=caches.index,
@@ -164,7 +164,7 @@ class Controller:
             limits=self._settings.limits,
             metrics=self.metrics,
         )
-        return Server(self._settings.grpc_address, sources, self._timing.service)
+        return QueryServer(self._settings.grpc_address, sources, self._timing.service)
 
     def _wake(self) -> None:
         if self._reconciler is not None:

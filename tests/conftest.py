@@ -13,7 +13,7 @@ import pytest
 
 from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 
 # A busy machine must not fail a test: no limit on the time of an example.
@@ -82,13 +82,13 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     """The timing of plugins in this process; modules and tests have their own."""
     return DEFAULT_TIMING
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, a trn2.48xlarge."""
     made = PluginHost(short_path, api.url, timing=timing)
     yield made

@@ -12,7 +12,7 @@ from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Inva
 from neuron_dra.kube.objects import MALFORMED
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """What became of a write."""
 
     WRITTEN = "written"
@@ -48,7 +48,9 @@ class Attempts:
         tries = self._tries.get(key)
         return now if tries is None else max(tries.next_at, now)
 
-    async def make(self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime) -> tuple[Outcome, str]:
+    async def make(
+        self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime
+    ) -> tuple[WriteOutcome, str]:
         """Try a write; return its outcome, and the error as a text. Raises EndedTerm.
 
         Also one that was written waits: until a watch shows its effect, it is decided again.
@@ -60,9 +62,9 @@ class Attempts:
         except EndedTerm:
             raise
         except (AlreadyExists, Conflict, NotFound) as err:
-            return Outcome.CHANGED, str(err)
+            return WriteOutcome.CHANGED, str(err)
         except (Forbidden, Invalid) as err:
-            return Outcome.REJECTED, str(err)
+            return WriteOutcome.REJECTED, str(err)
         except (ApiError, *MALFORMED) as err:
-            return Outcome.FAILED, str(err) or repr(err)
-        return Outcome.WRITTEN, ""
+            return WriteOutcome.FAILED, str(err) or repr(err)
+        return WriteOutcome.WRITTEN, ""

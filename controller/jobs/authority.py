@@ -16,8 +16,8 @@ from controller.observe.model import JOBS_ALLOWED, JOBS_LABEL, JOBS_QUEUED, LIMI
 _NUMBER: Final = re.compile(r"\d{1,6}", re.ASCII)
 
 
-class Facts(Protocol):
-    """What the right depends on; see `decide.View`."""
+class AuthorityFacts(Protocol):
+    """What the right depends on; see `decide.JobView`."""
 
     @property
     def namespaces(self) -> Mapping[str, Namespace] | None:
@@ -32,7 +32,7 @@ class Facts(Protocol):
         """Why the label is not guarded; empty if it is."""
 
 
-def refusal(facts: Facts, name: str) -> tuple[str, str] | None:
+def refusal(facts: AuthorityFacts, name: str) -> tuple[str, str] | None:
     """Return reason and message if the jobs of a namespace may not reserve nodes, or not more of them."""
     if facts.unguarded:
         return "JobsMayNotReserve", f"jobs reserve nothing in this cluster: {facts.unguarded}"

@@ -36,7 +36,7 @@ NAME_CHARACTERS: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class JobEvent:
     """An Event on a job. It is posted again when `key` changes."""
 
     job: Job
@@ -47,7 +47,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateWorkload:
     """Create the workload `body` for a job."""
 
     job: Job
@@ -55,7 +55,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeWorkload:
     """Change the spec of the job's workload, and its labels, by a merge patch, guarded by its resourceVersion."""
 
     job: Job
@@ -65,7 +65,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class DeleteWorkload:
     """Delete a workload. `gone`: first verify that the job which it was made for does not want it any more."""
 
     workload: Workload
@@ -73,11 +73,11 @@ class Release:
     gone: bool = False
 
 
-Write = Create | Change | Release
+Write = CreateWorkload | ChangeWorkload | DeleteWorkload
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JobView:
     """What a decision depends on.
 
     - `jobs`: those with the annotation; `kinds`: the kinds of which all are known.
@@ -101,26 +101,26 @@ class View:
 
 
 @dataclass(slots=True)
-class Decision:
+class JobDecision:
     """The writes, and at most one Event for each job."""
 
     writes: list[Write] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[JobEvent] = field(default_factory=list)
 
 
-def decide(view: View) -> Decision:
+def decide(view: JobView) -> JobDecision:
     """Return what to write, and what to tell."""
-    found = Decision()
+    found = JobDecision()
     there = _There.of(view.workloads)
     of_known_jobs: set[tuple[str, str]] = set()
     for job in sorted(view.jobs, key=lambda each: (each.namespace, each.kind, each.name)):
         of_known_jobs.add((job.namespace, job.mark))
-        _Step(view, there, found, job).take()
+        _JobStep(view, there, found, job).take()
     for (namespace, mark), workloads in sorted(there.made.items()):
         if (namespace, mark) not in of_known_jobs and mark.partition("/")[0] in view.kinds:
             for each in workloads:
                 _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
-    return Decision(in_turn(found.writes, lambda write: _about(write).namespace), in_turn(found.notes, _namespace))
+    return JobDecision(in_turn(found.writes, lambda write: _about(write).namespace), in_turn(found.notes, _namespace))
 
 
 def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
@@ -134,10 +134,10 @@ def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
 
 
 def _about(write: Write) -> Job | Workload:
-    return write.job if isinstance(write, Create) else write.workload
+    return write.job if isinstance(write, CreateWorkload) else write.workload
 
 
-def _namespace(note: Note) -> str:
+def _namespace(note: JobEvent) -> str:
     return note.job.namespace
 
 
@@ -180,20 +180,20 @@ class _There:
         self.names.add((namespace, name))
 
 
-def _release(view: View, found: Decision, workload: Workload, why: str, *, gone: bool = False) -> bool:
+def _release(view: JobView, found: JobDecision, workload: Workload, why: str, *, gone: bool = False) -> bool:
     """Release a workload, unless a pod still uses its nodes; return whether it is or was released."""
     if workload.deleting:
         return True
     if view.in_use(workload):
         return False
-    found.writes.append(Release(workload, why, gone))
+    found.writes.append(DeleteWorkload(workload, why, gone))
     return True
 
 
-class _Step:
+class _JobStep:
     """The decision about one job. Its own workloads are those that are marked with it."""
 
-    def __init__(self, view: View, there: _There, found: Decision, job: Job) -> None:
+    def __init__(self, view: JobView, there: _There, found: JobDecision, job: Job) -> None:
         self._view = view
         self._there = there
         self._found = found
@@ -332,7 +332,7 @@ class _Step:
             self._warn(*refusal)
             return
         self._there.add(job.namespace, job.name, template, for_a_job=True)
-        self._found.writes.append(Create(job, _workload(job, spec)))
+        self._found.writes.append(CreateWorkload(job, _workload(job, spec)))
 
     def _queue_refusal(self) -> tuple[str, str] | None:
         """Return reason and message if nothing may be reserved because of the job's queue, or without one."""
@@ -369,7 +369,7 @@ class _Step:
         # While nodes are reserved the new queue waits, and the controller says so.
         labels = {QUEUE_LABEL: job.asked_queue or None} if workload.queue != job.asked_queue else {}
         if changes or labels:
-            self._found.writes.append(Change(job, workload, changes, labels))
+            self._found.writes.append(ChangeWorkload(job, workload, changes, labels))
         if refusal is not None:
             self._warn(*refusal)
         else:
@@ -383,17 +383,17 @@ class _Step:
         if reason:
             text = f"NeuronUltraServerWorkload {workload.name}: {message}"
             warning = shown is degraded or workload.state == "Failed"
-            self._found.notes.append(Note(self._job, warning, reason, text, reason))
+            self._found.notes.append(JobEvent(self._job, warning, reason, text, reason))
 
     def _release_all(self, why: str) -> None:
         for each in self._own:
             _release(self._view, self._found, each, why)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._found.notes.append(Note(self._job, True, reason, message, f"{reason}: {message}"))
+        self._found.notes.append(JobEvent(self._job, True, reason, message, f"{reason}: {message}"))
 
     def _say(self, reason: str, message: str) -> None:
-        self._found.notes.append(Note(self._job, False, reason, message, f"{reason}: {message}"))
+        self._found.notes.append(JobEvent(self._job, False, reason, message, f"{reason}: {message}"))
 
 
 _DIFFERS: Final = (

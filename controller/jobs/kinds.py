@@ -131,11 +131,11 @@ KINDS: Final = (
 # The fields that are decoded of these objects. All else of them never becomes a Python object.
 
 
-class _Part(msgspec.Struct, omit_defaults=True, rename="camel"):
+class _JobPart(msgspec.Struct, omit_defaults=True, rename="camel"):
     """A part of an object. Absent fields stay absent."""
 
 
-class _Meta(_Part):
+class _JobMeta(_JobPart):
     name: str
     namespace: str = ""
     uid: str = ""
@@ -145,41 +145,41 @@ class _Meta(_Part):
     labels: dict[str, str] | None = None
 
 
-class _Claim(_Part):
+class _Claim(_JobPart):
     resource_claim_template_name: str | None = None
 
 
-class _PodSpec(_Part):
+class _PodSpec(_JobPart):
     node_selector: dict[str, str] | None = None
     resource_claims: list[_Claim] | None = None
 
 
-class _PodTemplate(_Part):
+class _PodTemplate(_JobPart):
     spec: _PodSpec | None = None
 
 
-class _InnerSpec(_Part):
+class _InnerSpec(_JobPart):
     parallelism: int | None = None
     completions: int | None = None
     template: _PodTemplate | None = None
 
 
-class _InnerJob(_Part):
+class _InnerJob(_JobPart):
     spec: _InnerSpec | None = None
 
 
-class _Replicated(_Part):
+class _Replicated(_JobPart):
     replicas: int | None = None
     template: _InnerJob | None = None
 
 
-class _LeaderWorker(_Part):
+class _LeaderWorker(_JobPart):
     size: int | None = None
     leader_template: _PodTemplate | None = None
     worker_template: _PodTemplate | None = None
 
 
-class _Spec(_Part):
+class _JobSpec(_JobPart):
     suspend: bool | None = None
     managed_by: str | None = None
     parallelism: int | None = None
@@ -190,24 +190,24 @@ class _Spec(_Part):
     leader_worker_template: _LeaderWorker | None = None
 
 
-class _Condition(_Part):
+class _JobCondition(_JobPart):
     type: str = ""
     status: str = ""
 
 
-class _Status(_Part):
-    conditions: list[_Condition] | None = None
+class _JobStatus(_JobPart):
+    conditions: list[_JobCondition] | None = None
 
 
-class Fields(_Part):
+class JobFields(_JobPart):
     """What is decoded of a job of any kind."""
 
-    metadata: _Meta
-    spec: _Spec | None = None
-    status: _Status | None = None
+    metadata: _JobMeta
+    spec: _JobSpec | None = None
+    status: _JobStatus | None = None
 
 
 def read(raw: bytes) -> dict[str, Any]:
     """Return these fields of an object that was read alone. Raises one of kube.objects.MALFORMED."""
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(raw, type=Fields))
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(raw, type=JobFields))
     return found

@@ -8,9 +8,18 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from controller.apply.attempts import Attempts, Outcome
+from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.requests import Applier
-from controller.jobs.decide import Change, Create, Note, Release, View, Write, decide, in_turn
+from controller.jobs.decide import (
+    ChangeWorkload,
+    CreateWorkload,
+    DeleteWorkload,
+    JobEvent,
+    JobView,
+    Write,
+    decide,
+    in_turn,
+)
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
 from controller.jobs.kinds import KINDS, read
@@ -61,7 +70,7 @@ class JobReservations:
         self._term = 0
         # By namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
-        self._rejected: dict[str, Note] = {}  # by UID of the job
+        self._rejected: dict[str, JobEvent] = {}  # by UID of the job
         self._told: dict[str, str] = {}  # by UID of the job, the key of the last note
 
     def end_waits(self) -> None:
@@ -93,12 +102,12 @@ class JobReservations:
         early = await self._early_pods.look(view.workloads, view.templates, now)
         return min((*moments, *([early] if early is not None else [])), default=None)
 
-    def _view(self, index: FleetIndex, jobs: Collection[Job]) -> View:
+    def _view(self, index: FleetIndex, jobs: Collection[Job]) -> JobView:
         readable = None if index.namespaces is None else self._caches.namespaces.items
         namespaces: dict[str, Namespace] | None = None
         if readable is not None:
             namespaces = {item["value"].name: item["value"] for item in readable.values()}
-        return View(
+        return JobView(
             jobs=jobs,
             kinds=self._watches.kinds,
             workloads=[item["value"] for item in self._caches.workloads.items.values()],
@@ -113,17 +122,17 @@ class JobReservations:
     async def _make(self, write: Write, now: datetime.datetime) -> None:
         """Make one write. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
         key = _target(write)
-        job = None if isinstance(write, Release) else write.job
+        job = None if isinstance(write, DeleteWorkload) else write.job
         outcome, error = await self._attempts.make(key, lambda: self._send(write), now)
         match outcome:
-            case Outcome.WRITTEN if job is not None:
+            case WriteOutcome.WRITTEN if job is not None:
                 self._rejected.pop(job.uid, None)
-            case Outcome.REJECTED if job is not None:
+            case WriteOutcome.REJECTED if job is not None:
                 text = f"the reservation was rejected: {error}"
-                self._rejected[job.uid] = Note(job, True, "ReservationRejected", text, text)
-            case Outcome.REJECTED:
+                self._rejected[job.uid] = JobEvent(job, True, "ReservationRejected", text, text)
+            case WriteOutcome.REJECTED:
                 log.warning("a reservation of a job was not released", extra={"workload": key, "error": error})
-            case Outcome.FAILED:
+            case WriteOutcome.FAILED:
                 facts = {"workload": key, "error": error}
                 log.warning("a reservation for a job could not be written", extra=facts)
             case _:
@@ -134,13 +143,13 @@ class JobReservations:
         self._applier.schemas.refuse(NEURON_WORKLOADS)
         workloads = self._caches.workloads
         match write:
-            case Create(job=job, body=body):
+            case CreateWorkload(job=job, body=body):
                 workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
                 log.info("made a reservation for a job", extra={"workload": _target(write), "job": job.mark})
-            case Change(workload=old, spec=spec, labels=labels):
+            case ChangeWorkload(workload=old, spec=spec, labels=labels):
                 patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}
                 workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
-            case Release(workload=old, why=why, gone=gone):
+            case DeleteWorkload(workload=old, why=why, gone=gone):
                 if gone and await self._still_asks(old):
                     return
                 await self._client.delete(NEURON_WORKLOADS, old.namespace, old.name, uid=old.uid, version=old.version)
@@ -162,7 +171,7 @@ class JobReservations:
             return False
         return job is not None and job.uid == uid
 
-    async def _tell(self, notes: Iterable[Note], uids: set[str], now: datetime.datetime) -> None:
+    async def _tell(self, notes: Iterable[JobEvent], uids: set[str], now: datetime.datetime) -> None:
         """Post the notes that are new."""
         self._told = {uid: key for uid, key in self._told.items() if uid in uids}
         self._rejected = {uid: note for uid, note in self._rejected.items() if uid in uids}
@@ -172,7 +181,7 @@ class JobReservations:
         )
         await asyncio.gather(*(self._post(note, now) for note in due[:AT_ONCE]))
 
-    async def _post(self, note: Note, now: datetime.datetime) -> None:
+    async def _post(self, note: JobEvent, now: datetime.datetime) -> None:
         job = note.job
         self._told[job.uid] = note.key
         about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
@@ -181,7 +190,7 @@ class JobReservations:
 
 def _target(write: Write) -> str:
     """Return namespace/name of the workload that is written."""
-    if isinstance(write, Create):
+    if isinstance(write, CreateWorkload):
         return f"{write.job.namespace}/{write.job.name}"
     return write.workload.ref
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from controller.jobs.kinds import KINDS, Fields, Kind
+from controller.jobs.kinds import KINDS, JobFields, Kind
 from controller.jobs.model import Job
 from controller.observe.caches import KEPT
 from controller.timing import JobTiming
@@ -42,7 +42,7 @@ class JobWatches:
                 on_change=on_change,
                 gives_up_on=(NotFound, Forbidden),
                 project=_kept_of(kind),
-                fields=Fields,
+                fields=JobFields,
             )
             for kind in KINDS
         }

@@ -126,7 +126,7 @@ class Caches(Generic[IndexT]):
         node = functools.partial(
             decode.cluster_node, fault_conditions=fault_conditions, block_annotation=block_annotation
         )
-        self.nodes = self._watched(NODES, node, read=projections.Node, gather_s=timing.heartbeats_s)
+        self.nodes = self._watched(NODES, node, read=projections.NodeFields, gather_s=timing.heartbeats_s)
         self.slices = self._watched(RESOURCE_SLICES, published_slice, field_selector=OURS, read=projections.Slice)
         self.claims = self._watched(RESOURCE_CLAIMS, decode.claim_use, salvage=unreadable.claim)
         self.ultraservers = self._watched(

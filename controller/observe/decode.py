@@ -20,10 +20,10 @@ from controller.observe.model import (
     ClaimUse,
     ClusterNode,
     Consumer,
+    FleetSnapshot,
     Namespace,
     QueueRecord,
     Reservation,
-    Snapshot,
     Template,
     UltraServer,
     Workload,
@@ -316,7 +316,7 @@ def _requested_kind(item: Wire) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def snapshot(items: Iterable[Wire]) -> Snapshot:
+def snapshot(items: Iterable[Wire]) -> FleetSnapshot:
     """Return the snapshot of a `kubectl get resourceslices,resourceclaims,nodes,nus,nusw,... -o yaml` list."""
     by_kind: dict[str, list[Wire]] = {}
     for item in items:
@@ -329,7 +329,7 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
     uses = [use for use in decoded("ResourceClaim", claim_use) if use]
     namespaces = decoded("Namespace", namespace)
     classes = [item["metadata"]["name"] for item in by_kind.get("DeviceClass", [])]
-    return Snapshot(
+    return FleetSnapshot(
         published=slices.published_nodes(parts),
         nodes=decoded("Node", cluster_node),
         claims=tuple(uses),

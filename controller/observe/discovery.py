@@ -15,8 +15,8 @@ from typing import Any
 from controller.observe.decode import LABEL_PREFIX
 from controller.observe.model import (
     ClusterNode,
+    FleetSnapshot,
     PublishedNode,
-    Snapshot,
     UltraServer,
     shortened,
 )
@@ -55,7 +55,7 @@ class Group:
         return sum(all(node.name not in names for names in taken) for node in self.usable.values())
 
 
-def discover(snapshot: Snapshot) -> tuple[Group, ...]:
+def discover(snapshot: FleetSnapshot) -> tuple[Group, ...]:
     """Return every UltraServer, by name. A stored one without nodes has an empty topology.
 
     A node whose slices are missing, as after each kubelet restart, stays a member while its Node object is the same.

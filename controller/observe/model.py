@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from neuron_dra.core.signals import LINK_INTERSERVER
-from neuron_dra.core.ultraserver import Allocation, Tag, Unread
+from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
 from neuron_dra.core.wire import Wire
 
 GROUP = "neuron.aws.com"
@@ -246,7 +246,7 @@ class UltraServer:
     spec: Wire
     status: Wire
     reservations: tuple[Reservation, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadAllocation, ...] = ()
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
 
@@ -413,7 +413,7 @@ NOTHING_KNOWN: Final = Known()
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Known):
+class FleetSnapshot(Known):
     """Everything a plan depends on, besides the time. The order of the tuples does not matter."""
 
     published: tuple[PublishedNode, ...] = ()

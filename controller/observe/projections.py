@@ -32,7 +32,7 @@ class Taint(Part):
     effect: str = ""
 
 
-class NodeSpec(Part):
+class NodeSpecFields(Part):
     """spec of a Node."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -40,7 +40,7 @@ class NodeSpec(Part):
     taints: list[Taint] | None = None
 
 
-class Condition(Part):
+class NodeCondition(Part):
     """A condition of a Node."""
 
     type: str = ""
@@ -60,15 +60,15 @@ class Address(Part):
 class NodeStatus(Part):
     """status of a Node."""
 
-    conditions: list[Condition] | None = None
+    conditions: list[NodeCondition] | None = None
     addresses: list[Address] | None = None
 
 
-class Node(Part):
+class NodeFields(Part):
     """A Node. Each kubelet writes its own every five minutes, with a long list of images."""
 
     metadata: Meta
-    spec: NodeSpec | None = None
+    spec: NodeSpecFields | None = None
     status: NodeStatus | None = None
 
 
@@ -97,14 +97,14 @@ class Basic(Part):
     attributes: Attributes | None = None  # type: ignore[valid-type]
 
 
-class Device(Part):
+class SliceDevice(Part):
     """A device of a ResourceSlice."""
 
     attributes: Attributes | None = None  # type: ignore[valid-type]
     basic: Basic | None = None
 
 
-class Owner(Part):
+class SliceOwner(Part):
     """An owner of a ResourceSlice: its Node."""
 
     uid: str = ""
@@ -116,10 +116,10 @@ class SliceMeta(Part):
     name: str
     uid: str = ""
     resource_version: str = ""
-    owner_references: list[Owner] | None = None
+    owner_references: list[SliceOwner] | None = None
 
 
-class Pool(Part):
+class SlicePool(Part):
     """The pool of a ResourceSlice."""
 
     generation: int = 0
@@ -131,8 +131,8 @@ class SliceSpec(Part):
 
     driver: str = ""
     node_name: str | None = None
-    pool: Pool | None = None
-    devices: list[Device] | None = None
+    pool: SlicePool | None = None
+    devices: list[SliceDevice] | None = None
 
 
 class Slice(Part):
@@ -150,7 +150,7 @@ class PodMeta(Part):
     uid: str = ""
 
 
-class PodClaim(Part):
+class PodClaimEntry(Part):
     """A claim of a Pod, in its spec or in its status."""
 
     resource_claim_name: str | None = None
@@ -165,7 +165,7 @@ class SchedulingGroup(Part):
 class PodSpec(Part):
     """spec of a Pod."""
 
-    resource_claims: list[PodClaim] | None = None
+    resource_claims: list[PodClaimEntry] | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -173,8 +173,8 @@ class PodStatus(Part):
     """status of a Pod."""
 
     phase: str = ""
-    resource_claim_statuses: list[PodClaim] | None = None
-    extended_resource_claim_status: PodClaim | None = None
+    resource_claim_statuses: list[PodClaimEntry] | None = None
+    extended_resource_claim_status: PodClaimEntry | None = None
 
 
 class Pod(Part):

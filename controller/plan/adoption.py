@@ -14,7 +14,7 @@ from controller.observe.model import Reservation, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.objects import time
-from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag, UnreadAllocation
 
 
 def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> dict[str, Exception]:
@@ -26,7 +26,7 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
     errors: dict[str, Exception] = {}
     workloads = {each.ref: each for each in index.workloads}
     for name, unread in sorted(index.evidence.unread.items()):
-        left: list[Unread] = []
+        left: list[UnreadAllocation] = []
         taken: list[Reservation] = []
         for one in unread:
             workload = workloads.get(one.official.workload) if one.official else None
@@ -36,7 +36,7 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
             except Exception as err:
                 errors[name] = err
                 found = one
-            if isinstance(found, Unread):
+            if isinstance(found, UnreadAllocation):
                 left.append(found)
             else:
                 taken.append(Reservation(name, found))
@@ -45,13 +45,13 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
 
 
 def _adopted(
-    one: Unread,
+    one: UnreadAllocation,
     workload: Workload | None,
     others: Iterable[Reservation],
     index: FleetIndex,
     ultraserver: str,
     now: datetime.datetime,
-) -> Unread | Allocation:
+) -> UnreadAllocation | Allocation:
     """Return the allocation in an entry of AWS's operator, or the entry with why it is not adopted.
 
     AWS's operator tags no nodes. If the nodes of an entry have a tag of its workload, then the entry is ours, and a CRD

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from controller.observe.model import PublishedNode, UltraServer, Workload
-from neuron_dra.core.ultraserver import Phase, Unread
+from neuron_dra.core.ultraserver import Phase, UnreadAllocation
 
 
 class Evidence:
@@ -24,7 +24,7 @@ class Evidence:
     """
 
     def __init__(self) -> None:
-        self.unread: dict[str, tuple[Unread, ...]] = {}
+        self.unread: dict[str, tuple[UnreadAllocation, ...]] = {}
         self.unknown: set[str] = set()
         self.lost: set[str] = set()
         self._known: Counter[str] = Counter()

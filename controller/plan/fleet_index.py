@@ -18,10 +18,10 @@ from controller.observe.model import (
     NOTHING_KNOWN,
     ClaimUse,
     ClusterNode,
+    FleetSnapshot,
     Known,
     PublishedNode,
     Reservation,
-    Snapshot,
     Template,
     UltraServer,
     Workload,
@@ -88,7 +88,7 @@ class FleetIndex:
         """The nodes of UltraServers that are not Ready, that agents report, or that have lost their tags."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> FleetIndex:
+    def of(cls, snapshot: FleetSnapshot) -> FleetIndex:
         """Return the index of these objects."""
         index = cls()
         for node in snapshot.nodes:
@@ -108,9 +108,9 @@ class FleetIndex:
         index.refresh()
         return index
 
-    def snapshot(self, known: Known = NOTHING_KNOWN) -> Snapshot:
+    def snapshot(self, known: Known = NOTHING_KNOWN) -> FleetSnapshot:
         """Return the objects, without what is derived, and what else is known; `of` builds an equal index from them."""
-        return Snapshot(
+        return FleetSnapshot(
             published=tuple(self.published),
             nodes=tuple(self.nodes),
             claims=tuple(self.claims),

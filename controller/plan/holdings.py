@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from controller.observe.model import Reservation
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.held import Held, sizes
-from neuron_dra.core.ultraserver import Unread
+from neuron_dra.core.ultraserver import UnreadAllocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Holdings(Container[str]):
         uid = one.allocation.workload_uid
         self.put(uid, self.of(uid).add(one))
 
-    def adopt(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
+    def adopt(self, ultraserver: str, left: Sequence[UnreadAllocation], taken: Iterable[Reservation]) -> None:
         """Replace unreadable entries of an UltraServer by reservations, `taken`; `left` stay unreadable."""
         for before in self.unread[ultraserver]:
             self._reserved.subtract(before.nodes)

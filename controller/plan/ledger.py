@@ -35,7 +35,7 @@ from controller.plan.view import Reads, Step, TurnKey, View
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
+class PlannedWrites:
     """The writes of workloads so far, in the order in which they are made; reservations come after `before`.
 
     - `before`: finalizers, and deletions of templates.
@@ -88,7 +88,7 @@ class Ledger:
     """The decisions that the last plan has left."""
     decided: dict[str, Decided] = field(default_factory=dict)
     """By workload UID, the decisions that this plan leaves to the next one."""
-    writes: Writes = field(default_factory=Writes)
+    writes: PlannedWrites = field(default_factory=PlannedWrites)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     starving: dict[str, Workload] = field(default_factory=dict)
     """By instance type, the workload that goes first."""

@@ -26,7 +26,7 @@ from controller.plan.actions import Record, Verdict
 from controller.plan.reasons import Reason
 from controller.plan.states import PROGRESSING, State
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import NAMESPACE, Phase, Unread
+from neuron_dra.core.ultraserver import NAMESPACE, Phase, UnreadAllocation
 from neuron_dra.core.wire import Wire
 
 MANAGER: Final = "neuron-ultraserver-controller"
@@ -88,7 +88,7 @@ def ultraserver_status(
     reservations: Sequence[Reservation],
     in_use: Collection[str],
     now: datetime.datetime,
-    unread: Sequence[Unread] = (),
+    unread: Sequence[UnreadAllocation] = (),
     more: Sequence[Problem] = (),
 ) -> dict[str, Any]:
     """Return the whole status of a NeuronUltraServer.

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence, Set
 from dataclasses import replace
 from typing import cast
 
-from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Suspect
+from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect
 from controller.plan import (
     claim_pods,
     node_labels,
@@ -44,7 +44,7 @@ WORKLOADS_A_STEP = 8
 ULTRASERVERS_A_STEP = 64
 
 
-def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
+def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Return the writes that bring the cluster one step closer, and nothing when there is none.
 
     Planning again after the writes gives the next step, so a failed write needs no special care. `now` decides about

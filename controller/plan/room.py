@@ -21,9 +21,9 @@ from typing import Final
 from controller.observe.model import (
     NOTHING_KNOWN,
     ClaimUse,
+    FleetSnapshot,
     Known,
     Reservation,
-    Snapshot,
     UltraServer,
     Workload,
     shortened,
@@ -194,7 +194,7 @@ class _Judge:
         got = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now))
         return all(got[each.uid] == each.count for each in asked)
 
-    def fleet(self, chosen: Sequence[_Block]) -> Snapshot:
+    def fleet(self, chosen: Sequence[_Block]) -> FleetSnapshot:
         """Return a part of the fleet as if the chosen places were free: where they are, and where free places are."""
         index, kind = self.index, chosen[0].slot.kind
         servers = [index.ultraserver_by_name[name] for name in sorted(self._names(chosen))]
@@ -206,7 +206,9 @@ class _Judge:
         shown = [replace(each, tag=None) for each in published if each.kind == kind]
         claims = [ClaimUse("", f"on-{name}", (name,), None) for name in taken]
         empty = [replace(each, reservations=(), unread=()) for each in servers]
-        return Snapshot(published=tuple(shown), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty))
+        return FleetSnapshot(
+            published=tuple(shown), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty)
+        )
 
     def _names(self, chosen: Sequence[_Block]) -> set[str]:
         """Return the names of the UltraServers that the planner sees."""

@@ -17,7 +17,7 @@ from controller.plan.actions import (
 )
 from controller.plan.ledger import Ledger
 from controller.plan.reasons import Reason
-from neuron_dra.core.ultraserver import Unread
+from neuron_dra.core.ultraserver import UnreadAllocation
 
 
 def writes(ledger: Ledger, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
@@ -127,7 +127,7 @@ def _reservations_change(ledger: Ledger, stored: UltraServer) -> bool:
 
 
 def _problems(
-    stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]
+    stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[UnreadAllocation]
 ) -> tuple[Problem, ...]:
     """Return what delays an UltraServer's deletion, and what cannot be read in its status.
 

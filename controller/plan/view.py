@@ -37,7 +37,7 @@ from controller.plan.quota import Quota
 from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
 from controller.plan.states import State
-from neuron_dra.core.ultraserver import Allocation, Phase, Unread
+from neuron_dra.core.ultraserver import Allocation, Phase, UnreadAllocation
 
 TurnKey = tuple[str, str]
 """Instance type and namespace."""
@@ -88,7 +88,7 @@ class View:
     template: Template | None
     templates: Sequence[Template]
     rival: Workload | None
-    entries: Mapping[str, Sequence[Unread]]
+    entries: Mapping[str, Sequence[UnreadAllocation]]
     withheld: Sequence[str]
     unrestored: Exception | None
     starving: Workload | None

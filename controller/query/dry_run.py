@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import NOTHING_KNOWN, Known, Snapshot, Workload
+from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Workload
 from controller.plan import planning
 from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
 from controller.plan.fleet_index import FleetIndex
@@ -57,7 +57,7 @@ def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[N
     return replace(made, actions=(*found.created, *made.actions))
 
 
-def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> tuple[Snapshot, Plan]:
+def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits) -> tuple[FleetSnapshot, Plan]:
     """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
     found = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
     made = planning.plan_of(found.index, now, limits, snapshot)

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from controller.metrics import Metrics
-from controller.observe.model import Known, Snapshot
+from controller.observe.model import FleetSnapshot, Known
 from controller.plan.actions import Kept
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
@@ -64,7 +64,7 @@ class Sources:
     metrics: Metrics
 
 
-class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
+class UltraServerService(ultraservers_pb2_grpc.UltraServersServicer):
     """Answers from this replica's index, one question at a time."""
 
     def __init__(self, sources: Sources) -> None:
@@ -124,7 +124,7 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
 
 
 def _plan_grouped(
-    snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
+    snapshot: FleetSnapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
 ) -> pb.PlanResponse:
     """Return the plan where UltraServers have no object yet. Raises BadRequest."""
     found = dry_run.grouped(FleetIndex.of(snapshot), now, limits, snapshot)
@@ -140,7 +140,7 @@ def _at_once(steps: Generator[None, None, _Answer]) -> _Answer:
             return cast(_Answer, end.value)
 
 
-class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+class HealthOfQueries(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """SERVING once the caches have listed the cluster."""
 
     def __init__(self, unready: Callable[[], str], period_s: float) -> None:
@@ -171,7 +171,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return kinds(status=kinds.NOT_SERVING if self._unready() else kinds.SERVING)
 
 
-class Server:
+class QueryServer:
     """The server at `address`: host:port, or unix:/path. `target` is the address to dial, empty until it is bound."""
 
     def __init__(self, address: str, sources: Sources, timing: ServiceTiming) -> None:
@@ -186,8 +186,8 @@ class Server:
         waiting = False
         while True:
             server = grpc.aio.server(options=OPTIONS)
-            ultraservers_pb2_grpc.add_UltraServersServicer_to_server(UltraServers(self._sources), server)
-            health = Health(self._sources.unready, self._timing.health_s)
+            ultraservers_pb2_grpc.add_UltraServersServicer_to_server(UltraServerService(self._sources), server)
+            health = HealthOfQueries(self._sources.unready, self._timing.health_s)
             health_pb2_grpc.add_HealthServicer_to_server(health, server)
             reflection.enable_server_reflection([SERVICE, HEALTH, reflection.SERVICE_NAME], server)
             try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from controller.observe import decode
-from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, Snapshot
+from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, FleetSnapshot
 from controller.plan.strategies import NAMES, STRATEGIES
 from neuron_dra.core import shapes
 from neuron_dra.errors import NeuronDraError
@@ -65,7 +65,7 @@ class Malformed(NeuronDraError):
     """An object that does not match its kind; the message names object and field."""
 
 
-def snapshot(items: Iterable[Mapping[str, Any]]) -> Snapshot:
+def snapshot(items: Iterable[Mapping[str, Any]]) -> FleetSnapshot:
     """Return the snapshot of a list of objects. Raises Malformed for the first that cannot be read."""
     found = list(items)
     for item in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.observe import discovery
-from controller.observe.model import Snapshot, condition
+from controller.observe.model import FleetSnapshot, condition
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -24,7 +24,7 @@ from controller.plan.actions import (
 from neuron_dra.core.wire import Wire
 
 
-def text(snapshot: Snapshot, plan: Plan) -> str:
+def text(snapshot: FleetSnapshot, plan: Plan) -> str:
     """Return UltraServers, workloads and writes as text."""
     lines = ["UltraServers"]
     lines += list(_ultraservers(snapshot, plan)) or ["  none: no node publishes an ultraserverId"]
@@ -37,7 +37,7 @@ def text(snapshot: Snapshot, plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ultraservers(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _ultraservers(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
     """Yield lines about UltraServers, their reservations after the plan, and their problems."""
     written = {a.name: a.status for a in plan.actions if isinstance(a, WriteUltraServerStatus)}
     stored = {each.name: each.status for each in snapshot.ultraservers}
@@ -54,7 +54,7 @@ def _ultraservers(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             yield f"    {problem.reason}: {problem.message}"
 
 
-def _workloads(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _workloads(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
     """Yield lines about workloads: request, state, reason and message."""
     for workload in sorted(snapshot.workloads, key=lambda each: each.ref):
         verdict = plan.verdicts.get(workload.uid)

@@ -19,7 +19,7 @@ REQUIRED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldNodes:
     """What a workload has of nodes.
 
     - `some`: it has reservations of any phase, or may have some that cannot be seen.
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class QueueView:
     """What decisions about queues depend on.
 
     - `kueue`: the Workloads of Kueue that workloads control, by UID of the workload, with any name.
@@ -47,7 +47,7 @@ class View:
     workloads: Collection[Workload]
     kueue: Mapping[str, Collection[KueueWorkload]]
     unknown: str
-    held: Callable[[str, Workload | None], Held]
+    held: Callable[[str, Workload | None], HeldNodes]
     required: Collection[str]
     unsettled: Collection[str]
     priorities: Mapping[str, int]
@@ -60,7 +60,7 @@ class View:
         return next((each for each in self.kueue.get(workload.uid, ()) if each.name == name), None)
 
 
-def admissions(view: View) -> dict[str, Admission]:
+def admissions(view: QueueView) -> dict[str, Admission]:
     """Return by UID what the queue of each workload allows; those without a queue are not in it."""
     found = {}
     for workload in view.workloads:
@@ -70,7 +70,7 @@ def admissions(view: View) -> dict[str, Admission]:
     return found
 
 
-def admission_of(view: View, workload: Workload) -> Admission | None:
+def admission_of(view: QueueView, workload: Workload) -> Admission | None:
     """Return what a workload's queue allows; None without a queue."""
     found, held = view.of(workload), view.held(workload.uid, workload)
     queued = found is not None or bool(workload.queue_record.name)
@@ -110,7 +110,7 @@ def _named(found: KueueWorkload) -> str:
     return f"Kueue's Workload {found.name} in queue {found.queue}"
 
 
-def _why_not(view: View, workload: Workload, found: KueueWorkload) -> tuple[str, str]:
+def _why_not(view: QueueView, workload: Workload, found: KueueWorkload) -> tuple[str, str]:
     """Return why nothing may be reserved, as a reason and a message."""
     name = _named(found)
     if found.finished:

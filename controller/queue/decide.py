@@ -14,7 +14,7 @@ from typing import Any, Final
 from controller.observe import decode
 from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, QueueRecord, Workload, condition
 from controller.plan import objects
-from controller.queue.admission import Held, View, returns_at
+from controller.queue.admission import HeldNodes, QueueView, returns_at
 from controller.queue.model import (
     IN_USE,
     NO_PLACE,
@@ -33,7 +33,7 @@ Conditions = Mapping[str, tuple[bool, str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateKueueWorkload:
     """Create Kueue's Workload `body` for a workload."""
 
     workload: Workload
@@ -73,18 +73,18 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordQueue:
     """Write `status.queue` of a workload."""
 
     workload: Workload
     record: QueueRecord
 
 
-Write = Create | WriteSpec | WriteStatus | LetGo | Record
+Write = CreateKueueWorkload | WriteSpec | WriteStatus | LetGo | RecordQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class QueueEvent:
     """An Event on a workload. It is posted again when the message changes."""
 
     workload: Workload
@@ -93,17 +93,17 @@ class Note:
 
 
 @dataclass(slots=True)
-class Decision:
+class QueueDecision:
     """The writes by UID of the workload, the Events, and when to decide again."""
 
     writes: dict[str, Write] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[QueueEvent] = field(default_factory=list)
     moments: list[datetime.datetime] = field(default_factory=list)
 
 
-def decide(view: View) -> Decision:
+def decide(view: QueueView) -> QueueDecision:
     """Return what to write. Nothing, while Kueue's Workloads are not known."""
-    decision = Decision()
+    decision = QueueDecision()
     if view.unknown:
         return decision
     present = set()
@@ -134,11 +134,11 @@ def _finish(found: KueueWorkload, *, gone: bool = False) -> Write | None:
 class _Step:
     """The decision about one workload."""
 
-    def __init__(self, view: View, decision: Decision, workload: Workload) -> None:
+    def __init__(self, view: QueueView, decision: QueueDecision, workload: Workload) -> None:
         self._view = view
         self._decision = decision
         self._workload = workload
-        self._held: Held = view.held(workload.uid, workload)
+        self._held: HeldNodes = view.held(workload.uid, workload)
 
     def write(self) -> Write | None:
         """Return the next write, None if there is none."""
@@ -163,10 +163,10 @@ class _Step:
             return None
         record = workload.queue_record
         if not workload.queue:
-            return Record(workload, QueueRecord()) if record != QueueRecord() else None
+            return RecordQueue(workload, QueueRecord()) if record != QueueRecord() else None
         if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
             return None  # its condition says so
-        return Create(workload, body_for(workload, self._view.priorities))
+        return CreateKueueWorkload(workload, body_for(workload, self._view.priorities))
 
     def _queued(self, found: KueueWorkload) -> Write | None:
         """It waits for quota."""
@@ -183,7 +183,7 @@ class _Step:
             return None
         record, moment = workload.queue_record, objects.time(requeued.since)
         if record.returned_at != moment:
-            return Record(workload, replace(record, returned=record.returned + 1, returned_at=moment))
+            return RecordQueue(workload, replace(record, returned=record.returned + 1, returned_at=moment))
         until = returns_at(workload, found, view.timing)
         if view.now < until:
             self._decision.moments.append(until)
@@ -197,17 +197,17 @@ class _Step:
             text = (
                 f"the queue is {found.queue} while nodes are reserved; the label {workload.queue or 'is gone'} counts"
             )
-            self._decision.notes.append(Note(workload, "QueueIsFixed", f"{text} when they are released"))
+            self._decision.notes.append(QueueEvent(workload, "QueueIsFixed", f"{text} when they are released"))
         record = workload.queue_record
         if found.admitted and record.name != found.queue:
-            return Record(workload, replace(record, name=found.queue))
+            return RecordQueue(workload, replace(record, name=found.queue))
         why = "" if held.some else self._why_return(found)
         if why:
             return WriteStatus(found, {"Evicted": (True, NO_PLACE, why)})
         groups = min(workload.count, found.granted // workload.size if workload.size else 0)
         ready = held.bound >= groups > 0
         if ready and record.returned:
-            return Record(workload, QueueRecord(found.queue))
+            return RecordQueue(workload, QueueRecord(found.queue))
         changed = _readiness(found, ready)
         free = found.count - max(workload.count * workload.size, held.nodes)
         if free > found.reclaimable:

@@ -14,15 +14,25 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from controller.apply.attempts import Attempts, Outcome
+from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, JOBS_QUEUED, Admission, QueueRecord, Workload, condition
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.reasons import Reason
-from controller.queue.admission import Held, View, admissions
-from controller.queue.decide import Create, LetGo, Note, Record, Write, WriteSpec, WriteStatus, apply_status, decide
+from controller.queue.admission import HeldNodes, QueueView, admissions
+from controller.queue.decide import (
+    CreateKueueWorkload,
+    LetGo,
+    QueueEvent,
+    RecordQueue,
+    Write,
+    WriteSpec,
+    WriteStatus,
+    apply_status,
+    decide,
+)
 from controller.queue.model import IN_USE, KueueWorkload
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
@@ -123,10 +133,10 @@ class Queues:
         try:
             outcome, error = await self._attempts.make(_LIST, self._watch.relist, now)
         except EndedTerm:
-            outcome, error = Outcome.FAILED, "the term of leadership has ended"
+            outcome, error = WriteOutcome.FAILED, "the term of leadership has ended"
         self._listing = None
         ended.set()
-        if outcome is Outcome.WRITTEN:
+        if outcome is WriteOutcome.WRITTEN:
             self._attempts.done(_LIST)
             self._unsettled -= unsettled
             self._stale = self._stale and not was_stale
@@ -168,14 +178,14 @@ class Queues:
         return min((*moments, *decision.moments, *waiting), default=None)
 
     def _is_left(self, uid: str, write: Write) -> bool:
-        return isinstance(write, Record) and uid in self._rejected
+        return isinstance(write, RecordQueue) and uid in self._rejected
 
-    def _view(self, index: FleetIndex, now: datetime.datetime) -> View:
+    def _view(self, index: FleetIndex, now: datetime.datetime) -> QueueView:
         required = set()
         if index.namespaces is not None:
             namespaces = (item["value"] for item in self._caches.namespaces.items.values())
             required = {each.name for each in namespaces if each.jobs == JOBS_QUEUED}
-        return View(
+        return QueueView(
             workloads=index.workloads,
             kueue=self._watch.by_owner(),
             unknown=self._watch.unknown or (_LISTING if self._stale else ""),
@@ -198,26 +208,26 @@ class Queues:
             del self._sent[uid]
             self._on_change()
         match outcome:
-            case Outcome.WRITTEN:
+            case WriteOutcome.WRITTEN:
                 self._attempts.done(uid)
                 log.info("wrote for a queue", extra=facts)
-            case Outcome.CHANGED:
+            case WriteOutcome.CHANGED:
                 self._doubt_kueue(uid, write)
-            case Outcome.REJECTED:
+            case WriteOutcome.REJECTED:
                 log.warning("a write for a queue was rejected", extra={**facts, "error": error})
-            case Outcome.FAILED:
+            case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
                 log.warning("a write for a queue failed", extra={**facts, "error": error})
 
     def _doubt_kueue(self, uid: str, write: Write) -> None:
         """Note that Kueue's Workload may be another one than the watch shows: a list shows which."""
-        if not isinstance(write, Record):
+        if not isinstance(write, RecordQueue):
             self._unsettled.add(uid)
 
     async def _send(self, write: Write, now: datetime.datetime) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED."""
         match write:
-            case Create(workload=workload, body=body):
+            case CreateKueueWorkload(workload=workload, body=body):
                 self._watch.remember(await self._client.create(KUEUE_WORKLOADS, workload.namespace, body))
             case WriteSpec(kueue=kueue, spec=spec):
                 without = {"priorityClassRef": None, "priority": None}
@@ -234,7 +244,7 @@ class Queues:
                 await self._patch(kueue, {"metadata": {"finalizers": others}})
                 if delete:
                     await self._client.delete(KUEUE_WORKLOADS, kueue.namespace, kueue.name, uid=kueue.uid)
-            case Record(workload=workload):
+            case RecordQueue(workload=workload):
                 await self._record(workload, write)
 
     async def _patch(self, kueue: KueueWorkload, patch: Mapping[str, Any]) -> None:
@@ -251,7 +261,7 @@ class Queues:
             raise Conflict(f"Workload {kueue.ref} has changed")
         return item
 
-    async def _record(self, workload: Workload, write: Record) -> None:
+    async def _record(self, workload: Workload, write: RecordQueue) -> None:
         """Write `status.queue`. Raises ApiError."""
         record = write.record
         value: dict[str, Any] | None = None  # removes it
@@ -274,7 +284,7 @@ class Queues:
                     return True
         return False
 
-    def _tell(self, notes: list[Note], now: datetime.datetime) -> None:
+    def _tell(self, notes: list[QueueEvent], now: datetime.datetime) -> None:
         """Post the notes that are new."""
         uids = {note.workload.uid for note in notes}
         self._told = {uid: text for uid, text in self._told.items() if uid in uids}
@@ -296,10 +306,10 @@ def _takes_quota(write: Write) -> bool:
 
 
 def _named(write: Write) -> str:
-    return write.workload.ref if isinstance(write, Create | Record) else write.kueue.ref
+    return write.workload.ref if isinstance(write, CreateKueueWorkload | RecordQueue) else write.kueue.ref
 
 
-def _held(index: FleetIndex, uid: str, workload: Workload | None) -> Held:
+def _held(index: FleetIndex, uid: str, workload: Workload | None) -> HeldNodes:
     """Return what a workload has of nodes."""
     stored = [one.allocation for one in index.held(uid)]
     live = [each for each in stored if each.phase is not Phase.DRAINING]
@@ -309,7 +319,7 @@ def _held(index: FleetIndex, uid: str, workload: Workload | None) -> Held:
         # A lost reservation is restored from the copy in the workload's status.
         reason = condition(workload.status, "Ready").get("reason")
         unseen = bool(workload.groups) or reason in UNCERTAIN
-    return Held(
+    return HeldNodes(
         some=bool(stored) or unseen,
         groups=max((each.ultraserver_index for each in live), default=-1) + 1,
         bound=len(bound),

@@ -111,7 +111,7 @@ class _Status(_Part):
     nominated_cluster_names: list[str] | None = None
 
 
-class Fields(_Part):
+class KueueFields(_Part):
     """What is decoded of a Workload. Those of jobs have large pod templates, which never become Python objects."""
 
     metadata: _Meta
@@ -138,7 +138,7 @@ class QueueWatch:
             on_change=on_change,
             gives_up_on=(NotFound, Forbidden),
             project=_kept,
-            fields=Fields,
+            fields=KueueFields,
         )
         self._problem = "Kueue's Workloads are not listed yet"
 

@@ -145,7 +145,7 @@ def write_election(root: Path, spec: NodeSpec, broken: tuple[int, int] | None) -
         raise BedError(f"{spec.name} is not a node of a Trn2 UltraServer: it has no links to other nodes")
     node = load(root)
     if broken is None:
-        node.write_class_files(known, simulated_files.Place(spec.position, server), node.driver_version)
+        node.write_class_files(known, simulated_files.SimulatedPlace(spec.position, server), node.driver_version)
         return
     for name, text in election(spec.position, server, broken).items():
         path = root / simulated_node.CLASS / name

@@ -22,7 +22,7 @@ from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
 from neuron_dra.demo import timing as demo_timing
 from neuron_dra.node.endpoints import telemetry
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.setting_table import Setting, settings_of
 from neuron_dra.settings import PluginSettings
@@ -272,7 +272,9 @@ def metrics() -> str:
     """Return docs/metrics.md."""
     rows = [
         (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "-", text)
-        for name, kind, labels, text in sorted([*Metrics().reference(), *map(telemetry.Series.row, telemetry.ALL)])
+        for name, kind, labels, text in sorted(
+            [*PluginMetrics().reference(), *map(telemetry.Series.row, telemetry.ALL)]
+        )
     ]
     of_controller = [
         (

@@ -10,7 +10,7 @@ import msgspec
 
 from neuron_dra.core import health, names
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
-from neuron_dra.core.config import Entry, Source
+from neuron_dra.core.config import Entry, EntrySource
 from neuron_dra.errors import ClaimError
 
 
@@ -42,7 +42,7 @@ class Metadata(msgspec.Struct, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
-class Toleration(msgspec.Struct):
+class WireToleration(msgspec.Struct):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -58,7 +58,7 @@ class Result(msgspec.Struct, rename="camel"):
     device: str = ""
     admin_access: bool | None = None
     share_id: str | None = msgspec.field(default=None, name="shareID")
-    tolerations: list[Toleration] | None = None
+    tolerations: list[WireToleration] | None = None
 
 
 class Opaque(msgspec.Struct):
@@ -81,11 +81,11 @@ class Devices(msgspec.Struct):
     config: list[ConfigEntry] | None = None
 
 
-class Allocation(msgspec.Struct):
+class AllocationResult(msgspec.Struct):
     devices: Devices = msgspec.field(default_factory=Devices)
 
 
-class Consumer(msgspec.Struct):
+class ConsumerReference(msgspec.Struct):
     """An object that a claim is reserved for, usually a pod: ResourceClaimConsumerReference."""
 
     resource: str = ""
@@ -94,8 +94,8 @@ class Consumer(msgspec.Struct):
 
 
 class Status(msgspec.Struct, rename="camel"):
-    allocation: Allocation | None = None
-    reserved_for: list[Consumer] | None = None
+    allocation: AllocationResult | None = None
+    reserved_for: list[ConsumerReference] | None = None
 
 
 class Alternative(msgspec.Struct, rename="camel"):
@@ -121,7 +121,7 @@ class Requested(msgspec.Struct):
     requests: list[Request] | None = None
 
 
-class Spec(msgspec.Struct):
+class ResourceClaimSpec(msgspec.Struct):
     devices: Requested = msgspec.field(default_factory=Requested)
 
 
@@ -129,7 +129,7 @@ class ResourceClaim(msgspec.Struct):
     """A ResourceClaim of resource.k8s.io/v1, as far as it is decoded."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
-    spec: Spec = msgspec.field(default_factory=Spec)
+    spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: Status = msgspec.field(default_factory=Status)
 
 
@@ -196,7 +196,7 @@ def allocation(wire: ResourceClaim, ref: ClaimRef) -> Claim:
     return Claim(ref, allocated_devices(wire), pod=first_pod(wire), of_its_pod=_is_of_its_pod(wire))
 
 
-def _allocation_of(wire: ResourceClaim, ref: ClaimRef) -> Allocation:
+def _allocation_of(wire: ResourceClaim, ref: ClaimRef) -> AllocationResult:
     if wire.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} was replaced: the kubelet requests UID {ref.uid}, the API server has {wire.metadata.uid}",
@@ -220,7 +220,7 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         from neuron_dra.api import config  # pydantic: 8 MiB and 100 ms, only on nodes that need it
 
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
-        source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
+        source = EntrySource.CLASS if entry.source == "FromClass" else EntrySource.CLAIM
         entries.append(Entry(source, tuple(entry.requests or ()), settings))
     notes = wire.metadata.annotations or Annotations()
     return Claim(

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Literal
 
 
-class Source(IntEnum):
+class EntrySource(IntEnum):
     """Where an entry comes from; any entry of the claim has precedence over any entry of its DeviceClass."""
 
     CLASS = 0
@@ -47,7 +47,7 @@ class Entry:
     `requests` are names such as "req" or "req/sub"; an entry without names applies to every request.
     """
 
-    source: Source
+    source: EntrySource
     requests: tuple[str, ...]
     settings: NeuronSettings | UltraServerSettings
 

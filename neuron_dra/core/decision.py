@@ -17,8 +17,8 @@ from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.facts import RUNTIME_MODES, Unread, group_sizes
 from neuron_dra.core.members import Members
-from neuron_dra.core.metadata import Source, added
-from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.metadata import MetadataSource, added
+from neuron_dra.core.reservation import NodeReservation
 from neuron_dra.core.topology import NeuronDevice, Node
 from neuron_dra.errors import ClaimError, DeviceInUse
 
@@ -30,10 +30,10 @@ def decide(
     node: Node,
     held: Iterable[PreparedClaim],
     device_files: cdi.DeviceFiles,
-    reservation: Reservation | None = None,
+    reservation: NodeReservation | None = None,
     unhealthy: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
-    metadata: Source | None = None,
+    metadata: MetadataSource | None = None,
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
@@ -258,7 +258,7 @@ def _visible_cores(
 
 
 def _agreed(
-    claim: Claim, result: AllocatedDevice, node: Node, reservation: Reservation | None
+    claim: Claim, result: AllocatedDevice, node: Node, reservation: NodeReservation | None
 ) -> tuple[tuple[str, ...], str]:
     """Return the environment of a request, and the name of its workload if the node is bound to that, or "".
 
@@ -299,7 +299,7 @@ def core_size(value: int) -> tuple[str, str]:
     return f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"
 
 
-def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservation) -> None:
+def _check_size(wanted: config.UltraServerSettings | None, reservation: NodeReservation) -> None:
     """Raise ClaimError if the claim's group size differs from the reservation's: the ranks would not fit the group."""
     if wanted is not None and reservation.place is not None and wanted.nodes != reservation.place.node_count:
         raise ClaimError(

@@ -51,7 +51,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DividedOutcome:
     """The decision: `devices` and whether anything is still `divided`; without that, the node publishes plain devices.
 
     `needs_allocated` means that the names of all allocated devices are needed, reserved for a pod or not: decide again
@@ -90,7 +90,7 @@ def decide(
     last: Leaving | None,
     answer: Collection[str] | None = None,
     timing: LeavingTiming = DEFAULT_LEAVING_TIMING,
-) -> Outcome:
+) -> DividedOutcome:
     """Return what to publish at time `now`.
 
     `last` is the `leaving` of the decision before, None in a new process. `answer` are the names of the allocated
@@ -105,7 +105,7 @@ def decide(
         unseen = not division.on or not set(division.position) <= {*wire, *current}
         if unseen and answer is None:
             # A claim may have a device that is not published, as after a wipe of the slices.
-            return Outcome(needs_allocated=True)
+            return DividedOutcome(needs_allocated=True)
         last = Leaving(leaving, now, now + timing.withdraw_s, timing.check_s[0])
     elif not leaving <= last.names:
         last = Leaving(leaving, now, now + timing.withdraw_s, timing.check_s[0])
@@ -114,14 +114,14 @@ def decide(
     waits = bool(leaving) or not (division.on or held - set(wire))
     due = waits and now >= last.look_at
     if due and answer is None:
-        return Outcome(needs_allocated=True)
+        return DividedOutcome(needs_allocated=True)
     allocated = frozenset(answer or ())
     # Once the claims are listed, what none of them names may go; until then all that leaves stays.
     named = allocated if due else leaving | allocated
     stay = named - set(wire) - held
     kept = _kept(situation, division, stay | (held - set(wire)))
     if due and not kept and not division.on:
-        return Outcome(divided=False)
+        return DividedOutcome(divided=False)
     if due:
         wait_s = min(2 * last.wait_s, timing.check_s[1])
         last = Leaving(stay, last.since, now + wait_s, wait_s)
@@ -134,7 +134,7 @@ def decide(
         devices = [_without_counters(devices[0])]
         counters = ()
     look_at = last.look_at if waits or stay else None
-    return Outcome(tuple(devices), counters, leaving=last, look_at=look_at)
+    return DividedOutcome(tuple(devices), counters, leaving=last, look_at=look_at)
 
 
 def _without_counters(device: Wire) -> Wire:

@@ -25,8 +25,8 @@ from neuron_dra.core.signals import (
     MISSING,
     SIGNALS,
     SRAM_ECC,
-    Problem,
-    Signal,
+    DeviceProblem,
+    FaultSignal,
     by_name,
     readings,
 )
@@ -63,15 +63,15 @@ class Health(enum.Enum):
     UNHEALTHY = "UNHEALTHY"
 
 
-_WITNESSES: Final = (Signal.RESET, Signal.SRAM, Signal.HBM, Signal.COMPONENTS)
+_WITNESSES: Final = (FaultSignal.RESET, FaultSignal.SRAM, FaultSignal.HBM, FaultSignal.COMPONENTS)
 """Signals that are evidence of health; the presence of a device is not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DeviceFault:
     """A problem in force; `well_since` is when its readings became good, in seconds of the caller's clock."""
 
-    problem: Problem
+    problem: DeviceProblem
     well_since: float | None = None
 
 
@@ -96,14 +96,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedDevice:
     """The health of one Neuron device.
 
     `seen`: it was present with its file at least once. `known`: the last reading had evidence of its health. `overdue`:
     the last reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
     """
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[DeviceFault, ...] = ()
     seen: bool = False
     known: bool = False
     overdue: bool = False
@@ -111,7 +111,7 @@ class Watched:
     stale: bool = False
 
 
-Watch = Mapping[int, Watched]
+Watch = Mapping[int, WatchedDevice]
 """The Neuron devices of a node, by id."""
 
 
@@ -152,9 +152,9 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     before the kernel driver.
     """
     read = {device.device_id: device for device in facts}
-    after: dict[int, Watched] = {}
+    after: dict[int, WatchedDevice] = {}
     for i in sorted({*before, *read, *expected}):
-        was, device = before.get(i, Watched()), read.get(i)
+        was, device = before.get(i, WatchedDevice()), read.get(i)
         if device is not None and device.hangs:
             after[i] = _left_out(was, device)
         else:
@@ -162,14 +162,14 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     return after
 
 
-def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: float) -> Watched:
+def _beating(before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_s: float) -> WatchedDevice:
     """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs."""
     found, beat = readings(facts), before.beat
     if facts is not None and not isinstance(facts.heartbeat, Unread):
         beat = Beat(facts.heartbeat, now) if beat is None else beat.after(facts.heartbeat, now)
     stale = facts is not None and beat is not None and beat.is_stale(now)
-    if stale and not found.get(Signal.COMPONENTS):
-        found.pop(Signal.COMPONENTS, None)
+    if stale and not found.get(FaultSignal.COMPONENTS):
+        found.pop(FaultSignal.COMPONENTS, None)
     watched = _observed(before, found, now, hold_s, by_name(facts))
     return replace(watched, beat=beat, stale=stale, known=watched.known and not stale)
 
@@ -179,17 +179,17 @@ def unread(before: Watch) -> Watch:
     return {i: _unread(watched) for i, watched in before.items()}
 
 
-def _left_out(before: Watched, facts: DeviceFacts) -> Watched:
+def _left_out(before: WatchedDevice, facts: DeviceFacts) -> WatchedDevice:
     """Return the health of one device of which only its file in /dev, at most, was read."""
     watched = _unread(before)
-    missing = readings(facts).get(Signal.FILE)
-    if not missing or any(fault.problem.signal is Signal.FILE for fault in watched.faults):
+    missing = readings(facts).get(FaultSignal.FILE)
+    if not missing or any(fault.problem.signal is FaultSignal.FILE for fault in watched.faults):
         return watched
-    faults = sorted([*watched.faults, *map(Fault, missing)], key=lambda fault: _severity(fault.problem.reason))
+    faults = sorted([*watched.faults, *map(DeviceFault, missing)], key=lambda fault: _severity(fault.problem.reason))
     return replace(watched, faults=tuple(faults))
 
 
-def _unread(before: Watched) -> Watched:
+def _unread(before: WatchedDevice) -> WatchedDevice:
     """Return the health of one device after a reading that did not end."""
     faults = tuple(replace(fault, well_since=None) for fault in before.faults)
     return replace(before, faults=faults, known=False, overdue=True)
@@ -203,30 +203,30 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
     result = dict(watch)
     reasons = list(reasons)
     for i in ids:
-        known = watch.get(i, Watched())
+        known = watch.get(i, WatchedDevice())
         present = {fault.problem.reason for fault in known.faults}
         faults = list(known.faults)
         for reason in reasons:
             if reason not in present:
-                signal = SIGNALS.get(reason, Signal.COMPONENTS)
-                faults.append(Fault(Problem(signal, reason, f"{reason} before the plugin restarted")))
+                signal = SIGNALS.get(reason, FaultSignal.COMPONENTS)
+                faults.append(DeviceFault(DeviceProblem(signal, reason, f"{reason} before the plugin restarted")))
         result[i] = replace(known, faults=tuple(faults), seen=True)
     return result
 
 
 def _observed(
-    before: Watched,
-    found: dict[Signal, tuple[Problem, ...]],
+    before: WatchedDevice,
+    found: dict[FaultSignal, tuple[DeviceProblem, ...]],
     now: float,
     hold_s: float,
-    weak: frozenset[Signal] = frozenset(),
-) -> Watched:
+    weak: frozenset[FaultSignal] = frozenset(),
+) -> WatchedDevice:
     """Return the health of one device after the readings `found`, by signal, at time `now`.
 
     Readings of the signals `weak` can show faults and that these have ended, but not that the device is healthy. A
     fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
     """
-    bad = {(p.signal, p.reason): Fault(p) for problems in found.values() for p in problems}
+    bad = {(p.signal, p.reason): DeviceFault(p) for problems in found.values() for p in problems}
     held = []
     for fault in before.faults:
         problem = fault.problem
@@ -235,15 +235,15 @@ def _observed(
         if problem.signal not in found:
             held.append(replace(fault, well_since=None))  # not read: the fault stays, and the hold time starts again
             continue
-        if problem.signal in (Signal.PRESENCE, Signal.FILE) and not before.seen:
+        if problem.signal in (FaultSignal.PRESENCE, FaultSignal.FILE) and not before.seen:
             continue
         since = now if fault.well_since is None else fault.well_since
         if now - since < hold_s:
             held.append(replace(fault, well_since=since))
     faults = sorted([*bad.values(), *held], key=lambda fault: _severity(fault.problem.reason))
-    return Watched(
+    return WatchedDevice(
         faults=tuple(faults),
-        seen=before.seen or not (found[Signal.PRESENCE] or found.get(Signal.FILE)),
+        seen=before.seen or not (found[FaultSignal.PRESENCE] or found.get(FaultSignal.FILE)),
         known=any(signal in found for signal in _WITNESSES if signal not in weak),
     )
 
@@ -258,7 +258,7 @@ def _severity(reason: str) -> tuple[int, str]:
 
 def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
-    members = {i: watch.get(i) or _observed(Watched(), readings(None), 0.0, 0.0) for i in ids}
+    members = {i: watch.get(i) or _observed(WatchedDevice(), readings(None), 0.0, 0.0) for i in ids}
     faults = [(i, fault) for i, member in members.items() for fault in member.faults]
     several = name == names.NODE_DEVICE or len(ids) > 1
     if faults:
@@ -279,7 +279,7 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     return DeviceHealth(name, Health.HEALTHY)
 
 
-def _message(faults: Iterable[tuple[int, Fault]], *, several: bool) -> str:
+def _message(faults: Iterable[tuple[int, DeviceFault]], *, several: bool) -> str:
     """Return the problems in words; with `several` devices behind the published one, those that have them."""
     texts: dict[str, list[int]] = {}
     for i, fault in faults:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from neuron_dra.core import cdi, config, devices, limits, names, partitions
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.core.devices import Attribute, Described
-from neuron_dra.core.reservation import Place, Reservation
+from neuron_dra.core.reservation import NodeReservation, Place
 from neuron_dra.core.topology import Node
 
 VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
@@ -44,7 +44,7 @@ _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MetadataSource:
     """What the files are made from, besides the claim: the CDI folder on the host, and this driver's version."""
 
     cdi_root: str
@@ -52,7 +52,7 @@ class Source:
 
 
 def added(
-    prepared: PreparedClaim, claim: Claim, node: Node, reservation: Reservation | None, source: Source
+    prepared: PreparedClaim, claim: Claim, node: Node, reservation: NodeReservation | None, source: MetadataSource
 ) -> PreparedClaim:
     """Return `prepared` with the metadata of its requests, and with the mounts of their files.
 
@@ -123,7 +123,7 @@ def _mount(host_path: str, container_path: str) -> dict[str, Any]:
     }
 
 
-def _place(claim: Claim, result: AllocatedDevice, reservation: Reservation | None) -> Place | None:
+def _place(claim: Claim, result: AllocatedDevice, reservation: NodeReservation | None) -> Place | None:
     """Return the node's place in the workload of the claim, as for the request's environment; None without one."""
     wanted = config.effective(claim.configs, result.request).ultraserver
     return reservation.place if reservation is not None and reservation.names(wanted, claim.ref) else None

@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class NodeReservation:
     """The workload for which this node is reserved.
 
     - `namespace`, `workload`, `workload_uid`: the NeuronUltraServerWorkload.
@@ -49,7 +49,7 @@ class Reservation:
     place: Place | None = None
 
     @classmethod
-    def of(cls, allocation: Allocation, node_name: str) -> Reservation:
+    def of(cls, allocation: Allocation, node_name: str) -> NodeReservation:
         """Return the reservation of the node `node_name` by `allocation`, which must list it."""
         place = Place(
             allocation.rank(node_name),
@@ -67,7 +67,7 @@ class Reservation:
         )
 
     @classmethod
-    def remembered(cls, tag: Tag) -> Reservation:
+    def remembered(cls, tag: Tag) -> NodeReservation:
         """Return the reservation that a node's tag describes; it has no place, so claims wait for the object."""
         return cls(tag.workload_namespace, tag.workload_name, tag.workload_uid, tag.phase)
 
@@ -85,12 +85,12 @@ class Reservation:
 
 def is_of(claim: Claim, tag: Tag) -> bool:
     """Return True if a request of the claim, other than those with adminAccess, belongs to the workload of the tag."""
-    reservation = Reservation.remembered(tag)
+    reservation = NodeReservation.remembered(tag)
     requests = {device.request for device in claim.devices if not device.admin_access}
     return any(reservation.names(config.effective(claim.configs, each).ultraserver, claim.ref) for each in requests)
 
 
-def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -> str:
+def why_refused(claim: Claim, reservation: NodeReservation | None, node_name: str) -> str:
     """Return why `claim` is rejected on the node, for `kubectl describe pod`, or an empty string.
 
     Requests with adminAccess are never rejected. On a node that is not reserved (`reservation` None) a claim is
@@ -110,7 +110,7 @@ def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -
 def _why_refused(
     ref: ClaimRef,
     wanted: config.UltraServerSettings | None,
-    reservation: Reservation | None,
+    reservation: NodeReservation | None,
     node_name: str,
     *,
     reserved_class: bool,
@@ -165,7 +165,7 @@ def _not_reserved(ref: ClaimRef, wanted: config.UltraServerSettings) -> str:
     )
 
 
-def _not_yet(holder: str, reservation: Reservation, node_name: str) -> str:
+def _not_yet(holder: str, reservation: NodeReservation, node_name: str) -> str:
     """Return why a claim of the workload itself has to wait, or an empty string."""
     if reservation.phase is Phase.PENDING:
         return (
@@ -185,7 +185,7 @@ def _not_yet(holder: str, reservation: Reservation, node_name: str) -> str:
     return ""
 
 
-def environment(reservation: Reservation) -> tuple[str, ...]:
+def environment(reservation: NodeReservation) -> tuple[str, ...]:
     """Return the environment, as NAME=value, that the reservation adds.
 
     The variables are rank, world size, and Node and address of rank 0; a value that the NeuronUltraServer lacks adds

@@ -79,7 +79,7 @@ def called(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-class Known:
+class CompiledShape:
     """A shape, compiled to a check that takes a twentieth of the time of `wrong` on values that have the shape.
 
     In place of a shape, it may be given a type of msgspec, which accepts less: null, for example, in no field.

@@ -27,7 +27,7 @@ OTHER: Final = "other"
 COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
 
 
-class Signal(enum.Enum):
+class FaultSignal(enum.Enum):
     """The reading that shows a fault."""
 
     PRESENCE = "presence"
@@ -40,49 +40,51 @@ class Signal(enum.Enum):
 
 
 SIGNALS: Final = {
-    MISSING: Signal.PRESENCE,
-    DEVICE_FILE_MISSING: Signal.FILE,
-    INVALID: Signal.RESET,
-    SRAM_ECC: Signal.SRAM,
-    HBM_ECC: Signal.HBM,
-    HBM_REPAIR: Signal.REPAIR,
+    MISSING: FaultSignal.PRESENCE,
+    DEVICE_FILE_MISSING: FaultSignal.FILE,
+    INVALID: FaultSignal.RESET,
+    SRAM_ECC: FaultSignal.SRAM,
+    HBM_ECC: FaultSignal.HBM,
+    HBM_REPAIR: FaultSignal.REPAIR,
 }
 """The signal of each reason; every other reason is a component."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DeviceProblem:
     """A fault of a device as one reading shows it; `reason` is a valid label value, `message` a phrase."""
 
-    signal: Signal
+    signal: FaultSignal
     reason: str
     message: str
 
 
-def readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
+def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem, ...]]:
     """Return the problems of each signal, an empty tuple if it is good; a signal that cannot be read is absent."""
     if facts is None:
-        return {Signal.PRESENCE: (Problem(Signal.PRESENCE, MISSING, "the device is gone from the node"),)}
-    found: dict[Signal, tuple[Problem, ...]] = {Signal.PRESENCE: ()}
+        return {
+            FaultSignal.PRESENCE: (DeviceProblem(FaultSignal.PRESENCE, MISSING, "the device is gone from the node"),)
+        }
+    found: dict[FaultSignal, tuple[DeviceProblem, ...]] = {FaultSignal.PRESENCE: ()}
     if facts.device_file is not None:
         file = f"/dev/neuron{facts.device_id} is missing on the host"
-        missing = Problem(Signal.FILE, DEVICE_FILE_MISSING, file)
-        found[Signal.FILE] = () if facts.device_file else (missing,)
+        missing = DeviceProblem(FaultSignal.FILE, DEVICE_FILE_MISSING, file)
+        found[FaultSignal.FILE] = () if facts.device_file else (missing,)
     if facts.reset_state in (RESET_READY, RESET_INVALID):
         bad = facts.reset_state == RESET_INVALID
-        invalid = Problem(Signal.RESET, INVALID, "the kernel driver reports the device as invalid")
-        found[Signal.RESET] = (invalid,) if bad else ()
+        invalid = DeviceProblem(FaultSignal.RESET, INVALID, "the kernel driver reports the device as invalid")
+        found[FaultSignal.RESET] = (invalid,) if bad else ()
     for signal, reason, count, kind in (
-        (Signal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
-        (Signal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
-        (Signal.REPAIR, HBM_REPAIR, facts.mem_ecc_repairable, "repairable HBM error"),
+        (FaultSignal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
+        (FaultSignal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
+        (FaultSignal.REPAIR, HBM_REPAIR, facts.mem_ecc_repairable, "repairable HBM error"),
     ):
         if not isinstance(count, Unread):
             text = f"{count} {kind}{'s' if count > 1 else ''}"
-            found[signal] = (Problem(signal, reason, text),) if count else ()
+            found[signal] = (DeviceProblem(signal, reason, text),) if count else ()
     if not isinstance(facts.unhealthy_components, Unread):
-        found[Signal.COMPONENTS] = tuple(
-            Problem(Signal.COMPONENTS, _reason(component), f"component {component} is unhealthy")
+        found[FaultSignal.COMPONENTS] = tuple(
+            DeviceProblem(FaultSignal.COMPONENTS, _reason(component), f"component {component} is unhealthy")
             for component in dict.fromkeys(facts.unhealthy_components)
         )
     return found
@@ -94,12 +96,12 @@ def _reason(component: str) -> str:
 
 
 _FILES: Final = {
-    "sram_ecc_uncorrected": Signal.SRAM,
-    "mem_ecc_uncorrected": Signal.HBM,
-    "unhealthy_components": Signal.COMPONENTS,
+    "sram_ecc_uncorrected": FaultSignal.SRAM,
+    "mem_ecc_uncorrected": FaultSignal.HBM,
+    "unhealthy_components": FaultSignal.COMPONENTS,
 }
 
 
-def by_name(facts: DeviceFacts | None) -> frozenset[Signal]:
+def by_name(facts: DeviceFacts | None) -> frozenset[FaultSignal]:
     """Return the signals whose files were found by name: a good reading of these is no evidence of health."""
     return frozenset(_FILES[name] for name in (facts.found if facts else ()) if name in _FILES)

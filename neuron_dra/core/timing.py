@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class TimingField:
     """One field of a timing: its name, with those of the groups that it is in, its default and its meaning."""
 
     name: str
@@ -29,7 +29,7 @@ def seconds(default: T, text: str) -> T:
     return dataclasses.field(default=default, metadata={"text": text})
 
 
-def rows(timing: Any, group: str = "") -> Iterator[Row]:
+def rows(timing: Any, group: str = "") -> Iterator[TimingField]:
     """Yield the fields of a timing and of its groups, in order."""
     for field in dataclasses.fields(timing):
         value = getattr(timing, field.name)
@@ -37,7 +37,7 @@ def rows(timing: Any, group: str = "") -> Iterator[Row]:
         if dataclasses.is_dataclass(value):
             yield from rows(value, f"{name}.")
         else:
-            yield Row(name, _shown(value), field.metadata["text"])
+            yield TimingField(name, _shown(value), field.metadata["text"])
 
 
 def _shown(value: Any) -> str:

@@ -17,7 +17,7 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts,
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class HardwareFinding:
     """A difference between the hardware and the catalogue, shown as an Event and a metric.
 
     - `kind`: a stable slug, such as `missing-link`; programs and alerts match it.
@@ -77,15 +77,15 @@ class Node:
     devices: tuple[NeuronDevice, ...]
     ultraserver: UltraServerFacts
     labels: NodeLabels
-    findings: tuple[Finding, ...]
+    findings: tuple[HardwareFinding, ...]
 
 
-GONE: Final = Finding(
+GONE: Final = HardwareFinding(
     "no-class-folder",
     "/sys/class/neuron_device is gone: the kernel driver was unloaded, or keeps its files elsewhere. The devices stay "
     "published, and their health is unknown. Load the kernel driver, or update this driver",
 )
-NOT_LOADED: Final = Finding(
+NOT_LOADED: Final = HardwareFinding(
     "no-class-folder",
     "/sys/class/neuron_device does not exist: the kernel driver (aws-neuronx-dkms) is not loaded, or keeps its files "
     "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, "
@@ -100,12 +100,12 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
     catalogue does not expect is kept. An unknown instance type has no memory, groups or coordinates, because only the
     catalogue has them.
     """
-    findings: list[Finding] = []
+    findings: list[HardwareFinding] = []
     name = _instance_type(facts, labels, findings)
     spec = catalogue.lookup(name) if name else None
     if name is None:
         findings.append(
-            Finding(
+            HardwareFinding(
                 "unknown-instance-type",
                 f"the instance type is unknown: there is no DMI product name and no label {names.INSTANCE_TYPE_LABEL}; "
                 "devices are published without groups, coordinates and memory. Check that the host's /sys is mounted",
@@ -113,7 +113,7 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         )
     elif spec is None:
         findings.append(
-            Finding(
+            HardwareFinding(
                 "unknown-instance-type",
                 f"instance type {name} is not in this driver's catalogue: its devices are published without groups, "
                 "coordinates and memory; update the driver",
@@ -134,14 +134,14 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
 
 
-def hangs(paths: Iterable[str]) -> list[Finding]:
+def hangs(paths: Iterable[str]) -> list[HardwareFinding]:
     """Return a finding for each of `paths`, whose reads do not end.
 
     Paths are relative to the host's root. A hanging read is a fault of the kernel driver; the plugin keeps the last
     value.
     """
     return [
-        Finding(
+        HardwareFinding(
             "reading-hangs",
             f"a read of /{path} does not end: the kernel driver hangs. Its last value is used, and the health of the "
             "devices behind it is unknown. Check the kernel log; reload the kernel driver, or reboot the node",
@@ -150,7 +150,7 @@ def hangs(paths: Iterable[str]) -> list[Finding]:
     ]
 
 
-def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
+def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[HardwareFinding]) -> str | None:
     """Return the instance type from DMI, which is read on the machine itself, or else from the label.
 
     Adds a finding if the two disagree; SageMaker's `ml.` prefix is not a disagreement. A label with a type in the
@@ -161,7 +161,7 @@ def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]
         return label  # a virtual machine monitor's own product name, such as "Standard PC"
     if dmi and label and dmi != label and label.removeprefix("ml.") != dmi:
         findings.append(
-            Finding(
+            HardwareFinding(
                 "instance-type-disagreement",
                 f"DMI reports {dmi}, but the label {names.INSTANCE_TYPE_LABEL} is {label}; {dmi} is used. Correct the "
                 "label",
@@ -170,7 +170,7 @@ def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]
     return dmi or label
 
 
-def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> dict[int, frozenset[int]]:
+def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> dict[int, frozenset[int]]:
     """Return the neighbors of each device, by id; a link counts only if both ends report it.
 
     On switched types the kernel driver prints a torus that does not exist: every pair is connected there.
@@ -191,7 +191,7 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
                 both.add(other)
             elif back is not None:
                 findings.append(
-                    Finding(
+                    HardwareFinding(
                         "one-sided-link",
                         f"neuron{one} reports a link to neuron{other}, which does not report one back; the link counts "
                         "as down. Reload the kernel driver; if it stays, replace the instance",
@@ -203,7 +203,7 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
     return result
 
 
-def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
+def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[HardwareFinding]) -> None:
     """Add a finding for each link that neither end reports.
 
     Links of a device that is gone or unread do not count, and if no device reports any link there is one finding for
@@ -212,7 +212,7 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
     if spec.links and said and not any(said.values()):
         if all(neighbours is not None for neighbours in said.values()):
             findings.append(
-                Finding(
+                HardwareFinding(
                     "no-links",
                     f"the kernel driver reports no links, but {spec.name} has links between its devices; this happens "
                     "while a device is missing. Check the kernel log for devices that were not found or not reset",
@@ -224,7 +224,7 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
             here, there = said.get(one), said.get(other)
             if one < other and here is not None and there is not None and other not in here and one not in there:
                 findings.append(
-                    Finding(
+                    HardwareFinding(
                         "missing-link",
                         f"the link between neuron{one} and neuron{other} is down, but {spec.name} has it; collectives "
                         "over it will be slow or fail. Replace the instance",
@@ -233,7 +233,7 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
 
 
 def _device(
-    facts: DeviceFacts, spec: InstanceType | None, connected: frozenset[int], findings: list[Finding]
+    facts: DeviceFacts, spec: InstanceType | None, connected: frozenset[int], findings: list[HardwareFinding]
 ) -> NeuronDevice:
     """Return one device, and add the findings about its cores and its file in /dev.
 
@@ -245,7 +245,7 @@ def _device(
         cores = facts.core_count
         if spec is not None and cores != spec.cores_per_device:
             findings.append(
-                Finding(
+                HardwareFinding(
                     "wrong-core-count",
                     f"neuron{facts.device_id} has {cores} NeuronCores, but a device of {spec.name} has "
                     f"{spec.cores_per_device}; it is published with {cores}. Replace the instance",
@@ -253,7 +253,7 @@ def _device(
             )
     if facts.device_file is False:
         findings.append(
-            Finding(
+            HardwareFinding(
                 "missing-device-file",
                 f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing on the host; no new "
                 "claim gets it. Check udev and the kernel driver",
@@ -275,7 +275,7 @@ def _is_other_count(facts: DeviceFacts, spec: InstanceType | None) -> bool:
     return "core_count" in facts.found and (spec is None or facts.core_count != spec.cores_per_device)
 
 
-def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
+def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> None:
     """Add the findings about files of the kernel driver that are not where they are known."""
     version = facts.driver_version or "unknown"
     if facts.vanished:
@@ -283,7 +283,7 @@ def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
     if facts.found:
         names = sorted({path.rpartition("/")[2] for path in facts.found})
         findings.append(
-            Finding(
+            HardwareFinding(
                 "moved-facts",
                 f"kernel driver {version} has {', '.join(names)} in other places than this driver knows; they were "
                 f"found by name, such as /{facts.found[0]}. They show no device as healthy. Update this driver",
@@ -294,7 +294,7 @@ def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
         unread.add("core_count")
     if missing := sorted(unread & _expected(facts, spec)):
         findings.append(
-            Finding(
+            HardwareFinding(
                 "unread-facts",
                 f"kernel driver {version} does not show {', '.join(missing)}, which every {spec.name if spec else ''} "
                 "has: links, health or UltraServers are unknown. Update this driver",
@@ -336,13 +336,13 @@ def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> in
     return dict(numa.efa).get(function)
 
 
-def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
+def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> None:
     """Add the findings about missing and unexpected devices: one for each kind, with all ids."""
     if facts.vanished:
         return
     if not facts.devices and spec is not None:
         findings.append(
-            Finding(
+            HardwareFinding(
                 "no-devices",
                 f"{spec.name} has {spec.device_count} Neuron devices, but sysfs shows none; check that the kernel "
                 "driver (aws-neuronx-dkms) is loaded",
@@ -353,7 +353,7 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
         extra = sorted(present - set(range(spec.device_count)))
         if extra:
             findings.append(
-                Finding(
+                HardwareFinding(
                     "unexpected-device",
                     f"{', '.join(f'neuron{i}' for i in extra)} {'exceeds' if len(extra) == 1 else 'exceed'} the "
                     f"device count of {spec.name} ({spec.device_count}); published without group and coordinates. "
@@ -363,7 +363,7 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
         missing = sorted(set(range(spec.device_count)) - present)
         if missing:
             findings.append(
-                Finding(
+                HardwareFinding(
                     "missing-device",
                     f"{', '.join(f'neuron{i}' for i in missing)} of {spec.name}'s {spec.device_count} devices "
                     f"{'is' if len(missing) == 1 else 'are'} missing; the others are published. Replace the instance",

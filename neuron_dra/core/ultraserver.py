@@ -129,7 +129,7 @@ def _fault_to_wire(fault: Fault) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadAllocation:
     """An entry of `status.allocations` that this release cannot read; it stays as it is and keeps its nodes reserved.
 
     `official` is the allocation in an entry of AWS's operator, which has no id and no UIDs; None for other entries.
@@ -157,7 +157,7 @@ class Reading:
 
     allocations: tuple[Allocation, ...] = ()
     problems: tuple[str, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadAllocation, ...] = ()
     object_uid: str = ""
     missing: bool = False
     written: bool = True
@@ -207,7 +207,7 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
     return Reading(tuple(found), tuple(each.problem for each in unread), tuple(unread), uid)
 
 
-def _unread(entry: Any, problem: str) -> Unread:
+def _unread(entry: Any, problem: str) -> UnreadAllocation:
     """Return an unreadable entry, with the fields that can be read."""
     nodes: Any = entry.get("allocatedNodes") if isinstance(entry, Mapping) else None
     named = tuple(node for node in nodes if isinstance(node, str)) if _is_list(nodes) else ()
@@ -216,7 +216,7 @@ def _unread(entry: Any, problem: str) -> Unread:
         with contextlib.suppress(ValueError):
             made = _allocation({**entry, "allocationId": "-", "workloadUid": "-"})
             official = replace(made, allocation_id="", workload_uid=str(entry.get("workloadUid") or ""))
-    return Unread(entry, named, problem, official)
+    return UnreadAllocation(entry, named, problem, official)
 
 
 def _allocation(entry: Any) -> Allocation:

@@ -25,7 +25,7 @@ BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class VersionProblem:
     """A problem with a version; if it is `fatal`, the driver cannot work."""
 
     reason: str
@@ -39,12 +39,12 @@ def parse(version: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def kubelet_problems(version: str) -> list[Problem]:
+def kubelet_problems(version: str) -> list[VersionProblem]:
     """Return the problems of a kubelet; none if its version is unknown."""
     result = []
     if version.split("-")[0].split("+")[0] in BROKEN_KUBELETS:
         result.append(
-            Problem(
+            VersionProblem(
                 "KubeletBroken",
                 f"kubelet {version} may hang when it prepares devices after half an hour without pods "
                 "(kubernetes issue 133920); use 1.33, or 1.34.2 and later",
@@ -53,7 +53,9 @@ def kubelet_problems(version: str) -> list[Problem]:
     parsed = parse(version)
     if parsed is not None and parsed < OLDEST_KUBELET:
         result.append(
-            Problem("KubeletTooOld", f"kubelet {version} is too old; use {text(OLDEST_KUBELET)} or later", fatal=True)
+            VersionProblem(
+                "KubeletTooOld", f"kubelet {version} is too old; use {text(OLDEST_KUBELET)} or later", fatal=True
+            )
         )
     return result
 

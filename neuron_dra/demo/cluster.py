@@ -44,7 +44,7 @@ CONTROLLER_FLAGS: Final = {
 }
 
 
-class SimulatedNode:
+class DemoNode:
     """One node: files that simulate its hardware, a kubelet, and the plugin as a separate process."""
 
     def __init__(self, spec: NodeSpec, folder: Path, api_url: str, timing: DemoTiming) -> None:
@@ -147,7 +147,7 @@ class Cluster:
         self.timing = timing
         self._specs = nodes
         self._folder = folder
-        self.nodes: dict[str, SimulatedNode] = {}
+        self.nodes: dict[str, DemoNode] = {}
         self._controller: Process | None = None
 
     async def __aenter__(self) -> Cluster:
@@ -160,7 +160,7 @@ class Cluster:
             labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}}
             self.api.apply({**node, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-            self.nodes[spec.name] = SimulatedNode(spec, self._folder / spec.name, self.api.url, self.timing)
+            self.nodes[spec.name] = DemoNode(spec, self._folder / spec.name, self.api.url, self.timing)
         flags = {"--kube-api-server": self.api.url, **CONTROLLER_FLAGS}
         log, words = self._folder / "controller.log", ("-c", CONTROLLER, "run")
         self._controller = Process(log, words, flags, self.timing.stop_s)
@@ -175,7 +175,7 @@ class Cluster:
         await self._stop()
 
     async def _stop(self) -> None:
-        running: list[SimulatedNode | Process] = [
+        running: list[DemoNode | Process] = [
             *self.nodes.values(),
             *([self._controller] if self._controller else []),
         ]

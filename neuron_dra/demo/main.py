@@ -16,7 +16,7 @@ from typing import Final
 from neuron_dra.demo import cluster, examples, story
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
-from neuron_dra.demo.view import View
+from neuron_dra.demo.view import DemoScreen
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -25,12 +25,12 @@ WAITS: Final = "seventeen"
 """A pod that stays Pending in the cluster of `--keep`, so that there is something to explain."""
 
 
-def run(*, keep: bool, view: View | None = None, timing: DemoTiming = DEFAULT_TIMING) -> int:
+def run(*, keep: bool, view: DemoScreen | None = None, timing: DemoTiming = DEFAULT_TIMING) -> int:
     """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected.
 
     With `keep`, the cluster then runs until SIGINT or SIGTERM, and the folder with logs and CDI files is not deleted.
     """
-    view = view or View()
+    view = view or DemoScreen()
     folder = cluster.temporary_folder()
     try:
         asyncio.run(_show(folder, view, timing, keep=keep))
@@ -42,7 +42,7 @@ def run(*, keep: bool, view: View | None = None, timing: DemoTiming = DEFAULT_TI
     return 0
 
 
-async def _show(folder: Path, view: View, timing: DemoTiming, *, keep: bool) -> None:
+async def _show(folder: Path, view: DemoScreen, timing: DemoTiming, *, keep: bool) -> None:
     started = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -73,7 +73,7 @@ def exports(kubeconfig: Path, search_path: str) -> str:
     return f"{line} PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
 
 
-async def stay(made: cluster.Cluster, folder: Path, view: View) -> None:
+async def stay(made: cluster.Cluster, folder: Path, view: DemoScreen) -> None:
     """Print how to look at the cluster, and return after SIGINT or SIGTERM."""
     for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, WAITS):
         made.api.apply(item)

@@ -9,7 +9,7 @@ from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo.cluster import Cluster
 from neuron_dra.demo.processes import DemoError
-from neuron_dra.demo.view import View
+from neuron_dra.demo.view import DemoScreen
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 WORKLOADS: Final = "neuronultraserverworkloads"
@@ -18,7 +18,7 @@ WORKLOADS: Final = "neuronultraserverworkloads"
 class Steps:
     """A scene's access to the cluster; every wait raises DemoError after the timing's `step_s`."""
 
-    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: DemoScreen) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._scheduler = scheduler

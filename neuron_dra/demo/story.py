@@ -12,7 +12,7 @@ from neuron_dra.demo import examples, ultraservers
 from neuron_dra.demo.cluster import Cluster, NodeSpec
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.steps import Steps, published
-from neuron_dra.demo.view import View, ranges
+from neuron_dra.demo.view import DemoScreen, ranges
 from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 
@@ -42,7 +42,7 @@ SECOND: Final = (
 class Story(Steps):
     """Runs all scenes and shows them on one view. Raises DemoError if a step does not happen."""
 
-    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View, started: float) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: DemoScreen, started: float) -> None:
         super().__init__(cluster, scheduler, view)
         self._started = started
 

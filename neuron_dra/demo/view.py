@@ -14,10 +14,10 @@ WIDTH: Final = 100
 GAP: Final = "   "
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
 _STYLES: Final = {".": "dim", "x": "red"}
-__all__ = ["View", "ranges"]
+__all__ = ["DemoScreen", "ranges"]
 
 
-class View:
+class DemoScreen:
     """Writes to one console; each method prints a few lines, none wider than WIDTH."""
 
     def __init__(self, console: Console | None = None) -> None:

@@ -50,7 +50,7 @@ class KubeletError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRef:
+class KubeletClaim:
     """The fields of a claim that the kubelet sends to a plugin."""
 
     namespace: str
@@ -58,16 +58,16 @@ class ClaimRef:
     uid: str
 
     @classmethod
-    def of(cls, claim: ClaimRef | Mapping[str, Any]) -> ClaimRef:
+    def of(cls, claim: KubeletClaim | Mapping[str, Any]) -> KubeletClaim:
         """Convert a ResourceClaim from the API server; return a reference unchanged."""
-        if isinstance(claim, ClaimRef):
+        if isinstance(claim, KubeletClaim):
             return claim
         meta = claim["metadata"]
         return cls(meta["namespace"], meta["name"], meta["uid"])
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class KubeletDevice:
     request_names: tuple[str, ...]
     pool_name: str
     device_name: str
@@ -79,12 +79,12 @@ class PreparedDevice:
 class PreparedResult:
     """The result for one claim: devices, or an error text."""
 
-    devices: tuple[PreparedDevice, ...] = ()
+    devices: tuple[KubeletDevice, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class ReportedHealth:
     pool_name: str
     device_name: str
     health: str  # HEALTHY, UNHEALTHY or UNKNOWN
@@ -94,7 +94,7 @@ class DeviceHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegisteredPlugin:
     """A registered plugin instance. `service` is the DRA service that was chosen from `offered`."""
 
     driver: str
@@ -134,7 +134,7 @@ def result_of(answer: Any) -> PreparedResult:
         return PreparedResult(error=answer.error)
     return PreparedResult(
         tuple(
-            PreparedDevice(
+            KubeletDevice(
                 request_names=tuple(device.request_names),
                 pool_name=device.pool_name,
                 device_name=device.device_name,
@@ -150,8 +150,8 @@ def _presence(message: Any) -> set[str]:
     return {entry.name for entry in message.DESCRIPTOR.fields}
 
 
-def health_of(messages: Any, entry: Any) -> DeviceHealth:
-    return DeviceHealth(
+def health_of(messages: Any, entry: Any) -> ReportedHealth:
+    return ReportedHealth(
         pool_name=entry.device.pool_name,
         device_name=entry.device.device_name,
         health=messages.HealthStatus.Name(entry.health),
@@ -161,7 +161,7 @@ def health_of(messages: Any, entry: Any) -> DeviceHealth:
     )
 
 
-def first_error(method: str, claims: Iterable[ClaimRef], errors: Mapping[str, str]) -> KubeletError | None:
+def first_error(method: str, claims: Iterable[KubeletClaim], errors: Mapping[str, str]) -> KubeletError | None:
     """Return the kubelet's message about the first failed claim, None without one."""
     for ref in claims:
         if errors[ref.uid]:
@@ -182,7 +182,7 @@ def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collecti
     return ""
 
 
-def why_known(info: registration_pb2.PluginInfo, path: str, registrations: Iterable[Registration]) -> str:
+def why_known(info: registration_pb2.PluginInfo, path: str, registrations: Iterable[RegisteredPlugin]) -> str:
     """Return why a registered plugin cannot register again; empty if it can."""
     endpoint = info.endpoint or path
     if any((present.driver, present.endpoint) == (info.name, endpoint) for present in registrations):

@@ -26,12 +26,12 @@ from neuron_dra.emulation.kubelet_wire import (
     HEALTH_SERVICES,
     HEALTH_V1,
     HEALTH_V1ALPHA1,
-    ClaimRef,
-    DeviceHealth,
+    KubeletClaim,
+    KubeletDevice,
     KubeletError,
-    PreparedDevice,
     PreparedResult,
-    Registration,
+    RegisteredPlugin,
+    ReportedHealth,
     dial,
     error_words,
     find_sockets,
@@ -51,12 +51,12 @@ __all__ = [
     "DRA_V1BETA1",
     "HEALTH_V1",
     "HEALTH_V1ALPHA1",
-    "ClaimRef",
-    "DeviceHealth",
+    "KubeletClaim",
+    "KubeletDevice",
     "KubeletError",
-    "PreparedDevice",
     "PreparedResult",
-    "Registration",
+    "RegisteredPlugin",
+    "ReportedHealth",
     "Script",
     "ScriptedKubelet",
     "first_error",
@@ -68,7 +68,7 @@ _LONGEST_BACKOFF_S: Final = 122.0
 
 @dataclass(slots=True)
 class _Instance:
-    registration: Registration
+    registration: RegisteredPlugin
     channel: grpc.aio.Channel
     connected: bool = False
     monitor: asyncio.Task[None] | None = None
@@ -175,21 +175,23 @@ class ScriptedKubelet:
     # Registrations
 
     @property
-    def registrations(self) -> list[Registration]:
+    def registrations(self) -> list[RegisteredPlugin]:
         """The instances in the order in which they registered."""
         return [instance.registration for instance in self._instances]
 
-    async def registered(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> Registration:
+    async def registered(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> RegisteredPlugin:
         """Wait until an instance of the driver (at `endpoint`) is registered and connected; return it."""
 
-        def wanted() -> Registration | None:
+        def wanted() -> RegisteredPlugin | None:
             for instance in reversed(self._instances):
                 found = instance.registration
                 if found.driver == driver and instance.connected and endpoint in ("", found.endpoint):
                     return found
             return None
 
-        found: Registration = await self._until(wanted, timeout_s, f"{driver} to register; attempts: {self.attempts}")
+        found: RegisteredPlugin = await self._until(
+            wanted, timeout_s, f"{driver} to register; attempts: {self.attempts}"
+        )
         return found
 
     async def gone(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> None:
@@ -213,7 +215,7 @@ class ScriptedKubelet:
     # Calls
 
     async def prepare(
-        self, claims: Iterable[ClaimRef | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
+        self, claims: Iterable[KubeletClaim | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
     ) -> dict[str, PreparedResult]:
         """Call NodePrepareResources once with all claims; return the results by UID.
 
@@ -223,13 +225,13 @@ class ScriptedKubelet:
         return {uid: result_of(answer) for uid, answer in response.claims.items()}
 
     async def unprepare(
-        self, claims: Iterable[ClaimRef | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
+        self, claims: Iterable[KubeletClaim | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
     ) -> dict[str, str]:
         """Call NodeUnprepareResources once; return the error text of each claim by UID, "" for success."""
         response = await self._call("NodeUnprepareResources", driver, claims, deadline_s)
         return {uid: answer.error for uid, answer in response.claims.items()}
 
-    async def health(self, dialect: str = "", *, driver: str = "") -> AsyncGenerator[list[DeviceHealth], None]:
+    async def health(self, dialect: str = "", *, driver: str = "") -> AsyncGenerator[list[ReportedHealth], None]:
         """Open a health stream and yield each complete list. `dialect` "" takes the first that the plugin offers."""
         instance = self._pick(driver)
         offered = [service for service in instance.registration.offered if service in HEALTH_SERVICES]
@@ -246,9 +248,9 @@ class ScriptedKubelet:
             stream.cancel()
 
     async def _call(
-        self, method: str, driver: str, claims: Iterable[ClaimRef | Mapping[str, Any]], deadline_s: float | None
+        self, method: str, driver: str, claims: Iterable[KubeletClaim | Mapping[str, Any]], deadline_s: float | None
     ) -> Any:
-        refs = [ClaimRef.of(claim) for claim in claims]
+        refs = [KubeletClaim.of(claim) for claim in claims]
         instance = self._pick(driver)
         messages, stub = DRA_SERVICES[instance.registration.service]
         wire = [messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in refs]
@@ -336,7 +338,7 @@ class ScriptedKubelet:
             return retry
         service = next(name for name in info.supported_versions if name in self._services)
         offered = tuple(info.supported_versions)
-        registration = Registration(info.name, info.endpoint or socket.path, service, offered, socket.path)
+        registration = RegisteredPlugin(info.name, info.endpoint or socket.path, service, offered, socket.path)
         instance = _Instance(registration, channel)
         self._connect(instance)
         self._instances.append(instance)

@@ -22,9 +22,9 @@ from neuron_dra.emulation.node_client import (
     now,
 )
 from neuron_dra.emulation.scripted_kubelet import (
-    ClaimRef,
+    KubeletClaim,
+    KubeletDevice,
     KubeletError,
-    PreparedDevice,
     ScriptedKubelet,
     first_error,
 )
@@ -34,14 +34,14 @@ _PAUSE_S: Final = 0.05  # pause before pods are listed again after a broken watc
 
 
 @dataclass(slots=True)
-class _Claim:
+class _CheckpointedClaim:
     """A claim in the kubelet's checkpoint; `prepared` is in memory only."""
 
-    ref: ClaimRef
+    ref: KubeletClaim
     drivers: tuple[str, ...]
     pods: set[str] = field(default_factory=set)
     prepared: bool = False
-    devices: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
+    devices: dict[str, tuple[KubeletDevice, ...]] = field(default_factory=dict)
 
     def cdi_ids(self, request: str) -> list[str]:
         found: list[str] = []
@@ -87,7 +87,7 @@ class ScriptedNode:
         self._kubelet = kubelet
         self._client = NodeClient(api_url, node_name)
         self._runtime = CdiRuntime(cdi_directories, host_root=host_root)
-        self._claims: dict[tuple[str, str], _Claim] = {}  # by namespace and name
+        self._claims: dict[tuple[str, str], _CheckpointedClaim] = {}  # by namespace and name
         self._workers: dict[str, _Worker] = {}  # by pod UID
         self._follower: asyncio.Task[None] | None = None
 
@@ -109,7 +109,7 @@ class ScriptedNode:
         """The pods that have not ended."""
         return [worker.pod for worker in self._workers.values() if not worker.over]
 
-    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         """Return a claim's prepared devices by driver; None for an unknown claim."""
         claim = self._claims.get((namespace, name))
         return None if claim is None else claim.devices
@@ -244,10 +244,10 @@ class ScriptedNode:
             containers[container["name"]] = self._runtime.create(ids, env)
         return containers
 
-    async def _prepare(self, pod: Pod) -> dict[str, _Claim]:
+    async def _prepare(self, pod: Pod) -> dict[str, _CheckpointedClaim]:
         """Prepare a pod's claims; return them by their name in the pod."""
         uid = pod["metadata"]["uid"]
-        found: dict[str, _Claim] = {}
+        found: dict[str, _CheckpointedClaim] = {}
         for entry in pod["spec"].get("resourceClaims") or []:
             found[entry["name"]] = await self._check(pod, entry)
         for claim in found.values():
@@ -264,7 +264,7 @@ class ScriptedNode:
                 )
             known.pods.add(uid)
             found[name] = known
-        batches: dict[str, list[_Claim]] = {}
+        batches: dict[str, list[_CheckpointedClaim]] = {}
         for claim in {claim.ref.uid: claim for claim in found.values() if not claim.prepared}.values():
             for driver in claim.drivers:
                 batches.setdefault(driver, []).append(claim)
@@ -281,7 +281,7 @@ class ScriptedNode:
             claim.prepared = True
         return found
 
-    async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _Claim:
+    async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _CheckpointedClaim:
         """Read one claim of a pod and check that the pod may use it."""
         meta = pod["metadata"]
         name = entry.get("resourceClaimName") or next(
@@ -308,7 +308,7 @@ class ScriptedNode:
             pod_text, claim_text = f"{meta['name']} ({meta['uid']})", f"{name} ({claim['metadata']['uid']})"
             raise KubeletError(f"pod {pod_text} is not allowed to use ResourceClaim {claim_text}")
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
-        return _Claim(ClaimRef.of(claim), tuple(dict.fromkeys(result["driver"] for result in results)))
+        return _CheckpointedClaim(KubeletClaim.of(claim), tuple(dict.fromkeys(result["driver"] for result in results)))
 
     async def _terminate(self, worker: _Worker) -> None:
         """End the containers, unprepare claims that no other pod uses, and remove the pod object."""
@@ -317,7 +317,7 @@ class ScriptedNode:
         worker.containers = None
         mine = {key: claim for key, claim in self._claims.items() if uid in claim.pods}
         last = {key: claim for key, claim in mine.items() if claim.pods == {uid}}
-        batches: dict[str, list[ClaimRef]] = {}
+        batches: dict[str, list[KubeletClaim]] = {}
         for claim in last.values():
             for driver in claim.drivers:
                 batches.setdefault(driver, []).append(claim.ref)

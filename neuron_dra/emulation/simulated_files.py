@@ -24,7 +24,7 @@ TRANSITIONAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SimulatedPlace:
     """A node's place in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all its nodes share."""
 
     node_id: int
@@ -33,7 +33,7 @@ class Place:
     capacity_block_id: str = ""
 
 
-def trn2_files(place: Place | None) -> dict[str, str]:
+def trn2_files(place: SimulatedPlace | None) -> dict[str, str]:
     if place is None:
         return {
             "node_id_2": "-1",
@@ -52,7 +52,7 @@ def trn2_files(place: Place | None) -> dict[str, str]:
     }
 
 
-def trn3_files(place: Place | None) -> dict[str, str]:
+def trn3_files(place: SimulatedPlace | None) -> dict[str, str]:
     if place is None:
         return {"node_id": "-1", "node_cnt": "1", "reservation_id": NO_ID, "ultraserver_mode": "4"}
     return {

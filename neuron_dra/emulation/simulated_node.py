@@ -20,7 +20,7 @@ from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.emulation import simulated_pci
 from neuron_dra.emulation.simulated_files import (
     TRANSITIONAL,
-    Place,
+    SimulatedPlace,
     change,
     make_link,
     put,
@@ -91,7 +91,7 @@ def write(
     if not _DRIVER_VERSION.fullmatch(driver_version):
         raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
-    place = Place(node_id, _server_id(server_id), 4, capacity_block_id or "") if node_id is not None else None
+    place = SimulatedPlace(node_id, _server_id(server_id), 4, capacity_block_id or "") if node_id is not None else None
     try:
         _clear(root)
         return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
@@ -114,7 +114,7 @@ def _write(
     root: Path,
     instance_type: str,
     spec: InstanceType,
-    place: Place | None,
+    place: SimulatedPlace | None,
     driver_version: str,
     boot_id: str,
     major: int,
@@ -240,7 +240,7 @@ class SimulatedNode:
         except (AttributeError, OSError):  # not root, not permitted, or not supported by the system
             path.write_text("")
 
-    def write_class_files(self, spec: InstanceType, place: Place | None, driver_version: str) -> None:
+    def write_class_files(self, spec: InstanceType, place: SimulatedPlace | None, driver_version: str) -> None:
         """Write the class attributes: older drivers have those of Trn2 on all machines, newer ones per platform."""
         folder = self.root / CLASS
         old = version_of(driver_version) <= (2, 25, 4, 0)

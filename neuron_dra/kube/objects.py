@@ -49,13 +49,13 @@ class Damaged:
         return f"{self.namespace}/{self.name}"
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _ObjectMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     token: str = msgspec.field(default="", name="continue")
 
 
 class _Head(msgspec.Struct):
-    metadata: _Meta
+    metadata: _ObjectMeta
 
 
 class _Items(msgspec.Struct):
@@ -137,7 +137,7 @@ def page(raw: bytes) -> Page:
         meta = msgspec.json.decode(raw, type=_Head).metadata
     except (ValueError, RecursionError):
         [(begin, end)] = scan.find(raw, ("metadata",))
-        meta = msgspec.json.decode(raw[begin:end], type=_Meta)
+        meta = msgspec.json.decode(raw[begin:end], type=_ObjectMeta)
     return Page(raw, meta.resource_version, meta.token)
 
 

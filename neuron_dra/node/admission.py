@@ -7,7 +7,7 @@ import datetime
 from neuron_dra import __version__
 from neuron_dra.core import decision, health
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.core.metadata import Source
+from neuron_dra.core.metadata import MetadataSource
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.own_node import OwnNode
@@ -62,7 +62,7 @@ class NodeAdmission:
             device_files=self._hardware.device_files,
             reservation=self._gate.reservation,
             unhealthy=self._why_unhealthy,
-            metadata=Source(self._settings.cdi_root, __version__) if self._settings.device_metadata else None,
+            metadata=MetadataSource(self._settings.cdi_root, __version__) if self._settings.device_metadata else None,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 

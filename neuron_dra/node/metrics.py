@@ -17,7 +17,7 @@ PUBLISH_ERRORS: Final = ("Forbidden", "Invalid", "Conflict")
 """The most frequent ones."""
 
 
-class Metrics:
+class PluginMetrics:
     """The plugin's metrics, with one method for each kind of change."""
 
     def __init__(self) -> None:

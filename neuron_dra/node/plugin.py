@@ -39,7 +39,7 @@ from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, recovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -53,14 +53,14 @@ from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
-from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
+from neuron_dra.node.publish.loop import Publishing, PublishSources, PublishState
 from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
-from neuron_dra.node.publish.reports import Reports
+from neuron_dra.node.publish.reports import PublishReports
 from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
@@ -82,14 +82,14 @@ class Plugin:
         *,
         client: KubeClient | None = None,
         hardware: Hardware | None = None,
-        timing: Timing = DEFAULT_TIMING,
+        timing: PluginTiming = DEFAULT_TIMING,
     ) -> None:
         """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
         self._files = files = files or Files()
         name = settings.node_name
         self.settings = settings
         self._timing = timing
-        self.metrics = Metrics()
+        self.metrics = PluginMetrics()
         self.metrics.build(__version__)
         self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube, timing=timing.client)
@@ -168,7 +168,7 @@ class Plugin:
             self.settings,
             timing,
             self.dirty,
-            Sources(self.hardware, self.node, self.device_plugin, connected, present),
+            PublishSources(self.hardware, self.node, self.device_plugin, connected, present),
             Inventory(
                 self.prepared,
                 self.recovery,
@@ -181,7 +181,7 @@ class Plugin:
             self.publisher_lock,
             publisher,
             WantedDevices(self.settings, timing, self.hardware, self.prepared, self.claims, publisher, tags, connected),
-            Reports(
+            PublishReports(
                 self.settings,
                 self.hardware,
                 self.prepared,

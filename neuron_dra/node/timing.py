@@ -165,7 +165,7 @@ class CounterTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PluginTiming:
     """The plugin's timing."""
 
     client: ClientTiming = DEFAULT_CLIENT_TIMING
@@ -181,4 +181,4 @@ class Timing:
     version_retry_s: tuple[float, float] = seconds((1.0, 30.0), "first and longest wait for the API server's version")
 
 
-DEFAULT_TIMING: Final = Timing()
+DEFAULT_TIMING: Final = PluginTiming()

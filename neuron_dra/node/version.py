@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.core import backoff, versions
-from neuron_dra.core.versions import Problem
+from neuron_dra.core.versions import VersionProblem
 from neuron_dra.errors import ApiError, Unavailable
 from neuron_dra.kube.client import KubeClient, decode_object
 from neuron_dra.kube.replies import serves
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerVersion:
     """The API server's version, and whether it serves resource.k8s.io/v1."""
 
     version: str
     serves_v1: bool  # resource.k8s.io/v1
 
 
-async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMING.version_retry_s) -> Server:
+async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMING.version_retry_s) -> ServerVersion:
     """Return the API server's version; retry until it answers. `retry_s` is the first and the longest wait."""
     for wait_s in backoff.delays(*retry_s, random.random):
         try:
@@ -36,7 +36,7 @@ async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMI
                 raise Unavailable("the API server's response is no version")
             # Only a list of groups without ours shows that it is not served: a proxy may answer 404, too.
             groups = await client.request("GET", "/apis")
-            return Server(found, serves_v1=serves(groups, "resource.k8s.io", "v1"))
+            return ServerVersion(found, serves_v1=serves(groups, "resource.k8s.io", "v1"))
         except ApiError:
             await asyncio.sleep(wait_s)
     raise AssertionError("unreachable")
@@ -57,14 +57,14 @@ def kubelet(node: Mapping[str, Any] | None) -> str:
     return str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
 
 
-def problems(found: Server, node_info: Mapping[str, Any]) -> list[Problem]:
+def problems(found: ServerVersion, node_info: Mapping[str, Any]) -> list[VersionProblem]:
     """Return the problems of this API server and this node's kubelet."""
     result = []
     release = versions.parse(found.version)
     wanted = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
     if not found.serves_v1:
         result.append(
-            Problem(
+            VersionProblem(
                 "KubernetesTooOld",
                 f"the API server ({found.version}) does not serve resource.k8s.io/v1; Kubernetes {wanted} does",
                 fatal=True,
@@ -72,7 +72,7 @@ def problems(found: Server, node_info: Mapping[str, Any]) -> list[Problem]:
         )
     elif release is not None and release > versions.NEWEST:
         result.append(
-            Problem(
+            VersionProblem(
                 "KubernetesUntested",
                 f"the API server is {found.version}; this release of the driver was tested with {wanted}",
             )

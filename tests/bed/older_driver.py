@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from tests.support.small_plugin import SmallPlugin
 
 KIND = "k8s.neuron.aws.com/claim"
@@ -32,7 +32,7 @@ class OlderDriver(SmallPlugin):
         self._cdi, self._checkpoint = cdi, data / "checkpoint.json"
         self._claims: dict[str, list[str]] = {}
 
-    def prepare(self, uid: str) -> list[PreparedDevice]:
+    def prepare(self, uid: str) -> list[KubeletDevice]:
         results = self._allocated(uid)
         devices = [{"name": f"{uid}-{result['device']}", "containerEdits": edits(result)} for result in results]
         spec = {"cdiVersion": "0.5.0", "kind": KIND, "devices": devices}
@@ -41,9 +41,7 @@ class OlderDriver(SmallPlugin):
         self._checkpoint.write_text(json.dumps({"checksum": 1713104513, "v1": {"preparedClaims": self._claims}}))
         print("prepared", uid, *self._claims[uid], flush=True)
         return [
-            PreparedDevice(
-                (result["request"],), result["pool"], result["device"], (f"{KIND}={uid}-{result['device']}",)
-            )
+            KubeletDevice((result["request"],), result["pool"], result["device"], (f"{KIND}={uid}-{result['device']}",))
             for result in results
         ]
 

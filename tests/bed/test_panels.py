@@ -28,7 +28,7 @@ from controller.plan.fleet_index import FleetIndex
 from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
-from neuron_dra.node.metrics import Metrics as PluginMetrics
+from neuron_dra.node.metrics import PluginMetrics
 from tests.bed.prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
 from tests.unit.failing_world import break_links, repair_links, running
 from tests.unit.ultraserver_world import World

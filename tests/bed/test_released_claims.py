@@ -14,7 +14,7 @@ from hack.bed.deployed import pod, prepared, template
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from tests.bed.deployed import allocated
 from tests.support.pod_resources import PodResources
@@ -46,10 +46,10 @@ class Known:
         raw = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
         self._claims = checkpoints.decode(raw.encode()).claims.values()
 
-    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         for claim in self._claims:
             if (claim.ref.namespace, claim.ref.name) == (namespace, name):
-                devices = (PreparedDevice((d.request,), d.pool, d.device, d.cdi_ids) for d in claim.devices)
+                devices = (KubeletDevice((d.request,), d.pool, d.device, d.cdi_ids) for d in claim.devices)
                 return {"neuron.aws.com": tuple(devices)}
         return None
 

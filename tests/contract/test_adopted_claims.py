@@ -10,12 +10,12 @@ import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker
@@ -29,9 +29,9 @@ class Running:
 
     def __init__(self) -> None:
         self.pods: list[Obj] = []
-        self.claims: dict[tuple[str, str], dict[str, tuple[PreparedDevice, ...]]] = {}
+        self.claims: dict[tuple[str, str], dict[str, tuple[KubeletDevice, ...]]] = {}
 
-    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         return self.claims.get((namespace, name))
 
     def run(self, pod: str, claim: str, device: str, *, namespace: str = "default", known: bool = True) -> None:
@@ -40,12 +40,12 @@ class Running:
         spec = {"containers": [container], "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
         self.pods.append({"metadata": {"namespace": namespace, "name": pod}, "spec": spec})
         if known:
-            handed_out = PreparedDevice(("r",), "node-a", device, (f"k8s.neuron.aws.com/claim={claim}-{device}",))
+            handed_out = KubeletDevice(("r",), "node-a", device, (f"k8s.neuron.aws.com/claim={claim}-{device}",))
             self.claims[namespace, claim] = {DRIVER: (handed_out,)}
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(DEFAULT_TIMING, orphans={"look_s": 0.05, "absent_s": 0.2, "ask_again_s": (0.1, 0.2)})
 
 
@@ -238,17 +238,17 @@ async def test_missing_mount_keeps_claims_and_warns_once(
 @pytest.mark.parametrize(
     "strange",
     [
-        Fault(status=404, body=b"<html>not here</html>", times=None),
-        Fault(status=404, body=b"404 page not found", times=None),
-        Fault(status=200, body=b"{}", times=None),
-        Fault(status=200, body=b'{"metadata":{"name":"x","namespace":"default","uid":"u"}}', times=None),
-        Fault(status=403, times=None),
-        Fault(status=503, times=None),
+        InjectedFault(status=404, body=b"<html>not here</html>", times=None),
+        InjectedFault(status=404, body=b"404 page not found", times=None),
+        InjectedFault(status=200, body=b"{}", times=None),
+        InjectedFault(status=200, body=b'{"metadata":{"name":"x","namespace":"default","uid":"u"}}', times=None),
+        InjectedFault(status=403, times=None),
+        InjectedFault(status=503, times=None),
     ],
     ids=lambda fault: f"{fault.status} {(fault.body or b'').decode()[:8]}",
 )
-async def test_inconclusive_reply_keeps_the_claim(adopted: Plugin, api: EmbeddedApi, strange: Fault) -> None:
-    fault = Fault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
+async def test_inconclusive_reply_keeps_the_claim(adopted: Plugin, api: EmbeddedApi, strange: InjectedFault) -> None:
+    fault = InjectedFault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
     api.faults.add(fault)
     api.delete("resourceclaims", "old", "default")
     await eventually(lambda: fault.hits > 3, what="requests about the claim")

@@ -11,14 +11,14 @@ from neuron_dra.core import cdi
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(QUICK, prepare={"repair_s": 0.05})
 
 

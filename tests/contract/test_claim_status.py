@@ -11,10 +11,10 @@ from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import claim_status
 from neuron_dra.core.claims import AllocatedDevice, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
+from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, InjectedFault
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.prepare.claim_status import ClaimStatus
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker, with_timing
 from tests.support.waiting import eventually
@@ -40,7 +40,7 @@ HURRIED = quicker(DEFAULT_TIMING, prepare={"status_retry_s": (0.01, 0.05)})
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -123,7 +123,7 @@ async def test_rejected_write_fails_no_prepare(status: int, host: PluginHost, ap
     """Written later, unless the write is invalid: then it is not repeated."""
     times = None if status == 422 else 7
     fault = api.faults.add(
-        Fault(status=status, verb="update", resource="resourceclaims/status", name="both", times=times)
+        InjectedFault(status=status, verb="update", resource="resourceclaims/status", name="both", times=times)
     )
     claim, other = claim_of_two_drivers(api), api.create(allocated_claim("other", "node-a", [2]))
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
@@ -141,7 +141,9 @@ async def test_rejected_write_fails_no_prepare(status: int, host: PluginHost, ap
 @with_timing(HURRIED, prepare={"status_retry_s": (3600.0, 3600.0)})
 async def test_a_write_that_fails_delays_no_other_claim(host: PluginHost, api: EmbeddedApi) -> None:
     """Also one that fails each time, as while a tenant changes its claim all the time."""
-    fault = api.faults.add(Fault(status=403, verb="update", resource="resourceclaims/status", name="both", times=None))
+    fault = api.faults.add(
+        InjectedFault(status=403, verb="update", resource="resourceclaims/status", name="both", times=None)
+    )
     claim, other = claim_of_two_drivers(api), api.create(allocated_claim("other", "node-a", [2]))
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
         await prepared(kubelet, claim)
@@ -165,7 +167,9 @@ async def test_strange_reply_does_not_end_the_plugin(strange: str, host: PluginH
 
 async def test_claim_of_the_same_name_gets_no_entry(host: PluginHost, api: EmbeddedApi) -> None:
     claim = claim_of_two_drivers(api)
-    held = api.faults.add(Fault(do=Do.RESPOND, status=503, verb="update", resource="resourceclaims/status", times=None))
+    held = api.faults.add(
+        InjectedFault(do=Do.RESPOND, status=503, verb="update", resource="resourceclaims/status", times=None)
+    )
     async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
         await prepared(kubelet, claim)
         await eventually(lambda: held.hits > 0, what="a write")

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from neuron_dra.api.objects import allocated_claim, node_object
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.errors import (
     AlreadyExists,
@@ -103,7 +103,7 @@ async def test_client_reads_creates_replaces_deletes(api: EmbeddedApi, client: K
 async def test_error_class_and_message_per_status(
     api: EmbeddedApi, client: KubeClient, status: int, kind: type[ApiError]
 ) -> None:
-    api.faults.add(Fault(status=status, resource="nodes", message="because"))
+    api.faults.add(InjectedFault(status=status, resource="nodes", message="because"))
     with pytest.raises(kind) as caught:
         await get(client)
     assert type(caught.value) is kind
@@ -114,14 +114,14 @@ async def test_error_class_and_message_per_status(
 
 @pytest.mark.contract("S9")
 async def test_retry_after_is_in_the_error(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(status=429, retry_after=7))
+    api.faults.add(InjectedFault(status=429, retry_after=7))
     with pytest.raises(TooManyRequests) as caught:
         await get(client)
     assert caught.value.retry_after_s == 7.0
 
 
 async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(status=502, body=b"<html>bad gateway</html>" + b"x" * 9000))
+    api.faults.add(InjectedFault(status=502, body=b"<html>bad gateway</html>" + b"x" * 9000))
     with pytest.raises(Unavailable) as caught:
         await get(client)
     assert "<html>bad gateway" in str(caught.value)
@@ -130,7 +130,7 @@ async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: EmbeddedApi, client: 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"", b"\xff"])
 async def test_success_without_an_object_is_unavailable(api: EmbeddedApi, client: KubeClient, body: bytes) -> None:
-    api.faults.add(Fault(status=200, body=body, times=None))
+    api.faults.add(InjectedFault(status=200, body=body, times=None))
     with pytest.raises(ApiError, match="not"):
         await client.create(NODES, "", node_object("b"))
     with pytest.raises(ApiError, match="not"):
@@ -140,14 +140,14 @@ async def test_success_without_an_object_is_unavailable(api: EmbeddedApi, client
 
 @pytest.mark.contract("P27")
 async def test_hanging_server_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(Do.HANG, times=None))
+    api.faults.add(InjectedFault(Do.HANG, times=None))
     async with asyncio.timeout(60):
         with pytest.raises(Unavailable, match=r"GET /api/v1/nodes/a: .*timeout after 0.2 s"):
             await get(client, timeout_s=0.2)
 
 
 async def test_broken_connection_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(Do.DROP))
+    api.faults.add(InjectedFault(Do.DROP))
     with pytest.raises(Unavailable):
         await client.create(NODES, "", node_object("b"))
     await api.refuse_connections()
@@ -234,7 +234,7 @@ async def test_silent_watch_is_unavailable(api: EmbeddedApi, client: KubeClient)
 
 
 async def test_rejected_watch_raises_the_statuss_error(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(verb="watch", status=410))
+    api.faults.add(InjectedFault(verb="watch", status=410))
     with pytest.raises(Gone):
         async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=1):
             pass
@@ -313,7 +313,7 @@ async def test_server_without_the_v1_api_is_recognised() -> None:
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with KubeClient(KubeConfig(f"http://127.0.0.1:{runner.addresses[0][1]}")) as client:
-            assert await version.server(client) == version.Server("v1.33.2", serves_v1=False)
+            assert await version.server(client) == version.ServerVersion("v1.33.2", serves_v1=False)
     finally:
         await runner.cleanup()
 
@@ -334,7 +334,7 @@ async def test_strange_reply_for_the_version_is_asked_again(strange: str) -> Non
     app = web.Application()
     app.router.add_route("GET", "/{path:.*}", answer)
     async with TestServer(app) as server, KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
-        assert await version.server(client, (0.01, 0.05)) == version.Server("v1.37.0", serves_v1=True)
+        assert await version.server(client, (0.01, 0.05)) == version.ServerVersion("v1.37.0", serves_v1=True)
 
 
 @pytest.mark.parametrize("damaged", [b"a\nb", b"a\x00b", b"a\xff", "ä".encode(), b"a\r\nX-Header: b"])
@@ -355,7 +355,7 @@ async def test_damaged_token_file_is_a_retryable_error(api: EmbeddedApi, tmp_pat
 
 async def test_proxy_404_is_no_answer_about_the_version(api: EmbeddedApi) -> None:
     """The plugin ended as if the API server were too old."""
-    proxy = api.faults.add(Fault(verb="get", resource="/apis", status=404, body=b"404 page not found", times=2))
+    proxy = api.faults.add(InjectedFault(verb="get", resource="/apis", status=404, body=b"404 page not found", times=2))
     async with KubeClient(KubeConfig(api.url)) as client:
         assert (await version.server(client, (0.01, 0.05))).serves_v1
     assert proxy.hits == 2

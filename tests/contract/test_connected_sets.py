@@ -15,7 +15,7 @@ from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.publish import connected
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 from tests.contract.sets_node import closing, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker, with_timing
@@ -30,7 +30,7 @@ HURRIED = quicker(QUICK, publish={"leaving": {"withdraw_s": 0.5}, "sets_check_s"
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -41,7 +41,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     async with closing(PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)) as made:
         yield made
 

@@ -14,7 +14,7 @@ import pytest
 from neuron_dra.api.objects import node_object
 from neuron_dra.core import limits, slices
 from neuron_dra.core.devices import Attribute, Device
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.contract.api_client import SLICES, Server
@@ -173,7 +173,7 @@ async def test_retry_after_spreads_the_fleet(
         (host.root / name).mkdir()
         hosts.append(PluginHost(host.root / name, api.url, node_name=name, instance_type="trn1.2xlarge"))
     refused = NODES + NODES // 2
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1, times=refused))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=429, retry_after=1, times=refused))
     async with contextlib.AsyncExitStack() as stack:
         plugins = [await stack.enter_async_context(one.running()) for one in hosts]
         for one in hosts:

@@ -15,7 +15,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker, with_timing
 from tests.support.waiting import eventually
@@ -28,7 +28,7 @@ ALWAYS_FRESH = quicker(DEFAULT_TIMING, counters={"fresh_s": 0.0})
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return ALWAYS_FRESH
 
 

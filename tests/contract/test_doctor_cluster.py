@@ -12,7 +12,7 @@ from neuron_dra.ask.doctor import gather
 from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
 from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.ask.read import snapshot
-from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
+from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, InjectedFault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_inspect_cluster import answer, fill, run
@@ -50,8 +50,8 @@ async def test_what_a_cluster_does_not_answer_is_unknown(tmp_path: Path) -> None
     async with EmbeddedApi(controllers=False) as api:
         serve(api)
         config = str(api.write_kubeconfig(tmp_path / "config"))
-        api.faults.add(Fault(verb="list", resource="validatingadmissionpolicies", status=403, times=None))
-        api.faults.add(Fault(verb="get", resource="leases", status=503, times=None))
+        api.faults.add(InjectedFault(verb="list", resource="validatingadmissionpolicies", status=403, times=None))
+        api.faults.add(InjectedFault(verb="get", resource="leases", status=503, times=None))
         api.delete(CRDS, "neuronultraservers.neuron.aws.com")
         done = await answer("doctor", "--kubeconfig", config, "-o", "json")
     found = {(each["area"], each["state"]): each["text"] for each in json.loads(done.stdout)["checks"]}
@@ -64,7 +64,7 @@ async def test_what_a_cluster_does_not_answer_is_unknown(tmp_path: Path) -> None
 async def test_what_never_answers_is_unknown() -> None:
     async with EmbeddedApi(controllers=False) as api:
         serve(api)
-        api.faults.add(Fault(verb="list", resource="validatingadmissionpolicies", do=Do.HANG, times=None))
+        api.faults.add(InjectedFault(verb="list", resource="validatingadmissionpolicies", do=Do.HANG, times=None))
         found = await gather._rest(KubeConfig(api.url), snapshot.build([]), DoctorTiming(kind_s=0.2))
     assert found.unread[POLICIES] == "no answer within 0.2 s"
 

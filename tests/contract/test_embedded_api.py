@@ -15,10 +15,10 @@ import yaml
 
 from neuron_dra.emulation.embedded_api import (
     STRANGE,
-    ApiError,
     Do,
     EmbeddedApi,
-    Fault,
+    InjectedFault,
+    StatusError,
 )
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -71,7 +71,7 @@ def device_slice(name: str = "s", **device: Any) -> dict[str, Any]:
 async def test_a_fault_answers_with_a_status(
     api: EmbeddedApi, http: aiohttp.ClientSession, status: int, reason: str
 ) -> None:
-    fault = api.faults.add(Fault(status=status, verb="get", resource="configmaps", retry_after=3))
+    fault = api.faults.add(InjectedFault(status=status, verb="get", resource="configmaps", retry_after=3))
     api.create(config_map())
     async with http.get(f"{MAPS}/a") as response:
         body = await response.json()
@@ -85,7 +85,7 @@ async def test_a_fault_answers_with_a_status(
 
 async def test_fault_starts_at_nth_and_ends_after_times(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
-    api.faults.add(Fault(status=500, verb="get", name="a", nth=2, times=2))
+    api.faults.add(InjectedFault(status=500, verb="get", name="a", nth=2, times=2))
     statuses = []
     for _ in range(5):
         async with http.get(f"{MAPS}/a") as response:
@@ -96,7 +96,9 @@ async def test_fault_starts_at_nth_and_ends_after_times(api: EmbeddedApi, http: 
 async def test_fault_matches_verb_resource_and_name(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map("a"))
     api.create(config_map("b"))
-    api.faults.add(Fault(status=500, verb="get", resource="configmaps", namespace="default", name="b", times=None))
+    api.faults.add(
+        InjectedFault(status=500, verb="get", resource="configmaps", namespace="default", name="b", times=None)
+    )
     for name, status in (("a", 200), ("b", 500)):
         async with http.get(f"{MAPS}/{name}") as response:
             assert response.status == status
@@ -109,7 +111,7 @@ async def test_fault_matches_verb_resource_and_name(api: EmbeddedApi, http: aioh
 
 async def test_fault_on_a_subresource_spares_the_object(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
-    api.faults.add(Fault(status=403, resource="nodes/status"))
+    api.faults.add(InjectedFault(status=403, resource="nodes/status"))
     headers = {"Content-Type": "application/merge-patch+json"}
     async with http.patch("/api/v1/nodes/a", json={"metadata": {"labels": {"x": "y"}}}, headers=headers) as response:
         assert response.status == 200
@@ -118,7 +120,7 @@ async def test_fault_on_a_subresource_spares_the_object(api: EmbeddedApi, http: 
 
 
 async def test_a_fault_can_speak_as_a_proxy_does(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
-    api.faults.add(Fault(status=502, body=b"<html>Bad Gateway</html>"))
+    api.faults.add(InjectedFault(status=502, body=b"<html>Bad Gateway</html>"))
     async with http.get(MAPS) as response:
         assert (response.status, response.content_type) == (502, "text/plain")
         assert await response.text() == "<html>Bad Gateway</html>"
@@ -137,7 +139,7 @@ async def test_fault_sends_each_malformed_reply(api: EmbeddedApi, http: aiohttp.
 
 
 async def test_delayed_reply_follows_write_and_release(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
-    late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create"))
+    late = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="create"))
     call = asyncio.create_task(http.post(MAPS, json=config_map(a="b")))
     await eventually(lambda: api.find("configmaps", "a"))
     api.delete("configmaps", "a")
@@ -149,19 +151,19 @@ async def test_delayed_reply_follows_write_and_release(api: EmbeddedApi, http: a
 
 
 async def test_dropped_connection_before_or_after_the_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
-    api.faults.add(Fault(Do.DROP, verb="create"))
+    api.faults.add(InjectedFault(Do.DROP, verb="create"))
     with pytest.raises(aiohttp.ClientError):
         await http.post(MAPS, json=config_map())
     assert api.find("configmaps", "a") is None
 
-    api.faults.add(Fault(Do.DROP_AFTER, verb="create"))
+    api.faults.add(InjectedFault(Do.DROP_AFTER, verb="create"))
     with pytest.raises(aiohttp.ClientError):
         await http.post(MAPS, json=config_map())
     assert api.get("configmaps", "a")["data"] == {}
 
 
 async def test_a_hanging_request_is_never_answered(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
-    api.faults.add(Fault(Do.HANG, verb="list"))
+    api.faults.add(InjectedFault(Do.HANG, verb="list"))
     with pytest.raises(TimeoutError):
         await http.get(MAPS, timeout=aiohttp.ClientTimeout(total=0.2))
     async with http.get(MAPS) as response:
@@ -169,7 +171,7 @@ async def test_a_hanging_request_is_never_answered(api: EmbeddedApi, http: aioht
 
 
 async def test_a_delayed_request_is_answered_late(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
-    api.faults.add(Fault(Do.DELAY, verb="list", delay_s=0.2))
+    api.faults.add(InjectedFault(Do.DELAY, verb="list", delay_s=0.2))
     began = time.monotonic()
     async with http.get(MAPS) as response:
         assert response.status == 200
@@ -178,7 +180,7 @@ async def test_a_delayed_request_is_answered_late(api: EmbeddedApi, http: aiohtt
 
 async def test_watch_can_end_at_once(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
-    api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch"))
+    api.faults.add(InjectedFault(Do.CLOSE_WATCH, verb="watch"))
     async with http.get(MAPS, params={"watch": "1"}) as response:
         assert (response.status, await response.read()) == (200, b"")
 
@@ -332,7 +334,7 @@ async def test_returned_objects_are_copies(api: EmbeddedApi) -> None:
 
 
 async def test_refusals_are_raised_to_the_test(api: EmbeddedApi) -> None:
-    with pytest.raises(ApiError, match='configmaps "a" not found') as caught:
+    with pytest.raises(StatusError, match='configmaps "a" not found') as caught:
         api.get("configmaps", "a")
     assert (caught.value.code, caught.value.reason) == (404, "NotFound")
     with pytest.raises(KeyError, match="serves no 'widgets'"):

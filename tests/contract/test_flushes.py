@@ -20,7 +20,7 @@ from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
 from neuron_dra.node.files import Files, write_atomically
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
@@ -43,7 +43,7 @@ def claim(number: int, name: str = "") -> Claim:
 
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    source = metadata.Source("/var/run/cdi", "1.2.3")
+    source = metadata.MetadataSource("/var/run/cdi", "1.2.3")
     return decide(
         wanted,
         node_name="a",
@@ -123,7 +123,7 @@ class Plugin:
         self.transactions = Transactions(self.prepared, api, timing=HURRIED)
         self.events: list[str] = []
         self.flusher = Flusher(self.prepared, self.events.append, HURRIED)
-        self.recovery = recovery.Recovery(self.prepared, api, decided, adopted, known, Metrics(), HURRIED)
+        self.recovery = recovery.Recovery(self.prepared, api, decided, adopted, known, PluginMetrics(), HURRIED)
 
     async def started(self) -> Plugin:
         await self.prepared.open()

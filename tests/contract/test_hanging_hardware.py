@@ -29,7 +29,7 @@ from neuron_dra.node.hardware import helper
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare.kubelet import HealthService
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker
 from tests.support.waiting import always, eventually
@@ -39,7 +39,7 @@ LONG_S = 120  # on a busy machine
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(DEFAULT_TIMING, hardware={"period_s": 0.1, "deadline_s": 1.0, "probe_s": 0.1})
 
 

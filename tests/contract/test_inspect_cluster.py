@@ -14,7 +14,7 @@ import pytest
 
 from neuron_dra.ask.read import cluster, source
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api.faults import Fault
+from neuron_dra.emulation.embedded_api.faults import InjectedFault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from tests.support import cluster_faults, forked_command, small_clusters
 
@@ -74,7 +74,7 @@ async def test_cluster_and_file_give_the_same_answer(tmp_path: Path) -> None:
 async def test_kinds_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
     async with EmbeddedApi(controllers=False) as api:
         fill(api, small_clusters.base("a"))
-        api.faults.add(Fault(verb="list", resource="events", status=403, times=None))
+        api.faults.add(InjectedFault(verb="list", resource="events", status=403, times=None))
         done = await answer("why", "node/a", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")))
     assert done.returncode == 0, done
     assert "left out: Event (forbidden)" in done.stderr
@@ -83,7 +83,7 @@ async def test_kinds_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
 
 async def test_rejected_credentials_are_one_line(tmp_path: Path) -> None:
     async with EmbeddedApi(controllers=False) as api:
-        api.faults.add(Fault(status=401, times=None))
+        api.faults.add(InjectedFault(status=401, times=None))
         done = await answer("why", "node/a", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

@@ -24,7 +24,7 @@ from neuron_dra.emulation.embedded_api import (
     STRANGE,
     Do,
     EmbeddedApi,
-    Fault,
+    InjectedFault,
     Strange,
 )
 from neuron_dra.emulation.scripted_kubelet import (
@@ -32,7 +32,7 @@ from neuron_dra.emulation.scripted_kubelet import (
     DRA_V1BETA1,
     HEALTH_V1,
     HEALTH_V1ALPHA1,
-    ClaimRef,
+    KubeletClaim,
     KubeletError,
     ScriptedKubelet,
 )
@@ -44,7 +44,7 @@ from neuron_dra.node.endpoints import liveness
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare.kubelet import Registration
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.settings import load
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
@@ -59,7 +59,7 @@ HURRIED = quicker(DEFAULT_TIMING, kubelet={"supervise_s": 0.05, "rejected_s": 0.
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -117,7 +117,7 @@ async def test_registration_works_while_others_hang(
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    hang = api.faults.add(InjectedFault(Do.HANG, verb="get", resource="resourceclaims", times=None))
     call = asyncio.create_task(kubelet.prepare([made]))
     await eventually(lambda: hang.hits)
     async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
@@ -302,7 +302,7 @@ async def test_connection_cut_during_prepare_is_harmless(
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    delay = api.faults.add(Fault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.4))
+    delay = api.faults.add(InjectedFault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.4))
     call = asyncio.create_task(kubelet.prepare([made]))
     await eventually(lambda: delay.hits)
     await kubelet.drop_connections()
@@ -321,7 +321,7 @@ async def test_expired_deadline_does_not_stop_the_work(
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    api.faults.add(Fault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.5))
+    api.faults.add(InjectedFault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.5))
     with pytest.raises(KubeletError, match="DeadlineExceeded"):
         await kubelet.prepare([made], deadline_s=0.2)
     assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
@@ -365,9 +365,11 @@ async def test_claims_of_a_batch_fail_independently(
     typo = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
     wrong = api.create(allocated_claim("wrong", "node-a", [1], config=[opaque(typo)]))
     pending = api.create({**allocated_claim("pending", "node-a", [2]), "status": {}})
-    replaced = ClaimRef("default", "good", "another-uid")
-    gone = ClaimRef("default", "gone", "gone-uid")
-    answers = await kubelet.prepare([ClaimRef.of(good), ClaimRef.of(wrong), ClaimRef.of(pending), replaced, gone])
+    replaced = KubeletClaim("default", "good", "another-uid")
+    gone = KubeletClaim("default", "gone", "gone-uid")
+    answers = await kubelet.prepare(
+        [KubeletClaim.of(good), KubeletClaim.of(wrong), KubeletClaim.of(pending), replaced, gone]
+    )
     assert [device.device_name for device in answers[good["metadata"]["uid"]].devices] == ["neuron-device-0"]
     assert 'did you mean "logicalNeuronCore"' in answers[wrong["metadata"]["uid"]].error
     assert "claim default/pending is not allocated" in answers[pending["metadata"]["uid"]].error
@@ -455,7 +457,7 @@ async def test_empty_batch_has_an_empty_result(plugin: Plugin, kubelet: Scripted
 @pytest.mark.contract("N3")
 async def test_unprepare_of_an_unknown_claim_succeeds(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
-    unknown = ClaimRef("ml", "none", "uid-none")
+    unknown = KubeletClaim("ml", "none", "uid-none")
     for _ in range(2):
         assert await kubelet.unprepare([unknown]) == {"uid-none": ""}
 
@@ -464,7 +466,7 @@ async def test_unprepare_of_an_unknown_claim_succeeds(plugin: Plugin, kubelet: S
 async def test_failed_prepare_succeeds_on_retry(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=3))
+    api.faults.add(InjectedFault(verb="get", resource="resourceclaims", status=403, times=3))
     uid = made["metadata"]["uid"]
     assert "403" in (await kubelet.prepare([made]))[uid].error
     assert not (await kubelet.prepare([made]))[uid].error
@@ -476,7 +478,7 @@ async def test_single_403_is_retried_within_the_call(
     """31.12: an API server that has just started may not know the driver's rights yet."""
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    fault = api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=1))
+    fault = api.faults.add(InjectedFault(verb="get", resource="resourceclaims", status=403, times=1))
     assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
     assert fault.hits == 1
 
@@ -509,7 +511,7 @@ async def test_hanging_api_server_is_reported_before_deadline(
     assert DEFAULT_TIMING.prepare.get_s + DEFAULT_TIMING.prepare.fetch_patience_s < 45
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    api.faults.add(InjectedFault(Do.HANG, verb="get", resource="resourceclaims", times=None))
     error = (await kubelet.prepare([made], deadline_s=45))[made["metadata"]["uid"]].error
     assert "resourceclaims/job: the API server does not answer" in error
 
@@ -599,13 +601,13 @@ async def test_warn_mode_prepares_beside_a_device_plugin(
             assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
 
 
-TROUBLE: dict[str, Fault | Strange] = {
-    "429 that asks for an hour": Fault(status=429, retry_after=3600, times=2),
-    "429 with a date": Fault(status=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", times=2),
-    "429 without a word": Fault(status=429, times=2),
-    "500": Fault(status=500, times=3),
-    "503 of a proxy": Fault(status=503, body=b"<html>no healthy upstream</html>", times=3),
-    "a dropped connection": Fault(Do.DROP, times=3),
+TROUBLE: dict[str, InjectedFault | Strange] = {
+    "429 that asks for an hour": InjectedFault(status=429, retry_after=3600, times=2),
+    "429 with a date": InjectedFault(status=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", times=2),
+    "429 without a word": InjectedFault(status=429, times=2),
+    "500": InjectedFault(status=500, times=3),
+    "503 of a proxy": InjectedFault(status=503, body=b"<html>no healthy upstream</html>", times=3),
+    "a dropped connection": InjectedFault(Do.DROP, times=3),
     "a page of HTML": STRANGE["a page of HTML"],
     "half an object": STRANGE["half an object"],
 }
@@ -621,7 +623,7 @@ async def test_transient_api_errors_fail_no_claim(
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     kind = TROUBLE[trouble]
-    fault = dataclasses.replace(kind) if isinstance(kind, Fault) else kind.fault(times=3)
+    fault = dataclasses.replace(kind) if isinstance(kind, InjectedFault) else kind.fault(times=3)
     fault.verb, fault.resource = "get", "resourceclaims"
     api.faults.add(fault)
     [answer] = (await kubelet.prepare([made])).values()
@@ -755,7 +757,7 @@ async def test_hanging_claim_delays_stop_by_its_grace_only(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
-    hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    hang = api.faults.add(InjectedFault(Do.HANG, verb="get", resource="resourceclaims", times=None))
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)
         call = asyncio.create_task(kubelet.prepare([made]))
@@ -966,7 +968,7 @@ async def test_full_disk_serves_prepared_claims(host: PluginHost, kubelet: Scrip
 
 
 async def test_failed_event_is_posted_later(host: PluginHost, api: EmbeddedApi) -> None:
-    api.faults.add(Fault(verb="create", resource="events", status=500, times=1))
+    api.faults.add(InjectedFault(verb="create", resource="events", status=500, times=1))
     host.hardware.break_link(0, 1)
     async with host.running("pod-1") as plugin:
         await eventually(lambda: api.requests("create", "events"))

@@ -14,7 +14,7 @@ from controller.timing import WatcherTiming
 from neuron_dra.api.objects import node_object
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.kube.config import KubeConfig
 from tests.support.waiting import always, eventually
 
@@ -98,7 +98,7 @@ async def test_first_node_ends_the_silence(api: EmbeddedApi, watching: LimitsWat
 
 
 async def test_rejected_event_is_posted_again(api: EmbeddedApi, watching: LimitsWatcher) -> None:
-    rejected = api.faults.add(Fault(verb="create", resource="events", status=403, times=2))
+    rejected = api.faults.add(InjectedFault(verb="create", resource="events", status=403, times=2))
     api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
     api.create(waiting_pod("seven", 7))
     found = await eventually(lambda: messages(api))

@@ -12,10 +12,10 @@ from neuron_dra.emulation.embedded_api import (
     STRANGE,
     Do,
     EmbeddedApi,
-    Fault,
+    InjectedFault,
 )
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import eventually
@@ -33,7 +33,7 @@ HURRIED = quicker(
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -63,7 +63,7 @@ async def test_reply_of_a_proxy_makes_no_claim_orphaned(
         await settled(api, plugin)
         await plugin.transactions.prepare(ClaimRef("default", "job", meta["uid"]))
         proxy = api.faults.add(
-            Fault(verb="get", resource="resourceclaims", status=404, body=b"404 page not found", times=None)
+            InjectedFault(verb="get", resource="resourceclaims", status=404, body=b"404 page not found", times=None)
         )
         await eventually(lambda: proxy.hits >= 2, LONG_S, "two searches")
     assert "the object of a prepared claim is gone" not in caplog.text
@@ -116,7 +116,7 @@ async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: P
 
 async def test_checkpoint_damaged_before_publish_is_rebuilt(api: EmbeddedApi, host: PluginHost) -> None:
     """14.11."""
-    held = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", resource="nodes"))
+    held = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="list", resource="nodes"))
     async with host.running() as plugin:
         await eventually(lambda: held.hits and plugin.hardware.known.is_set(), LONG_S)
         host.checkpoint.write_bytes(b"damaged")
@@ -129,8 +129,10 @@ async def test_checkpoint_damaged_before_publish_is_rebuilt(api: EmbeddedApi, ho
 # Logs and metrics.
 
 
-@pytest.mark.parametrize("fault", [Fault(Do.HANG), Fault(status=503), Fault(status=429, retry_after=30)])
-async def test_failing_events_delay_no_slice(api: EmbeddedApi, host: PluginHost, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [InjectedFault(Do.HANG), InjectedFault(status=503), InjectedFault(status=429, retry_after=30)]
+)
+async def test_failing_events_delay_no_slice(api: EmbeddedApi, host: PluginHost, fault: InjectedFault) -> None:
     """14.2: the first slice came after 33 s, a taint after 44 s."""
     fault.resource, fault.times = "events", None
     api.faults.add(fault)
@@ -241,7 +243,7 @@ async def test_health_changes_and_findings_are_logged(
 async def test_health_is_sent_while_publishing_backs_off(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
-        api.faults.add(Fault(resource="resourceslices", status=503, times=None))
+        api.faults.add(InjectedFault(resource="resourceslices", status=503, times=None))
         host.hardware.add_ecc(5)
         await eventually(lambda: plugin.publish_state.error, LONG_S)
         host.hardware.add_ecc(7)

@@ -44,7 +44,7 @@ class Node:
         return SingleStore(self.data, self.cdi_root, "boot-1", files or Files())
 
     def decided(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        source = metadata.Source(str(self.cdi_root), "1.2.3")
+        source = metadata.MetadataSource(str(self.cdi_root), "1.2.3")
         files = cdi.DeviceFiles()
         return decide(wanted, node_name="n", node=NODE, held=held, device_files=files, metadata=source)
 

@@ -29,7 +29,7 @@ from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.errors import ClaimError, NotFound
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
@@ -218,7 +218,9 @@ class Node(RuleBasedStateMachine):
         files = FaultyFiles()
         store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files)
         transactions = Transactions(PreparedClaims(store), Admitting(self), timing=HURRIED)
-        rebuild = recovery.Recovery(transactions.prepared, self.api, self.decide, adopted, known, Metrics(), HURRIED)
+        rebuild = recovery.Recovery(
+            transactions.prepared, self.api, self.decide, adopted, known, PluginMetrics(), HURRIED
+        )
         self.processes.append(Process(files, store, transactions, rebuild))
         self.do(self.processes[-1], transactions.prepared.open())
         if store.needs_inventory():

@@ -26,7 +26,7 @@ from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged, DeviceInUse
 from neuron_dra.node.files import Files
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.publisher_lock import PublisherLock
@@ -47,7 +47,7 @@ PENDING, BOUND = (Tag.of(replace(SLOT, phase=phase)) for phase in (Phase.PENDING
 
 EVERY = 1 if os.environ.get("NEURON_DRA_LONG") else 11  # of the states after a power cut
 DESCRIBED = 5  # the claim that has a metadata file; with one for each, there would be too many states
-METADATA = metadata.Source("/var/run/cdi", "1.2.3")
+METADATA = metadata.MetadataSource("/var/run/cdi", "1.2.3")
 
 
 def claim(number: int) -> Claim:
@@ -94,7 +94,7 @@ async def opened(store: SingleStore, *, may_be_damaged: bool) -> Checkpoint:
     await prepared.open()
     if prepared.damaged is not None:
         assert may_be_damaged, f"the checkpoint is damaged: {prepared.damaged}"
-        await recovery.Recovery(prepared, Cluster(), decided, adopted, known, Metrics()).rebuild()
+        await recovery.Recovery(prepared, Cluster(), decided, adopted, known, PluginMetrics()).rebuild()
     return store.read()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.api.objects import node_object
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.node.timing import Timing
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
+from neuron_dra.node.timing import PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import always, eventually
@@ -18,7 +18,7 @@ LABEL = "neuron.amazonaws.com/present"
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(QUICK, publish={"label_retry_s": 0.1})
 
 
@@ -30,7 +30,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     made = PluginHost(short_path, api.url, instance_type="trn2.48xlarge", timing=timing)
     yield made
     await made.close()
@@ -58,7 +58,7 @@ async def test_without_the_setting_no_node_is_written(api: EmbeddedApi, host: Pl
 
 
 async def test_a_refused_label_is_tried_again_and_disturbs_nothing(api: EmbeddedApi, host: PluginHost) -> None:
-    refused = api.faults.add(Fault(verb="patch", resource="nodes", status=403, times=3))
+    refused = api.faults.add(InjectedFault(verb="patch", resource="nodes", status=403, times=3))
     async with host.running(present_label=True) as plugin:
         await eventually(lambda: plugin.publish_state.result is not None, 30)
         await eventually(lambda: labels(api).get(LABEL) == "true", 30)

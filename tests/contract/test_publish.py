@@ -14,7 +14,7 @@ from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Wire
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -22,7 +22,7 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.publish.slice_publisher import SlicePublisher
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK, quicker, with_timing
@@ -147,7 +147,7 @@ async def test_taint_probe_avoids_a_taken_name(api: EmbeddedApi, publisher: Publ
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_failed_probe_says_nothing_about_fields(api: EmbeddedApi, publisher: Publisher, status: int) -> None:
     """31.10: a proxy's 404 counted as a server without taints, and sick devices left the slice."""
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=status, times=4))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=status, times=4))
     found = publisher.publisher
     for learn in (found.learn_taints, found.learn_counters):
         for _ in range(2):
@@ -161,7 +161,7 @@ async def test_failed_probe_says_nothing_about_fields(api: EmbeddedApi, publishe
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_rejected_probe_counts_as_a_dropped_field(api: EmbeddedApi, publisher: Publisher, status: int) -> None:
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=status))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=status))
     await publisher.publisher.learn_taints(publisher.pool)
     assert publisher.publisher.keeps_taints is False
 
@@ -223,7 +223,7 @@ async def test_existing_slice_is_adopted(api: EmbeddedApi, publisher: Publisher,
 
 @pytest.mark.contract("S9")
 async def test_lost_reply_is_harmless(api: EmbeddedApi, publisher: Publisher) -> None:
-    api.faults.add(Fault(Do.DROP_AFTER, verb="create", resource="resourceslices"))
+    api.faults.add(InjectedFault(Do.DROP_AFTER, verb="create", resource="resourceslices"))
     with pytest.raises(Exception, match="does not answer"):
         await publisher.publish(devices(2))
     with pytest.raises(AlreadyExists):
@@ -287,7 +287,7 @@ async def test_no_device_is_an_empty_slice(api: EmbeddedApi, publisher: Publishe
 
 async def test_partial_publish_is_completed(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(200))
-    api.faults.add(Fault(verb="update", resource="resourceslices", nth=2, status=429, retry_after=1))
+    api.faults.add(InjectedFault(verb="update", resource="resourceslices", nth=2, status=429, retry_after=1))
     with pytest.raises(TooManyRequests):
         await publisher.publish(devices(200, capacity={"memory": {"value": "96Gi"}}))
     await publisher.publish(devices(200, capacity={"memory": {"value": "96Gi"}}))
@@ -303,7 +303,7 @@ HURRIED = quicker(DEFAULT_TIMING, publish={"gather_s": 0.02, "retry_s": (0.05, 0
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -372,7 +372,7 @@ async def test_next_compare_restores_a_deleted_slice(api: EmbeddedApi, host: Plu
     async with host.running() as plugin:
         await settled(api, plugin)
         await eventually(lambda: api.watches.count("resourceslices") == 1)
-        hang = api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
+        hang = api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceslices", times=None))
         api.watches.close("resourceslices")
         await eventually(lambda: hang.hits > 0)
         api.delete("resourceslices", NAME)
@@ -402,16 +402,18 @@ async def test_an_edit_by_hand_is_reverted_once(api: EmbeddedApi, host: PluginHo
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(verb="create", status=500, times=2),
-        Fault(verb="create", status=409, times=3),
-        Fault(verb="create", status=404, times=2),
-        Fault(Do.DROP, verb="create", times=2),
-        Fault(Do.DROP_AFTER, verb="create", times=1),
-        Fault(verb="list", status=410, times=2),
-        Fault(verb="list", status=200, body=b"<html>", times=2),
+        InjectedFault(verb="create", status=500, times=2),
+        InjectedFault(verb="create", status=409, times=3),
+        InjectedFault(verb="create", status=404, times=2),
+        InjectedFault(Do.DROP, verb="create", times=2),
+        InjectedFault(Do.DROP_AFTER, verb="create", times=1),
+        InjectedFault(verb="list", status=410, times=2),
+        InjectedFault(verb="list", status=200, body=b"<html>", times=2),
     ],
 )
-async def test_publishing_recovers_from_any_first_reply(api: EmbeddedApi, host: PluginHost, fault: Fault) -> None:
+async def test_publishing_recovers_from_any_first_reply(
+    api: EmbeddedApi, host: PluginHost, fault: InjectedFault
+) -> None:
     fault.resource = "resourceslices"
     api.faults.add(fault)
     async with host.running() as plugin:
@@ -424,7 +426,7 @@ async def test_publishing_recovers_from_any_first_reply(api: EmbeddedApi, host: 
 async def test_retry_after_delays_the_next_write(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=50))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=429, retry_after=50))
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.error)
         (wait_s,) = retries_in_s(caplog)
@@ -435,7 +437,7 @@ async def test_retry_after_delays_the_next_write(
 
 @pytest.mark.contract("S9")
 async def test_next_write_follows_retry_after(api: EmbeddedApi, host: PluginHost) -> None:
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=429, retry_after=1))
     async with host.running() as plugin:
         await settled(api, plugin)
         assert [verb for verb, _, _ in writes(api)] == ["create", "create"]
@@ -471,7 +473,9 @@ def retries_in_s(caplog: pytest.LogCaptureFixture) -> list[float]:
 async def test_rejected_slice_is_reported_and_backs_off(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fault = Fault(verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None)
+    fault = InjectedFault(
+        verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None
+    )
     api.faults.add(fault)
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.error)
@@ -540,7 +544,7 @@ async def test_removed_device_in_use_stays_published(api: EmbeddedApi, host: Plu
 
 async def test_health_list_follows_own_slice_writes(api: EmbeddedApi, host: PluginHost) -> None:
     """Even if the watch has no event for our own write."""
-    api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
+    api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceslices", times=None))
     async with host.running() as plugin:
         await settled(api, plugin)
         assert len(plugin.health.devices) == 16
@@ -550,7 +554,7 @@ async def test_health_list_follows_own_slice_writes(api: EmbeddedApi, host: Plug
 async def test_failed_inventory_is_retried(api: EmbeddedApi, host: PluginHost, refused: str) -> None:
     host.cdi.mkdir()
     (host.cdi / "k8s.neuron.aws.com-claim_uid-old.yaml").write_text("")  # of another driver
-    fault = Fault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
+    fault = InjectedFault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
     if refused == "claims":
         api.faults.add(fault)
         async with host.running() as plugin:

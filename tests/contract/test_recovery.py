@@ -17,7 +17,7 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedCla
 from neuron_dra.core.decision import decide
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node.files import Files
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
@@ -104,7 +104,7 @@ class Node:
             decided,
             lambda wanted: recovery.adopted(wanted, device_ids),
             known,
-            Metrics(),
+            PluginMetrics(),
             HURRIED,
         )
 

@@ -15,7 +15,7 @@ from yarl import URL
 
 from neuron_dra.api.objects import node_object
 from neuron_dra.core.slices import Pool, desired
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.errors import Unavailable
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
@@ -114,7 +114,7 @@ async def test_ended_watch_resumes_without_a_list(api: EmbeddedApi, client: Kube
 async def test_expired_history_lists_again(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
-        api.faults.add(Fault(verb="watch", resource="nodes", status=410))
+        api.faults.add(InjectedFault(verb="watch", resource="nodes", status=410))
         api.watches.close("nodes")
         api.delete("nodes", "a")
         api.create(node_object("b"))
@@ -135,17 +135,17 @@ async def test_watch_410_lists_again(api: EmbeddedApi, client: KubeClient) -> No
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(status=500, times=3),
-        Fault(Do.DROP, times=3),
-        Fault(status=403, times=3),
-        Fault(status=200, body=b"<html>", times=3),
-        Fault(status=200, body=b'{"items": null}', times=3),
-        Fault(status=200, body=b'{"metadata": []}', times=3),
-        Fault(status=200, body=b'{"metadata": {}, "items": ["a"]}', times=3),
-        Fault(status=200, body=b"[" * 200_000, times=3),
+        InjectedFault(status=500, times=3),
+        InjectedFault(Do.DROP, times=3),
+        InjectedFault(status=403, times=3),
+        InjectedFault(status=200, body=b"<html>", times=3),
+        InjectedFault(status=200, body=b'{"items": null}', times=3),
+        InjectedFault(status=200, body=b'{"metadata": []}', times=3),
+        InjectedFault(status=200, body=b'{"metadata": {}, "items": ["a"]}', times=3),
+        InjectedFault(status=200, body=b"[" * 200_000, times=3),
     ],
 )
-async def test_reflector_survives_failed_lists(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
+async def test_reflector_survives_failed_lists(api: EmbeddedApi, client: KubeClient, fault: InjectedFault) -> None:
     fault.verb = "list"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:
@@ -156,21 +156,21 @@ async def test_reflector_survives_failed_lists(api: EmbeddedApi, client: KubeCli
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(status=500, times=3),
-        Fault(Do.DROP, times=3),
-        Fault(Do.CLOSE_WATCH, times=3),
-        Fault(status=200, body=b"{nonsense\n", times=2),
-        Fault(status=200, body=b'{"type": "ADDED", "object": {}}\n', times=2),
-        Fault(status=200, body=b'{"type": "ERROR", "object": []}\n', times=2),
-        Fault(
+        InjectedFault(status=500, times=3),
+        InjectedFault(Do.DROP, times=3),
+        InjectedFault(Do.CLOSE_WATCH, times=3),
+        InjectedFault(status=200, body=b"{nonsense\n", times=2),
+        InjectedFault(status=200, body=b'{"type": "ADDED", "object": {}}\n', times=2),
+        InjectedFault(status=200, body=b'{"type": "ERROR", "object": []}\n', times=2),
+        InjectedFault(
             status=200,
             body=b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": true}}}\n',
             times=2,
         ),
-        Fault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
+        InjectedFault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
     ],
 )
-async def test_reflector_survives_failed_watches(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
+async def test_reflector_survives_failed_watches(api: EmbeddedApi, client: KubeClient, fault: InjectedFault) -> None:
     fault.verb = "watch"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:
@@ -181,7 +181,7 @@ async def test_reflector_survives_failed_watches(api: EmbeddedApi, client: KubeC
 
 async def test_silent_watch_is_given_up(api: EmbeddedApi) -> None:
     timing = quicker(QUICK_CLIENT, watch={"silence_s": 0.2})
-    hang = api.faults.add(Fault(Do.HANG, verb="watch", times=1))
+    hang = api.faults.add(InjectedFault(Do.HANG, verb="watch", times=1))
     async with KubeClient(KubeConfig(api.url), timing=timing) as client, running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: hang.hits == 1)
         api.create(node_object("b"))
@@ -334,7 +334,7 @@ async def test_reply_after_deletion_leaves_no_object(api: EmbeddedApi, client: K
     wanted = desired(pool, [{"name": "neuron-device-0"}], 1)[0]
     async with running(slices):
         await eventually(lambda: api.watches.count("resourceslices") == 1)
-        late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create", resource="resourceslices"))
+        late = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="create", resource="resourceslices"))
         call = asyncio.create_task(client.create(RESOURCE_SLICES, "", wanted))
         await eventually(lambda: slices.items, what="the watch event precedes the reply")
         api.delete("resourceslices", wanted["metadata"]["name"])
@@ -353,7 +353,7 @@ def test_forget_keeps_a_newer_object_of_the_name(slices: Reflector) -> None:
 
 
 async def test_failed_list_on_request_raises(api: EmbeddedApi, client: KubeClient) -> None:
-    api.faults.add(Fault(verb="list", status=503))
+    api.faults.add(InjectedFault(verb="list", status=503))
     nodes = Reflector(client, NODES)
     with pytest.raises(Unavailable):
         await nodes.relist()
@@ -368,7 +368,7 @@ async def test_changes_during_a_relist_are_kept(api: EmbeddedApi) -> None:
     paged = KubeClient(KubeConfig(api.url), timing=QUICK_CLIENT, page_size=2)
     async with paged as client, running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
-        second = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", nth=2))
+        second = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="list", nth=2))
         listing = asyncio.create_task(nodes.relist())
         await eventually(lambda: second.hits == 1, what="the first page is read")
         api.patch("nodes", "a", {"metadata": {"labels": {"x": "y"}}})

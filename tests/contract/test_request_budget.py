@@ -11,7 +11,7 @@ import pytest
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -20,7 +20,7 @@ from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.publish.rivals import AT_ONCE
 from neuron_dra.node.publish.slice_publisher import SlicePublisher
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker, with_timing
@@ -39,7 +39,7 @@ QUIET = quicker(
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return QUIET
 
 
@@ -108,7 +108,7 @@ class Running:
     ]
 
     def prepared(self, namespace: str, name: str) -> Any:
-        return {DRIVER: (PreparedDevice(("neuron",), "node-a", "neuron-device-0", ("cdi",), None),)}
+        return {DRIVER: (KubeletDevice(("neuron",), "node-a", "neuron-device-0", ("cdi",), None),)}
 
 
 @pytest.mark.parametrize("trace", ["a CDI file", "a pod"])

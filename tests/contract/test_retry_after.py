@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, with_timing
 from tests.support.waiting import eventually
@@ -17,7 +17,7 @@ LONG_S = 30.0
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return QUICK
 
 
@@ -34,7 +34,7 @@ async def settled(plugin: Plugin) -> None:
 async def test_retry_after_of_an_hour_is_capped(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(plugin)
-        fault = api.faults.add(Fault(verb="update", resource="resourceslices", status=429, retry_after=3600))
+        fault = api.faults.add(InjectedFault(verb="update", resource="resourceslices", status=429, retry_after=3600))
         host.hardware.add_ecc(5)
         await eventually(lambda: tainted(api) == ["neuron-device-5"], LONG_S, "the taint")
         assert fault.hits == 1
@@ -44,7 +44,7 @@ async def test_retry_after_of_an_hour_is_capped(api: EmbeddedApi, host: PluginHo
 async def test_sick_device_ends_the_wait_after_a_failure(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(plugin)
-        fault = api.faults.add(Fault(verb="update", resource="resourceslices", status=503, retry_after=600))
+        fault = api.faults.add(InjectedFault(verb="update", resource="resourceslices", status=503, retry_after=600))
         host.hardware.add_ecc(5)
         await eventually(lambda: plugin.publish_state.error, LONG_S, "the failure")
         host.hardware.add_ecc(7)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.scripted_kubelet import (
     DRA_V1,
     DRA_V1BETA1,
     HEALTH_V1,
-    ClaimRef,
-    DeviceHealth,
+    KubeletClaim,
+    KubeletDevice,
     KubeletError,
-    PreparedDevice,
     PreparedResult,
+    ReportedHealth,
     ScriptedKubelet,
 )
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
@@ -27,7 +27,7 @@ from tests.support.small_plugin import SmallPlugin
 from tests.support.waiting import eventually
 
 DRIVER = "neuron.aws.com"
-CLAIM = ClaimRef("ml", "job-0", "uid-0")
+CLAIM = KubeletClaim("ml", "job-0", "uid-0")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_prepare_returns_each_claims_result(plugin: SmallPlugin, kubelet: 
 
     ids = ("k8s.neuron.aws.com/claim=uid-0-neuron-device-0",)
     assert results == {
-        "uid-0": PreparedResult((PreparedDevice(("neurons",), "a", "neuron-device-0", ids),)),
+        "uid-0": PreparedResult((KubeletDevice(("neurons",), "a", "neuron-device-0", ids),)),
         "uid-1": PreparedResult(error="no such device"),
     }
     assert plugin.calls[-1] == ("v1 prepare", ["uid-0", "uid-1"])
@@ -84,7 +84,7 @@ async def test_prepare_returns_each_claims_result(plugin: SmallPlugin, kubelet: 
 async def test_unprepare_returns_empty_text_on_success(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.errors["uid-1"] = "still in use"
-    answer = await kubelet.unprepare([CLAIM, ClaimRef("ml", "job-1", "uid-1")])
+    answer = await kubelet.unprepare([CLAIM, KubeletClaim("ml", "job-1", "uid-1")])
     assert answer == {"uid-0": "", "uid-1": "still in use"}
 
 
@@ -248,8 +248,8 @@ async def test_health_is_read_as_complete_lists(plugin: SmallPlugin, kubelet: Sc
     await kubelet.registered(DRIVER)
     lists = [devices async for devices in kubelet.health()]
     assert lists == [
-        [DeviceHealth("a", "neuron-device-0", "HEALTHY", 7, 0, "ecc")],
-        [DeviceHealth("a", "neuron-device-0", "UNHEALTHY", 7, 0, "ecc")],
+        [ReportedHealth("a", "neuron-device-0", "HEALTHY", 7, 0, "ecc")],
+        [ReportedHealth("a", "neuron-device-0", "UNHEALTHY", 7, 0, "ecc")],
     ]
 
 
@@ -262,7 +262,7 @@ async def test_kubelet_start_deletes_its_nodes_slices(tmp_path: Path) -> None:
     async with EmbeddedApi() as api:
         for name, node in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
             api.create(_slice(name, node))
-        api.faults.add(Fault(Do.RESPOND, verb="deletecollection", status=503))
+        api.faults.add(InjectedFault(Do.RESPOND, verb="deletecollection", status=503))
         async with ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url):
             left = await api.until("resourceslices", lambda found: len(found) == 1)
     assert [entry["metadata"]["name"] for entry in left] == ["b-0"]

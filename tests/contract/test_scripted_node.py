@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from neuron_dra.emulation.cdi_runtime import CdiError, CdiRuntime, DeviceNode
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.scripted_kubelet import PreparedDevice, ScriptedKubelet
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
+from neuron_dra.emulation.scripted_kubelet import KubeletDevice, ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
 from tests.support.small_plugin import SmallPlugin
 
@@ -131,7 +131,7 @@ async def test_container_gets_devices_of_its_request(node: Node) -> None:
     uid = claim["metadata"]["uid"]
     write_spec(node.cdi, uid, (0, 1))
     node.plugin.devices = lambda uid: [
-        PreparedDevice((request,), "a", f"neuron-device-{index}", (f"{KIND}={uid}-neuron-device-{index}",))
+        KubeletDevice((request,), "a", f"neuron-device-{index}", (f"{KIND}={uid}-neuron-device-{index}",))
         for index, request in enumerate(("small", "large"))
     ]
     pod(node.api, requests=("small", "large", ""))
@@ -170,7 +170,7 @@ async def test_unreserved_claim_is_not_prepared(node: Node) -> None:
 
 async def test_unreadable_claim_posts_an_event(node: Node) -> None:
     allocated_claim(node.api)
-    node.api.faults.add(Fault(Do.RESPOND, resource="resourceclaims", verb="get", status=500))
+    node.api.faults.add(InjectedFault(Do.RESPOND, resource="resourceclaims", verb="get", status=500))
     pod(node.api)
     await failure_of(node, "fetch ResourceClaim job-0: fault on request")
 

@@ -11,7 +11,7 @@ import pytest
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 from tests.contract.sets_node import closing, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker, with_timing
@@ -31,7 +31,7 @@ HURRIED = quicker(
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return HURRIED
 
 
@@ -42,7 +42,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     async with closing(PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)) as made:
         yield made
 

@@ -21,12 +21,12 @@ from neuron_dra.ask.top import command, usage
 from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_load
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support import forked_command
 from tests.support.output_schema import checked
 from tests.support.plugin_host import PluginHost
@@ -41,7 +41,7 @@ NAMESPACE = "neuron-dra-driver"
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(DEFAULT_TIMING, counters={"fresh_s": 0.0})
 
 
@@ -187,7 +187,7 @@ async def test_missing_rights_are_named(plugin: Plugin, api: EmbeddedApi, kubeco
     if what == "proxy":
         api.proxy.forbidden = True
     else:
-        api.faults.add(Fault(verb="list", resource="pods", status=403 if what == "list" else 401, times=None))
+        api.faults.add(InjectedFault(verb="list", resource="pods", status=403 if what == "list" else 401, times=None))
     done = await top(kubeconfig)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
@@ -206,9 +206,9 @@ class Pods:
     def pods(self) -> list[Obj]:
         return [_pod(pod, claim) for claim, pods in self.of.items() for pod in pods]
 
-    def prepared(self, namespace: str, name: str) -> dict[str, tuple[PreparedDevice, ...]] | None:
+    def prepared(self, namespace: str, name: str) -> dict[str, tuple[KubeletDevice, ...]] | None:
         device = f"neuron-device-{self.devices[name]}"
-        return {DRIVER: (PreparedDevice(("r",), "node-a", device, ("k8s.neuron.aws.com/claim=x",)),)}
+        return {DRIVER: (KubeletDevice(("r",), "node-a", device, ("k8s.neuron.aws.com/claim=x",)),)}
 
 
 def _pod(pod: str, claim: str) -> Obj:

@@ -44,7 +44,7 @@ from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 
 NODE = healthy_node("trn2.48xlarge")
-METADATA = metadata.Source("/var/run/cdi", "1.2.3")
+METADATA = metadata.MetadataSource("/var/run/cdi", "1.2.3")
 STEPS = range(1, 19)  # more than any transaction has; an unreached step tests the success
 
 

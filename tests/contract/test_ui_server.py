@@ -19,16 +19,16 @@ import pytest
 from neuron_dra.ask.read.timing import WatchedTiming
 from neuron_dra.ask.ui import opening, session
 from neuron_dra.ask.ui.guard import POLICY
-from neuron_dra.ask.ui.server import Changed, Server
+from neuron_dra.ask.ui.server import Changed, PageServer
 from neuron_dra.ask.ui.session import Session
 from neuron_dra.ask.ui.table import Table
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.kube.config import KubeConfig
 from tests.support import small_clusters as small
 from tests.support.waiting import eventually
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
-Page = tuple[Session, Server]
+Page = tuple[Session, PageServer]
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_a_question_that_cannot_be_answered_is_told_with_the_same_policy()
     async def fails(*_: str) -> None:
         raise KeyError("metadata")
 
-    server = Server(Table(), Changed(), fails, "token")
+    server = PageServer(Table(), Changed(), fails, "token")
     async with server.listening() as host, aiohttp.ClientSession() as client:
         async with client.get(f"http://{host}{ABOUT}", headers={**OWN, "Authorization": "Bearer token"}) as answer:
             assert (answer.status, await answer.text()) == (500, "this cannot be answered: KeyError: 'metadata'\n")
@@ -240,7 +240,7 @@ async def test_a_page_is_told_that_the_credentials_have_expired() -> None:
 
 async def test_a_page_is_told_that_nothing_may_be_read() -> None:
     async with EmbeddedApi() as api:
-        api.faults.add(Fault(verb="list", status=403, times=None))
+        api.faults.add(InjectedFault(verb="list", status=403, times=None))
         made = session.of_cluster(KubeConfig(api.url), "default", watched=QUICK)
         async with made.served() as server, asyncio.timeout(60):
             assert (await connection((made, server), "denied"))["text"] == (

@@ -10,7 +10,7 @@ import pytest
 
 from neuron_dra.core import names
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 from tests.contract.sets_node import closing, server_with_a_node
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker
@@ -20,7 +20,7 @@ ON: dict[str, Any] = {"connected_sets": True}
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return quicker(
         QUICK,
         publish={"leaving": {"withdraw_s": 0.2}, "sets_check_s": (0.1, 0.3)},
@@ -35,7 +35,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     async with closing(PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", timing=timing)) as made:
         yield made
 

@@ -323,7 +323,7 @@ async def test_busy_port_is_taken_when_free(api: EmbeddedApi, caplog: pytest.Log
         assert first.grpc is not None
         address = first.grpc.target
         sources = service_module.Sources(lambda: None, lambda: None, lambda: None, str, None, first.metrics)  # type: ignore[arg-type,return-value]  # it never answers
-        second = service_module.Server(address, sources, ServiceTiming(retry_s=0.05))
+        second = service_module.QueryServer(address, sources, ServiceTiming(retry_s=0.05))
         waiting = asyncio.create_task(second.run())
         await eventually(lambda: "gRPC is not served yet" in caplog.text, what="the port is in use")
         assert second.target == ""

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.claims import ClaimRef
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost
@@ -223,14 +223,14 @@ async def test_without_taints_device_in_use_stays(api: EmbeddedApi, host: Plugin
 async def test_rejected_probe_means_no_taints(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     body = b'{"kind": "Status", "reason": "Invalid", "message": "no dry runs here"}'
-    api.faults.add(Fault(verb="create", resource="resourceslices", status=422, body=body))
+    api.faults.add(InjectedFault(verb="create", resource="resourceslices", status=422, body=body))
     async with host.running():
         await until(api, well(5))
 
 
 async def test_busy_server_is_probed_again(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
-    fault = Fault(verb="create", resource="resourceslices", status=503, times=2)
+    fault = InjectedFault(verb="create", resource="resourceslices", status=503, times=2)
     api.faults.add(fault)
     async with host.running():
         await until(api, well() | {"device-5": ("hbm_ecc", ["hbm_ecc:NoSchedule"])})

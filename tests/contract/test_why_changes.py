@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from neuron_dra.ask.read import cluster
-from neuron_dra.ask.render.findings import Change, Report
+from neuron_dra.ask.render.findings import ProposedChange, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -60,7 +60,7 @@ def fresh(item: Wire) -> Obj:
     return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": meta, "spec": spec}
 
 
-def make(api: EmbeddedApi, change: Change) -> None:
+def make(api: EmbeddedApi, change: ProposedChange) -> None:
     """Make a change as a person would: templates and pods are created again, their claims follow."""
     for kind, namespace, name in change.removed:
         if kind == "Pod":

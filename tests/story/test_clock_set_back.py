@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder, reference
@@ -29,7 +29,7 @@ class Clock:
 
 async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa: F811
     clock = Clock()
-    rejected = cluster.api.faults.add(Fault(Do.RESPOND, verb="patch", resource="nodes", status=403, times=None))
+    rejected = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="patch", resource="nodes", status=403, times=None))
     async with controlling(cluster, clock=clock):
         nodes = len(cluster.api.objects("nodes"))
         await eventually(lambda: rejected.hits >= 4 * nodes, 60, "the labels of Nodes wait")

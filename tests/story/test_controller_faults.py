@@ -17,7 +17,7 @@ from controller.observe.model import RESERVED, Suspect
 from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -35,8 +35,8 @@ SHORT_PAUSES = quicker(QUICK, writes={"first_s": 0.002, "first_eviction_s": 0.05
 """Pauses between failed writes are a hundredth of the real ones."""
 
 
-def refused(resource: str, verb: str = "patch", status: int = 403, **more: Any) -> Fault:
-    return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)
+def refused(resource: str, verb: str = "patch", status: int = 403, **more: Any) -> InjectedFault:
+    return InjectedFault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)
 
 
 async def test_forbidden_labels_delay_no_workload(cluster: Cluster) -> None:  # noqa: F811
@@ -144,7 +144,7 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
     """13.12: the eviction is of the pod as it was read, by UID and resourceVersion."""
     cluster.pod_with_claim("late", "u0-0", {"metadata": {"name": "other", "uid": "another-workload"}})
     waits_since(cluster, "late", 121)
-    read = cluster.api.faults.add(Fault(Do.ANSWER_LATE, verb="get", resource="pods"))
+    read = cluster.api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="get", resource="pods"))
     suspect = Suspect("ml", "late", cluster.api.get("pods", "late", "ml")["metadata"]["uid"], "u0-0", "it is reserved")
     results: list[str] = []
     async with KubeClient(KubeConfig(cluster.api.url)) as client:

@@ -15,7 +15,7 @@ import yaml
 
 from controller.program import NAME, Controller
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.emulation.embedded_api import STRANGE, Do, Fault
+from neuron_dra.emulation.embedded_api import STRANGE, Do, InjectedFault
 from tests.story.controller_cluster import Cluster, answering
 from tests.story.test_controller_faults import waits_since
 from tests.story.test_rendezvous_service import start as start_pod
@@ -171,7 +171,7 @@ async def binding_beside_many_claims(cluster: Cluster, broken: Broken) -> None:
     """The pods of the nodes are read before they are bound, and then the claims of these pods."""
     many_claims(cluster)
     foreign(cluster, "elsewhere", "u1-3")
-    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with running(cluster):
         await discovered(cluster)
         foreign(cluster, "slipped-in", "u0-1")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from neuron_dra.demo import cluster, main, processes
 from neuron_dra.demo.timing import DemoTiming
-from neuron_dra.demo.view import WIDTH, View, ranges
+from neuron_dra.demo.view import WIDTH, DemoScreen, ranges
 
 PATIENT = DemoTiming(whole_s=1000.0, start_s=300.0, step_s=300.0)
 """Limits that a busy machine keeps."""
@@ -26,7 +26,7 @@ RANKS = {
 
 def test_demo_runs_to_the_lost_node() -> None:
     out = io.StringIO()
-    view = View(Console(file=out, width=WIDTH, highlight=False))
+    view = DemoScreen(Console(file=out, width=WIDTH, highlight=False))
     assert main.run(keep=False, view=view, timing=PATIENT) == 0
     text = out.getvalue()
     lines = text.splitlines()

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from neuron_dra.demo import cluster, main
-from neuron_dra.demo.view import WIDTH, View
+from neuron_dra.demo.view import WIDTH, DemoScreen
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ async def run(exports: str, line: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path) -> None:
     out = io.StringIO()
-    view = View(Console(file=out, width=WIDTH, highlight=False))
+    view = DemoScreen(Console(file=out, width=WIDTH, highlight=False))
     async with cluster.Cluster((cluster.NodeSpec("a", "trn2.48xlarge"),), folder) as made:
         await made.ready(TIMEOUT_S)
         stays = asyncio.create_task(main.stay(made, folder, view))

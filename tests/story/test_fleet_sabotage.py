@@ -185,18 +185,18 @@ def keeps_what_no_job_needs(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_jobs_that_scale(patch: pytest.MonkeyPatch) -> None:
     """35."""
-    patch.setattr(decide._Step, "_change", lambda self, workload, spec: None)
+    patch.setattr(decide._JobStep, "_change", lambda self, workload, spec: None)
 
 
 def trusts_a_mark_for_the_job(patch: pytest.MonkeyPatch) -> None:
     """35: any workload that is marked with a job counts as its reservation."""
-    step = decide._Step._keep_in_step
+    step = decide._JobStep._keep_in_step
 
     def keep(self: Any, spec: Any, template: str) -> None:
         if not self._own:
             step(self, spec, template)
 
-    patch.setattr(decide._Step, "_keep_in_step", keep)
+    patch.setattr(decide._JobStep, "_keep_in_step", keep)
 
 
 def reserves_before_admission(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from controller.program import Controller
 from controller.timing import Timing
 from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering
 from tests.support.controller_timings import QUICK
@@ -213,7 +213,9 @@ async def test_pods_that_were_there_before_the_template_are_woken_once() -> None
 
 async def test_writes_that_fail_are_repeated_and_what_is_rejected_is_told(cluster: Cluster) -> None:
     for status, times in ((500, 2), (403, 1)):
-        fault = Fault(Do.RESPOND, verb="create", resource="neuronultraserverworkloads", status=status, times=times)
+        fault = InjectedFault(
+            Do.RESPOND, verb="create", resource="neuronultraserverworkloads", status=status, times=times
+        )
         cluster.api.faults.add(fault)
     async with controlling(cluster):
         submit(cluster)
@@ -223,7 +225,9 @@ async def test_writes_that_fail_are_repeated_and_what_is_rejected_is_told(cluste
 
 async def test_reservation_that_the_server_does_not_answer_holds_up_nobody_else(cluster: Cluster) -> None:
     """Each pass of the controller waited for it, sixteen of them for 160 s: the leader gave up its Lease."""
-    hung = cluster.api.faults.add(Fault(Do.HANG, verb="create", resource="neuronultraserverworkloads", times=None))
+    hung = cluster.api.faults.add(
+        InjectedFault(Do.HANG, verb="create", resource="neuronultraserverworkloads", times=None)
+    )
     async with controlling(cluster, quicker(SOON, client={"request_s": 3600.0})):
         submit(cluster)
         await eventually(lambda: hung.hits, what="the reservation is asked for")

@@ -24,7 +24,7 @@ from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault, LoggedRequest
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
@@ -107,7 +107,7 @@ def dropped_by_awss(kind: str) -> set[str]:
     return {*fields(ours(kind))} - {*fields(schema(OFFICIAL.read_text(), kind))}
 
 
-def writes(cluster: Cluster) -> list[Request]:
+def writes(cluster: Cluster) -> list[LoggedRequest]:
     """Return the controller's writes of its two kinds, without dry runs."""
     return [
         each
@@ -192,7 +192,7 @@ async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog
 @pytest.mark.parametrize(("kind", "tried"), [(KINDS[0], []), (KINDS[1], [f"{KINDS[1]}/status"])])
 async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str, tried: list[str]) -> None:
     """13.5. An enum without a phase is a 422. Nothing is tried but the status that says why the workload waits."""
-    cluster.api.faults.add(Fault(resource=f"{kind}/status", verb="patch", status=422, times=None))
+    cluster.api.faults.add(InjectedFault(resource=f"{kind}/status", verb="patch", status=422, times=None))
     cluster.submit("job")
     async with controlling(cluster, PATIENT) as controller:
         await eventually(lambda: any("dryRun" in each.query for each in cluster.api.log), what="a trial")
@@ -236,7 +236,9 @@ async def test_crd_that_begins_to_reject_stops_the_controller(
     cluster.submit("job", count=1)
     async with controlling(cluster, SOON):
         await eventually(lambda: cluster.state("job") == "Allocated")
-        cluster.api.faults.add(Fault(resource="neuronultraservers/status", verb="patch", status=422, times=None))
+        cluster.api.faults.add(
+            InjectedFault(resource="neuronultraservers/status", verb="patch", status=422, times=None)
+        )
         cluster.submit("other", count=1)
         await eventually(lambda: cluster.state("other") == "Pending")
         await eventually(

@@ -15,7 +15,7 @@ from aiohttp import web
 from neuron_dra.api.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.ask.inspect import command as inspect_command
 from neuron_dra.emulation import simulated_node
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 from tests.support.plugin_host import PluginHost
@@ -125,7 +125,7 @@ async def test_kill_before_the_inventory_leaves_claims_held_and_ready(
     host.cdi.mkdir()
     theirs = host.cdi / f"k8s.neuron.aws.com-claim_{claims[3]['metadata']['uid']}.yaml"
     theirs.write_text("kind: k8s.neuron.aws.com/claim")
-    api.faults.add(Fault(Do.HANG, verb="list", resource="resourceclaims", times=None))
+    api.faults.add(InjectedFault(Do.HANG, verb="list", resource="resourceclaims", times=None))
     process = await started(host, kubelet, "pod-1")
     await prepared(kubelet, claims[0])
     await process.kill()
@@ -293,7 +293,7 @@ async def test_damaged_checkpoint_is_rebuilt_at_start(
         await prepared(kubelet, claim)
     await process.stop()
     host.checkpoint.write_bytes(host.checkpoint.read_bytes()[:-30])
-    away = api.faults.add(Fault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
+    away = api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
     process = await started(host, kubelet, "pod-1")
     await eventually(lambda: away.hits, START_S)
     error = (await kubelet.prepare([claims[0]]))[claims[0]["metadata"]["uid"]].error

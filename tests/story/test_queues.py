@@ -13,7 +13,7 @@ from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering
 from tests.support.controller_timings import BRIEF_LEASE
@@ -64,7 +64,7 @@ async def allocated(there: Cluster, name: str) -> None:
 
 async def test_write_that_kueue_does_not_answer_holds_up_nobody_else(cluster: Cluster) -> None:
     """Each pass waited for Kueue's webhook, as long as the API server did: ten seconds or thirty."""
-    hung = cluster.api.faults.add(Fault(Do.HANG, verb="create", resource="workloads", times=None))
+    hung = cluster.api.faults.add(InjectedFault(Do.HANG, verb="create", resource="workloads", times=None))
     async with controlling(cluster):
         cluster.submit("queued", count=1, labels={LABEL: "team"})
         await eventually(lambda: hung.hits, what="Kueue's Workload is to be created")
@@ -78,7 +78,7 @@ async def test_new_term_does_not_wait_for_kueues_workloads(cluster: Cluster) -> 
     async with controlling(cluster):
         cluster.submit("queued", count=1, labels={LABEL: "team"})
         await eventually(lambda: kueue_workloads(cluster), 30, "Kueue's Workload exists")
-        hung = cluster.api.faults.add(Fault(Do.HANG, verb="list", resource="workloads", times=None))
+        hung = cluster.api.faults.add(InjectedFault(Do.HANG, verb="list", resource="workloads", times=None))
         [lease] = cluster.api.objects("leases")
         end = {"spec": {"holderIdentity": "another", "leaseTransitions": 9}}
         cluster.api.patch("leases", lease["metadata"]["name"], end, NAMESPACE)

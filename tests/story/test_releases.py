@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.kubelet_wire import ClaimRef, PreparedDevice
+from neuron_dra.emulation.kubelet_wire import KubeletClaim, KubeletDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.next_release import FIELD, VALUE
 from tests.story.plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
@@ -81,7 +81,7 @@ async def test_serves_claims_of_an_older_release(
     process = await started(host, kubelet, "pod-1")
     await published(api)
 
-    refs = {uid: ClaimRef(claim["namespace"], claim["name"], uid) for uid, claim in left["claims"].items()}
+    refs = {uid: KubeletClaim(claim["namespace"], claim["name"], uid) for uid, claim in left["claims"].items()}
     for uid, claim in left["claims"].items():
         if not claim.get("adopted"):
             answer = (await kubelet.prepare([refs[uid]]))[uid]
@@ -122,10 +122,10 @@ def with_checksum(body: dict[str, Any]) -> str:
     return json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **rest})
 
 
-def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:
+def answered(claim: dict[str, Any]) -> tuple[KubeletDevice, ...]:
     """Return the kubelet's result for a claim in a checkpoint."""
     return tuple(
-        PreparedDevice(
+        KubeletDevice(
             (device["request"],), device["pool"], device["device"], tuple(device["cdiIds"]), device.get("shareId")
         )
         for device in claim["devices"]

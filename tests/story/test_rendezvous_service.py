@@ -16,7 +16,7 @@ from controller.plan import rendezvous as plan
 from controller.program import NAME
 from controller.timing import RendezvousTiming
 from neuron_dra.core.rendezvous import ANNOTATION
-from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
@@ -255,7 +255,7 @@ async def test_missing_rights_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """18.2: AWS's chart grants none. No container gets a name that leads nowhere, and allocation continues."""
-    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
+    refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
     async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -272,7 +272,7 @@ async def test_missing_rights_are_logged_once(
 async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a tenant's quota, or a namespace that is being deleted, is a 403 as well."""
     cluster.api.faults.add(
-        Fault(Do.RESPOND, verb="create", resource="services", status=403, namespace="ml", times=None)
+        InjectedFault(Do.RESPOND, verb="create", resource="services", status=403, namespace="ml", times=None)
     )
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)

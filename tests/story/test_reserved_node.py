@@ -15,8 +15,8 @@ from neuron_dra.api.objects import allocated_claim, node_object, opaque
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
-from neuron_dra.emulation.scripted_kubelet import ClaimRef as KubeletClaim
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
+from neuron_dra.emulation.scripted_kubelet import KubeletClaim as KubeletClaim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.errors import ClaimError
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
@@ -24,7 +24,7 @@ from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.node.ultraserver import watch as ultraserver
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
@@ -38,7 +38,7 @@ OTHER = replace(SLOT, workload_name="rl", workload_uid="uid-rl", allocation_id="
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> PluginTiming:
     return QUICK_RESERVATIONS
 
 
@@ -51,14 +51,14 @@ async def api(api: EmbeddedApi) -> EmbeddedApi:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, number 1 of a Trn2 UltraServer."""
     made = trn2u(short_path, api, timing)
     yield made
     await made.close()
 
 
-def trn2u(folder: Path, api: EmbeddedApi, timing: Timing) -> PluginHost:
+def trn2u(folder: Path, api: EmbeddedApi, timing: PluginTiming) -> PluginHost:
     hardware: dict[str, Any] = {"instance_type": "trn2u.48xlarge", "node_id": 1, "server_id": HARDWARE_ID}
     return PluginHost(folder, api.url, timing=timing, **hardware)
 
@@ -282,7 +282,7 @@ async def test_first_publish_after_restart_has_the_tag(api: EmbeddedApi, host: P
         await tagged(api, SLOT)
     for item in api.objects("resourceslices"):
         api.delete("resourceslices", item["metadata"]["name"])
-    api.faults.add(Fault(Do.HANG, resource="neuronultraservers", times=None))
+    api.faults.add(InjectedFault(Do.HANG, resource="neuronultraservers", times=None))
     async with host.running():
         await eventually(lambda: published(api))
         assert tag(api) == Tag.of(SLOT)
@@ -300,7 +300,7 @@ async def test_deleted_slices_return_with_the_tag(api: EmbeddedApi, host: Plugin
 
 async def test_lost_state_is_read_before_publishing(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
-    slow = Fault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.6)
+    slow = InjectedFault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.6)
     api.faults.add(slow)
     async with host.running():
         await eventually(lambda: published(api))
@@ -314,7 +314,7 @@ async def test_lost_disk_restores_the_tag_from_the_slice(api: EmbeddedApi, host:
         await tagged(api, SLOT)
     for file in host.data.glob("*.json*"):
         file.unlink()
-    hang = Fault(Do.HANG, resource="neuronultraservers", times=None)
+    hang = InjectedFault(Do.HANG, resource="neuronultraservers", times=None)
     api.faults.add(hang)
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.result)
@@ -337,7 +337,7 @@ async def test_a_reboot_keeps_the_tag(api: EmbeddedApi, host: PluginHost) -> Non
     async with host.running():
         await tagged(api, SLOT)
     host.hardware.set_boot_id("11111111-2222-3333-4444-555555555555")
-    api.faults.add(Fault(Do.HANG, resource="neuronultraservers", times=None))
+    api.faults.add(InjectedFault(Do.HANG, resource="neuronultraservers", times=None))
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.result)
         assert tag(api) == Tag.of(SLOT)
@@ -437,10 +437,10 @@ async def test_late_reply_about_old_object_is_ignored(api: EmbeddedApi) -> None:
         watch.follow(BLOCK, whole_node=True)
         running = asyncio.create_task(watch.run())
         await eventually(lambda: watch.reading)
-        slow = api.faults.add(Fault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.4))
+        slow = api.faults.add(InjectedFault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.4))
         late = asyncio.create_task(watch.refresh())
         await eventually(lambda: slow.hits)
-        silent = api.faults.add(Fault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
+        silent = api.faults.add(InjectedFault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
         watch.follow("cr-other", whole_node=True)
         await eventually(lambda: silent.hits)
         await late
@@ -497,7 +497,7 @@ async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost) ->
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
-    absent = Fault(resource="neuronultraservers", status=404, times=1)
+    absent = InjectedFault(resource="neuronultraservers", status=404, times=1)
     api.faults.add(absent)
     before = len(api.requests(resource="resourceslices", verb="update"))
     async with host.running() as plugin:
@@ -506,7 +506,7 @@ async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost) ->
     # One absence does not count. The CRD was recreated, and the tag stayed.
     assert len(api.requests(resource="resourceslices", verb="update")) == before
     job = ours(api)
-    api.faults.add(Fault(resource="neuronultraservers", status=404, times=None))
+    api.faults.add(InjectedFault(resource="neuronultraservers", status=404, times=None))
     async with host.running():
         await always(lambda: tag(api) == Tag.of(SLOT), 1.0, "the tag")
         api.delete("resourceclaims", job.name, "ml")
@@ -613,7 +613,7 @@ async def test_forbidden_reads_keep_the_state(api: EmbeddedApi, host: PluginHost
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
-    forbidden = Fault(resource="neuronultraservers", status=403, times=None)
+    forbidden = InjectedFault(resource="neuronultraservers", status=403, times=None)
     api.faults.add(forbidden)
     async with host.running():
         await eventually(lambda: forbidden.hits >= 4)
@@ -725,7 +725,7 @@ async def test_early_claim_waits_for_its_reservation(api: EmbeddedApi, host: Plu
 async def test_object_is_read_again_before_a_rejection(api: EmbeddedApi, host: PluginHost) -> None:
     """Even if the watch sends nothing."""
     reserve(api, replace(SLOT, phase=Phase.PENDING))
-    api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
+    api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
     async with host.running() as plugin:
         await tagged(api, replace(SLOT, phase=Phase.PENDING))
         reserve(api, SLOT)
@@ -737,7 +737,7 @@ async def test_rejection_precedes_the_kubelets_deadline(api: EmbeddedApi, host: 
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
-        api.faults.add(Fault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
+        api.faults.add(InjectedFault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
         await refusal(plugin, new_claim(api, "plain"))
 
 

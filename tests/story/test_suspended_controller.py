@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from tests.story.controller_cluster import Cluster, answering
 from tests.support.forked_controller import running
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ async def test_resumed_replica_sends_no_write_of_its_ended_term(held: str) -> No
         with running(api.url, "first") as first:
             cluster.submit("before", count=1)  # with it the replica tries what the API server stores
             await eventually(lambda: cluster.state("before") == "Allocated", LONG_S, "the first workload")
-            late = api.faults.add(Fault(Do.ANSWER_LATE, verb="patch", resource=held, delay_s=LONG_S))
+            late = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="patch", resource=held, delay_s=LONG_S))
             cluster.submit("job", count=1)
             await eventually(lambda: late.hits > 0, LONG_S, "a write of the first replica")
             first.suspend()

@@ -16,7 +16,7 @@ import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation import simulated_node
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.plugin_story import (
     DRIVER,
@@ -199,7 +199,7 @@ async def test_unknown_device_name_holds_all_devices(
     if books == "of a form of its own":
         host.data.mkdir()
         host.checkpoint.write_text(THEIR_CHECKPOINT)
-        api.faults.add(Fault(Do.DELAY, verb="list", resource="resourceclaims", delay_s=1.0))
+        api.faults.add(InjectedFault(Do.DELAY, verb="list", resource="resourceclaims", delay_s=1.0))
     publish_theirs(api, ["neuron-node"])
     running = api.create(allocated_claim("running", "node-a", ["neuron-node"]))
     rival = api.create(allocated_claim("rival", "node-a", ["neuron-node-0"]))
@@ -219,7 +219,7 @@ async def test_claim_deleted_without_driver_is_released(
     publish_theirs(api, SIXTEEN)
     ended = api.create(allocated_claim("ended", "node-a", [5]))
     theirs = their_cdi_file(host, ended)
-    away = api.faults.add(Fault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
+    away = api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
     await started(host, kubelet, "pod-1")
     await eventually(lambda: away.hits, START_S)
     await unprepared(kubelet, ended)  # the kubelet does not wait for the inventory

@@ -31,7 +31,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import DEFAULT_LIMITS
 from controller.timing import DEFAULT_TIMING, LeaseTiming
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
@@ -198,7 +198,7 @@ async def test_lease_that_could_not_be_renewed_begins_a_new_term(api: EmbeddedAp
     """Everything is listed again in it: what kept the Lease from being renewed may have kept the watches behind."""
     async with electing(api, "first") as first:
         await eventually(first.holds)
-        broken = api.faults.add(Fault(Do.RESPOND, verb="update", resource="leases", status=403, times=None))
+        broken = api.faults.add(InjectedFault(Do.RESPOND, verb="update", resource="leases", status=403, times=None))
         await eventually(lambda: not first.holds())
         api.faults.clear()
         await eventually(first.holds)

@@ -23,8 +23,8 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import (
     Do,
     EmbeddedApi,
-    Fault,
-    Request,
+    InjectedFault,
+    LoggedRequest,
 )
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster
@@ -56,7 +56,7 @@ async def cluster() -> AsyncIterator[Cluster]:
                 await task
 
 
-def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
+def beyond_the_rights(requests: Iterable[LoggedRequest]) -> set[tuple[str, str, str]]:
     """Return verb, resource and namespace of the controller's requests that the manifests' roles do not allow."""
     path = Path(__file__).resolve().parents[2] / "deploy/manifests/ultraserver/50-ultraserver-controller.yaml"
     rules = [
@@ -66,7 +66,7 @@ def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
         for rule in item["rules"]
     ]
 
-    def allowed(request: Request) -> bool:
+    def allowed(request: LoggedRequest) -> bool:
         return any(
             request.verb in rule["verbs"]
             and request.resource in rule["resources"]
@@ -179,7 +179,7 @@ async def test_blocked_eviction_names_the_budget(cluster: Cluster) -> None:
 
 
 async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None:
-    hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    hung = cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
         await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 60, "the first plan")
         cluster.api.create(allocated_claim("foreign", "u0-0", ["neuron-node-0"], namespace="ml"))
@@ -193,7 +193,7 @@ async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
 async def test_failed_writes_only_delay(cluster: Cluster, verb: str, do: Do) -> None:
     for nth in (1, 3, 6):
-        cluster.api.faults.add(Fault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
+        cluster.api.faults.add(InjectedFault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
     async with controlling(cluster):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -204,7 +204,7 @@ async def test_failed_writes_only_delay(cluster: Cluster, verb: str, do: Do) -> 
 
 
 async def test_foreign_claim_is_seen_before_binding(cluster: Cluster) -> None:
-    watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    watch = cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     cluster.silent = {"u0-3"}
     async with controlling(cluster):
         cluster.submit("job", count=1)
@@ -299,7 +299,7 @@ async def test_disconnected_leader_stops_in_time(cluster: Cluster) -> None:
     async with controlling(cluster, "--leader-elect", "--identity", "a", timing=BRIEF_LEASE) as first:
         await eventually(first.leadership.holds, what="the first leads")
         before = first.leadership.term
-        cluster.api.faults.add(Fault(resource="leases", status=503, times=None))
+        cluster.api.faults.add(InjectedFault(resource="leases", status=503, times=None))
         await eventually(lambda: not first.leadership.holds(), timeout_s=60, what="it gave up")
         cluster.api.faults.clear()
         await eventually(first.leadership.holds, timeout_s=60, what="it leads again")

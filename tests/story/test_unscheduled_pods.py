@@ -12,7 +12,7 @@ from controller.observe.caches import CLAIMS_FOR_A_NODE
 from controller.observe.model import Starting
 from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
-from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
@@ -28,7 +28,7 @@ SOON = quicker(QUICK, pods={"idle_s": 0.1})
 
 def without_services(there: Cluster) -> None:
     """Deny Services, so that no pod is read for the address of rank 0."""
-    there.api.faults.add(Fault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
+    there.api.faults.add(InjectedFault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
 
 
 def unschedulable(there: Cluster, name: str) -> None:
@@ -68,7 +68,7 @@ async def test_unschedulable_pods_make_degraded(cluster: Cluster) -> None:  # no
 
 async def test_role_without_list_pods_skips_the_check(cluster: Cluster) -> None:  # noqa: F811
     """13.9: the ClusterRole of an earlier release has no `list` on pods."""
-    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
+    refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster, timing=SOON):
         cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -121,7 +121,7 @@ async def test_binding_check_sees_claims_before_the_watch(
     if many:
         many_claims(cluster)
     foreign(cluster, "elsewhere", "u1-3")
-    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
         await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         before = len(cluster.api.log)
@@ -137,7 +137,7 @@ async def test_binding_check_sees_a_claim_that_moved(cluster: Cluster) -> None: 
     """The watch still shows the claim on its former node."""
     many_claims(cluster)
     foreign(cluster, "moves", "u1-3")
-    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
         await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         cluster.api.delete("pods", "moves", "ml", grace_s=0)
@@ -154,7 +154,7 @@ async def test_binding_check_works_without_list_pods(
     """13.13: with the ClusterRole of an earlier release."""
     many_claims(cluster)
     foreign(cluster, "elsewhere", "u1-3")
-    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
+    refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster):
         cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")

@@ -25,7 +25,7 @@ from neuron_dra.emulation import simulated_node
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.files import Files
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.timing import DEFAULT_TIMING, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.setting_table import settings_of
 from neuron_dra.settings import PluginSettings
 from tests.support.waiting import eventually
@@ -92,7 +92,7 @@ class PluginHost:
         *,
         node_name: str = "node-a",
         instance_type: str = "trn2.48xlarge",
-        timing: Timing = DEFAULT_TIMING,
+        timing: PluginTiming = DEFAULT_TIMING,
         reuses_hardware: bool = False,
         **hardware: Any,
     ) -> None:

@@ -14,12 +14,12 @@ from typing import Any, Protocol, Self
 
 import grpc.aio
 
-from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2_grpc
 
 Pod = Mapping[str, Any]
-Devices = Mapping[str, tuple[PreparedDevice, ...]]  # by driver
+Devices = Mapping[str, tuple[KubeletDevice, ...]]  # by driver
 
 
 class Runs(Protocol):

@@ -13,7 +13,7 @@ from neuron_dra.emulation.kubelet_wire import (
     DRA_V1,
     DRA_V1BETA1,
     HEALTH_V1,
-    PreparedDevice,
+    KubeletDevice,
 )
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2 as dra_v1
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2_grpc as dra_v1_grpc
@@ -39,7 +39,7 @@ class SmallPlugin(reg_grpc.RegistrationServicer, health_grpc.DRAResourceHealthSe
         )
         self.verdicts: list[tuple[bool, str]] = []  # results of the registration from the kubelet
         self.calls: list[tuple[str, list[str]]] = []  # such as "v1 prepare", with the UIDs
-        self.devices: Callable[[str], list[PreparedDevice]] = _one_device
+        self.devices: Callable[[str], list[KubeletDevice]] = _one_device
         self.errors: dict[str, str] = {}  # by UID, for prepare and unprepare
         self.skipped: set[str] = set()  # UIDs missing from the results
         self.surplus: list[str] = []  # UIDs in the results that were not requested
@@ -130,6 +130,6 @@ class _Dialect(dra_v1_grpc.DRAPluginServicer):
         return response
 
 
-def _one_device(uid: str) -> list[PreparedDevice]:
+def _one_device(uid: str) -> list[KubeletDevice]:
     cdi_id = f"k8s.neuron.aws.com/claim={uid}-neuron-device-0"
-    return [PreparedDevice(("neurons",), "a", "neuron-device-0", (cdi_id,))]
+    return [KubeletDevice(("neurons",), "a", "neuron-device-0", (cdi_id,))]

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from neuron_dra.kube.timing import ClientTiming
-from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming, Timing
+from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming, PrepareTiming
 
 T = TypeVar("T")
 
@@ -53,6 +53,6 @@ IMPATIENT: Final = quicker(PrepareTiming(), fetch_patience_s=0.0)
 """Transactions that do not read a claim again after the API server failed."""
 
 
-def with_timing(timing: Timing, **changes: Any) -> pytest.MarkDecorator:
+def with_timing(timing: PluginTiming, **changes: Any) -> pytest.MarkDecorator:
     """Return a mark: the test's plugin has this timing, with `changes` as in `quicker`."""
     return pytest.mark.parametrize("timing", [pytest.param(quicker(timing, **changes), id="timed")])

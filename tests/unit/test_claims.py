@@ -11,10 +11,10 @@ import pytest
 from neuron_dra.api import claims as wire
 from neuron_dra.core import catalogue, cdi, topology
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
+from neuron_dra.core.config import Entry, EntrySource, NeuronSettings, UltraServerSettings
 from neuron_dra.core.decision import decide
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
-from neuron_dra.core.reservation import Place, Reservation
+from neuron_dra.core.reservation import NodeReservation, Place
 from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import ClaimError, DeviceInUse
@@ -54,18 +54,18 @@ def claim(*devices: AllocatedDevice, name: str = "job", configs: tuple[Entry, ..
 
 
 def lnc(value: Any, *requests: str) -> Entry:
-    return Entry(Source.CLAIM, requests, NeuronSettings(value))
+    return Entry(EntrySource.CLAIM, requests, NeuronSettings(value))
 
 
 def group(nodes: Any, workload: str | None = None, uid: str | None = None) -> Entry:
-    return Entry(Source.CLAIM, (), UltraServerSettings(nodes, workload, uid))
+    return Entry(EntrySource.CLAIM, (), UltraServerSettings(nodes, workload, uid))
 
 
 def decided(
     wanted: Claim,
     node: Node = TRN2,
     held: tuple[PreparedClaim, ...] = (),
-    reservation: Reservation | None = None,
+    reservation: NodeReservation | None = None,
 ) -> PreparedClaim:
     return decide(
         wanted, node_name=NODE_NAME, node=node, held=held, device_files=cdi.DeviceFiles(), reservation=reservation
@@ -250,7 +250,7 @@ def test_unreadable_modes_offer_nothing() -> None:
 
 # Reserved nodes
 
-RESERVED = Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(5, 4, 8, "node-x"))
+RESERVED = NodeReservation("ml", "llm", "uid-llm", Phase.BOUND, Place(5, 4, 8, "node-x"))
 TRN2U_NODE = node_of("trn2u.48xlarge", TRN2U)
 OURS = group(4, "llm", "uid-llm")
 
@@ -287,7 +287,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(OURS), replace(RESERVED, place=None), "cannot be read now, so the rank is unknown"),
     ],
 )
-def test_reserved_node_rejections_have_reasons(wanted: Claim, reservation: Reservation | None, why: str) -> None:
+def test_reserved_node_rejections_have_reasons(wanted: Claim, reservation: NodeReservation | None, why: str) -> None:
     text = refusal(wanted, TRN2U_NODE, (), reservation)
     assert why in text
     assert text.startswith(f"claim {wanted.ref}: ")
@@ -352,12 +352,14 @@ def test_rank_comes_from_the_allocation() -> None:
     held = Allocation(
         *("ml", "llm", "uid-llm", "a-1", Phase.BOUND, ("n0", "n1"), 2, 3), world_size=8, rank0_node="node-x"
     )
-    assert Reservation.of(held, "n1") == Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x"))
+    assert NodeReservation.of(held, "n1") == NodeReservation(
+        "ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x")
+    )
 
 
 def test_tag_without_allocation_has_no_rank() -> None:
     tag = Tag("ml", "llm", "uid-llm", "a-1", Phase.DRAINING)
-    assert Reservation.remembered(tag) == Reservation("ml", "llm", "uid-llm", Phase.DRAINING, None)
+    assert NodeReservation.remembered(tag) == NodeReservation("ml", "llm", "uid-llm", Phase.DRAINING, None)
 
 
 def test_admin_claim_without_allocation_has_no_rank() -> None:
@@ -579,7 +581,7 @@ def test_other_drivers_results_are_ignored() -> None:
     )
     found = wire.to_core(wire.decode_claim(body), ref())
     assert found.devices == (AllocatedDevice("r", "p", "neuron-device-0"),)
-    assert found.configs == (Entry(Source.CLASS, ("r",), NeuronSettings(1)),)
+    assert found.configs == (Entry(EntrySource.CLASS, ("r",), NeuronSettings(1)),)
     assert found.pod == "pod-0"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from hack.class_names import several_meanings
 
 
@@ -21,6 +19,5 @@ def test_names_of_two_modules_are_found(tmp_path: Path) -> None:
     assert several_meanings(tmp_path, ("product",)) == {"Fault": ["product/one.py", "product/two.py"]}
 
 
-@pytest.mark.xfail(strict=True, reason="some sixty class names have several meanings: rename them")
 def test_each_class_name_has_one_meaning() -> None:
     assert several_meanings() == {}

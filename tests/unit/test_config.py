@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.api import config as wire
-from neuron_dra.core.config import Entry, NeuronSettings, Settings, Source, UltraServerSettings, effective
+from neuron_dra.core.config import Entry, EntrySource, NeuronSettings, Settings, UltraServerSettings, effective
 from neuron_dra.errors import ClaimError
 
 PATH = "config[0].opaque.parameters"
@@ -115,7 +115,7 @@ def test_non_object_parameters_are_rejected(parameters: object) -> None:
 ONE, TWO = NeuronSettings(1), NeuronSettings(2)
 
 
-def entry(source: Source, settings: NeuronSettings | UltraServerSettings, *requests: str) -> Entry:
+def entry(source: EntrySource, settings: NeuronSettings | UltraServerSettings, *requests: str) -> Entry:
     return Entry(source, requests, settings)
 
 
@@ -124,18 +124,18 @@ def entry(source: Source, settings: NeuronSettings | UltraServerSettings, *reque
     ("entries", "request_name", "wins"),
     [
         ([], "a", None),
-        ([entry(Source.CLASS, ONE)], "a", ONE),
-        ([entry(Source.CLASS, ONE), entry(Source.CLAIM, TWO)], "a", TWO),
-        ([entry(Source.CLAIM, TWO), entry(Source.CLASS, ONE)], "a", TWO),
-        ([entry(Source.CLAIM, ONE), entry(Source.CLAIM, TWO)], "a", TWO),
-        ([entry(Source.CLASS, TWO), entry(Source.CLASS, ONE)], "a", ONE),
-        ([entry(Source.CLAIM, ONE, "b")], "a", None),
-        ([entry(Source.CLAIM, ONE, "a", "b")], "a", ONE),
-        ([entry(Source.CLAIM, ONE, "a")], "a/small", ONE),
-        ([entry(Source.CLAIM, ONE, "a/small")], "a/small", ONE),
-        ([entry(Source.CLAIM, ONE, "a/large")], "a/small", None),
-        ([entry(Source.CLAIM, ONE, "a/large")], "a", None),
-        ([entry(Source.CLASS, ONE, "a/small"), entry(Source.CLAIM, TWO, "b")], "a/small", ONE),
+        ([entry(EntrySource.CLASS, ONE)], "a", ONE),
+        ([entry(EntrySource.CLASS, ONE), entry(EntrySource.CLAIM, TWO)], "a", TWO),
+        ([entry(EntrySource.CLAIM, TWO), entry(EntrySource.CLASS, ONE)], "a", TWO),
+        ([entry(EntrySource.CLAIM, ONE), entry(EntrySource.CLAIM, TWO)], "a", TWO),
+        ([entry(EntrySource.CLASS, TWO), entry(EntrySource.CLASS, ONE)], "a", ONE),
+        ([entry(EntrySource.CLAIM, ONE, "b")], "a", None),
+        ([entry(EntrySource.CLAIM, ONE, "a", "b")], "a", ONE),
+        ([entry(EntrySource.CLAIM, ONE, "a")], "a/small", ONE),
+        ([entry(EntrySource.CLAIM, ONE, "a/small")], "a/small", ONE),
+        ([entry(EntrySource.CLAIM, ONE, "a/large")], "a/small", None),
+        ([entry(EntrySource.CLAIM, ONE, "a/large")], "a", None),
+        ([entry(EntrySource.CLASS, ONE, "a/small"), entry(EntrySource.CLAIM, TWO, "b")], "a/small", ONE),
     ],
 )
 def test_config_precedence(entries: list[Entry], request_name: str, wins: NeuronSettings | None) -> None:
@@ -153,7 +153,7 @@ def test_a_message_does_not_grow_with_the_configuration() -> None:
 
 def test_the_two_kinds_do_not_hide_each_other() -> None:
     four = UltraServerSettings(4)
-    entries = [entry(Source.CLAIM, four), entry(Source.CLASS, ONE)]
+    entries = [entry(EntrySource.CLAIM, four), entry(EntrySource.CLASS, ONE)]
     assert effective(entries, "a") == Settings(ONE, four)
 
 
@@ -162,9 +162,9 @@ _names = ("a", "b", "c/x", "c/y")
 
 
 @pytest.mark.contract("P11")
-@given(st.lists(st.tuples(st.sampled_from(Source), _settings, st.booleans()), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from(EntrySource), _settings, st.booleans()), max_size=8))
 def test_config_without_requests_applies_to_all(
-    drawn: list[tuple[Source, NeuronSettings | UltraServerSettings, bool]],
+    drawn: list[tuple[EntrySource, NeuronSettings | UltraServerSettings, bool]],
 ) -> None:
     bare = [Entry(source, (), settings) for source, settings, _ in drawn]
     named = [Entry(source, _names if spelt else (), settings) for source, settings, spelt in drawn]
@@ -172,10 +172,12 @@ def test_config_without_requests_applies_to_all(
         assert effective(bare, name) == effective(named, name)
 
 
-@given(st.lists(st.tuples(st.sampled_from(Source), _settings), max_size=6))
+@given(st.lists(st.tuples(st.sampled_from(EntrySource), _settings), max_size=6))
 def test_only_the_order_within_a_source_counts(
-    drawn: list[tuple[Source, NeuronSettings | UltraServerSettings]],
+    drawn: list[tuple[EntrySource, NeuronSettings | UltraServerSettings]],
 ) -> None:
-    by_source = [[Entry(source, (), settings) for source, settings in drawn if source is wanted] for wanted in Source]
+    by_source = [
+        [Entry(source, (), settings) for source, settings in drawn if source is wanted] for wanted in EntrySource
+    ]
     outcomes = {effective(itertools.chain(*order), "a") for order in itertools.permutations(by_source)}
     assert len(outcomes) == 1

@@ -356,7 +356,7 @@ def test_event_is_stable_while_errors_grow() -> None:
 
 
 def test_healthy_device_has_no_event() -> None:
-    assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, known=True)}).message == ""
+    assert health.judged("neuron-node-0", [0], {0: health.WatchedDevice(seen=True, known=True)}).message == ""
 
 
 # The firmware's health check, and readings that do not end (14.14, 14.1)

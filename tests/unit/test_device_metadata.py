@@ -16,17 +16,17 @@ from neuron_dra.core import cdi, checkpoint, metadata
 from neuron_dra.core.catalogue import all_types
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.config import Entry, NeuronSettings, UltraServerSettings
-from neuron_dra.core.config import Source as From
+from neuron_dra.core.config import EntrySource as From
 from neuron_dra.core.decision import decide
 from neuron_dra.core.facts import NodeLabels, UltraServerFacts
 from neuron_dra.core.rendezvous import Rendezvous
-from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.reservation import NodeReservation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 UID = "0b1c7a52-7f0e-4d0e-9d7e-2f6f6f3f7b11"
 REF = ClaimRef("ml", "claim", UID)
-SOURCE = metadata.Source("/var/run/cdi", "1.2.3")
+SOURCE = metadata.MetadataSource("/var/run/cdi", "1.2.3")
 NODE = healthy_node("trn2.48xlarge")
 FACTS = UltraServerFacts((1, 2, 3, 4), 1, 3, "a" * 16, "b" * 16)
 LABELS = NodeLabels(capacity_block_id="cb-1", network_layers=("nn-1", "nn-2", "nn-3"))
@@ -44,7 +44,7 @@ def device(number: int, request: str = "r") -> AllocatedDevice:
 
 
 def prepared(
-    wanted: Claim, node: Node = NODE, reservation: Reservation | None = None, *, on: bool = True
+    wanted: Claim, node: Node = NODE, reservation: NodeReservation | None = None, *, on: bool = True
 ) -> PreparedClaim:
     return decide(
         wanted,
@@ -189,7 +189,7 @@ SLOT = Allocation(
 
 def of_the_job(*results: AllocatedDevice) -> PreparedClaim:
     wanted = claim(*(results or (AllocatedDevice("r", "n1", "neuron-node-0"),)), configs=(WORKLOAD,))
-    return prepared(wanted, ULTRASERVER, Reservation.of(SLOT, "n1"))
+    return prepared(wanted, ULTRASERVER, NodeReservation.of(SLOT, "n1"))
 
 
 def test_job_finds_rank_and_topology_in_the_file() -> None:
@@ -212,7 +212,7 @@ def test_job_finds_rank_and_topology_in_the_file() -> None:
 def test_only_claims_of_the_workload_have_its_rank() -> None:
     """18.6: a monitor with adminAccess on a reserved node is not a part of its job."""
     monitor = AllocatedDevice("r", "n1", "neuron-node-0", admin_access=True)
-    made = prepared(claim(monitor), ULTRASERVER, Reservation.of(SLOT, "n1"))
+    made = prepared(claim(monitor), ULTRASERVER, NodeReservation.of(SLOT, "n1"))
     assert "rank" not in attributes(made)
     assert "annotations" not in documents(made)[f"{UID}_r.json"]["metadata"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from neuron_dra.api.objects import device_class, healthy_node
 from neuron_dra.core import connected, devices, divided, limits, names, partitions, slices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.divided import Division, Leaving, Outcome
+from neuron_dra.core.divided import DividedOutcome, Division, Leaving
 from neuron_dra.core.facts import NodeLabels, UltraServerFacts
 from neuron_dra.core.publication import DEFAULT_LEAVING_TIMING, Situation
 from neuron_dra.core.topology import Node
@@ -50,11 +50,11 @@ def situation(current: dict[str, Wire] | None = None, **more: Any) -> Situation:
     return Situation(current=current or {}, offered=(), effect="NoSchedule", **more)
 
 
-def published(outcome: Outcome) -> dict[str, Wire]:
+def published(outcome: DividedOutcome) -> dict[str, Wire]:
     return {device["name"]: device for device in outcome.devices}
 
 
-def tainted(outcome: Outcome) -> set[str]:
+def tainted(outcome: DividedOutcome) -> set[str]:
     """Return the devices that are being withdrawn."""
     return {
         device["name"]
@@ -82,7 +82,7 @@ def test_everything_is_published_small_ones_first_and_nothing_is_listed() -> Non
 
 def test_turned_off_it_taints_then_lists_then_removes() -> None:
     first = divided.decide(0.0, situation(ALL), OFF, None)
-    assert first == Outcome(needs_allocated=True)
+    assert first == DividedOutcome(needs_allocated=True)
     first = divided.decide(0.0, situation(ALL), OFF, None, {SET})
     assert (tainted(first), set(published(first))) == (set(ALL) - SINGLES, set(ALL))
     assert first.look_at == WITHDRAW_S
@@ -97,7 +97,7 @@ def test_turned_off_it_taints_then_lists_then_removes() -> None:
 def test_the_last_allocation_that_ends_ends_the_counters() -> None:
     left = {name: ALL[name] for name in (*SINGLES, SET)}
     leaving = Leaving(frozenset({SET}), 0.0, LATER)
-    assert divided.decide(LATER, situation(left), OFF, leaving, set()) == Outcome(divided=False)
+    assert divided.decide(LATER, situation(left), OFF, leaving, set()) == DividedOutcome(divided=False)
 
 
 def test_a_prepared_set_stays_without_a_list_of_claims() -> None:
@@ -172,7 +172,9 @@ def test_both_publishes_the_node_and_its_devices_and_ends_like_sets() -> None:
     off = division(on=False, node=ULTRA, shape="node")
     first = divided.decide(0.0, situation(published(both)), off, None, set())
     assert tainted(first) == found - {"neuron-node-0"}
-    assert divided.decide(LATER, situation(published(first)), off, first.leaving, set()) == Outcome(divided=False)
+    assert divided.decide(LATER, situation(published(first)), off, first.leaving, set()) == DividedOutcome(
+        divided=False
+    )
 
 
 def test_a_whole_node_alone_needs_no_counters() -> None:

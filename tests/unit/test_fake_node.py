@@ -331,7 +331,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path: Path) -> None:
     node.busy()
     known = catalogue.lookup("trn2u.48xlarge")
     assert known is not None
-    node.write_class_files(known, simulated_files.Place(1, SERVER), node.driver_version)
+    node.write_class_files(known, simulated_files.SimulatedPlace(1, SERVER), node.driver_version)
     before = class_files(tmp_path)
     node.busy(False)
     assert class_files(tmp_path) == before

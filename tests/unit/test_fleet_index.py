@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.observe.discovery import discover
-from controller.observe.model import Snapshot
+from controller.observe.model import FleetSnapshot
 from controller.plan.actions import NOTHING_KEPT
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
@@ -21,7 +21,7 @@ BLOCKS = ("u0", "u1", "u2")
 NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]
 
 
-def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
+def follow(index: FleetIndex, before: FleetSnapshot, after: FleetSnapshot) -> None:
     """Update the index with the differences of two snapshots, as the watches do."""
 
     def changed(old: tuple[Any, ...], new: tuple[Any, ...], key: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
@@ -74,7 +74,7 @@ class Course:
 
     def __init__(self) -> None:
         self.world = World([item for block in BLOCKS for item in ultraserver(block)])
-        self.index, self.seen, self.kept = FleetIndex(), Snapshot(), NOTHING_KEPT
+        self.index, self.seen, self.kept = FleetIndex(), FleetSnapshot(), NOTHING_KEPT
 
     def look(self) -> None:
         snapshot = self.world.snapshot()

@@ -11,9 +11,9 @@ from controller.observe.model import (
     NOTHING_KNOWN,
     ClaimUse,
     ClusterNode,
+    FleetSnapshot,
     PublishedNode,
     Reservation,
-    Snapshot,
     UltraServer,
 )
 from controller.plan.fleet_index import FleetIndex
@@ -54,7 +54,7 @@ def holdings(
     claims: tuple[ClaimUse, ...] = (),
 ) -> Holdings:
     stored = UltraServer("us-u0", "uid-u0", "7", 1, {}, {}, tuple(Reservation("us-u0", each) for each in held))
-    return Holdings(FleetIndex.of(Snapshot(published=shown, nodes=nodes, claims=claims, ultraservers=(stored,))))
+    return Holdings(FleetIndex.of(FleetSnapshot(published=shown, nodes=nodes, claims=claims, ultraservers=(stored,))))
 
 
 def sight(
@@ -62,7 +62,7 @@ def sight(
     shown: tuple[PublishedNode, ...] = (),
     claims: tuple[ClaimUse, ...] = (),
 ) -> Sight:
-    index = FleetIndex.of(Snapshot(published=shown, nodes=nodes, claims=claims))
+    index = FleetIndex.of(FleetSnapshot(published=shown, nodes=nodes, claims=claims))
     return Sight(index, NOTHING_KNOWN, START, DEFAULT_LIMITS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.jobs.decide import Change, Create, Decision, Release, View, decide
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, decide
 from controller.jobs.kinds import KINDS
 from controller.jobs.model import Job
 from controller.observe import decode
@@ -57,26 +57,26 @@ def view(
     unguarded: str = "",
     templates: Mapping[tuple[str, str], Template] = {},
     kinds: Collection[str] = tuple(KIND),
-) -> View:
-    return View(
+) -> JobView:
+    return JobView(
         jobs, kinds, workloads, templates, namespaces, default_limit, unguarded, lambda each: each.name in in_use
     )
 
 
-def writes(found: Decision) -> list[str]:
+def writes(found: JobDecision) -> list[str]:
     return [
-        f"{type(each).__name__} {each.job.name if isinstance(each, Create) else each.workload.name}"
+        f"{type(each).__name__} {each.job.name if isinstance(each, CreateWorkload) else each.workload.name}"
         for each in found.writes
     ]
 
 
-def reasons(found: Decision) -> list[str]:
+def reasons(found: JobDecision) -> list[str]:
     return [each.reason for each in found.notes]
 
 
 def test_job_without_a_workload_gets_one() -> None:
     (made,) = decide(view(job())).writes
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateWorkload)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
     assert made.body == {
         "apiVersion": "neuron.aws.com/v1beta1",
@@ -100,7 +100,7 @@ def test_job_without_a_workload_gets_one() -> None:
 def test_annotation_sets_what_the_pods_do_not_name() -> None:
     text = "topologySize=2, instanceType=trn2u.48xlarge, failureStrategy=MigrateAffected, logicalNeuronCore=1"
     (made,) = decide(view(job(2, pods("rct", kind=""), text=text))).writes
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateWorkload)
     assert made.body["spec"] == {
         "instanceType": "trn2u.48xlarge",
         "topologySize": 2,
@@ -146,7 +146,7 @@ def test_groups_are_those_of_the_pods_that_name_the_template(kind: str, spec: Ob
     found = KIND[kind].job(item(spec))
     assert found is not None
     (made,) = decide(view(found)).writes
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateWorkload)
     assert (made.body["spec"]["serverCount"], found.kind) == (groups, kind)
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_reserved_is_told(asked: Job, reason: str) -> None:
 def test_template_that_exists_is_another_drivers() -> None:
     efa = Template("ml", "efa", "t", owner_uid="", deleting=False, controlled=False)
     (made,) = decide(view(job(8, pods("rct", "efa")), templates={("ml", "efa"): efa})).writes
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateWorkload)
     assert made.body["spec"]["resourceClaimTemplate"] == {"name": "rct"}
 
 
@@ -204,27 +204,27 @@ def test_namespace_that_may_not_reserves_nothing_and_grows_nothing(facts: Any) -
 
 def test_default_limit_is_a_limit() -> None:
     assert writes(decide(view(job(), namespaces={"ml": Namespace("ml", "", "true")}, default_limit=8))) == [
-        "Create train"
+        "CreateWorkload train"
     ]
 
 
 def test_namespace_that_lost_the_right_still_shrinks_and_releases() -> None:
     facts: Any = {"workloads": [workload()], "namespaces": {"ml": Namespace("ml", "16", "")}}
-    assert writes(decide(view(job(4), **facts))) == ["Change train"]
-    assert writes(decide(view(**facts))) == ["Release train"]
+    assert writes(decide(view(job(4), **facts))) == ["ChangeWorkload train"]
+    assert writes(decide(view(**facts))) == ["DeleteWorkload train"]
 
 
 @pytest.mark.parametrize("number", [4, 12])
 def test_reservation_follows_the_number_of_pods(number: int) -> None:
     (change,) = decide(view(job(number), workloads=[workload()])).writes
-    assert isinstance(change, Change)
+    assert isinstance(change, ChangeWorkload)
     assert (change.workload.version, change.spec) == ("7", {"serverCount": number // 4})
 
 
 def test_strategy_may_change_at_any_time() -> None:
     asked = job(text="topologySize=4,failureStrategy=RestartAll")
     (change,) = decide(view(asked, workloads=[workload()], in_use=["train"])).writes
-    assert isinstance(change, Change)
+    assert isinstance(change, ChangeWorkload)
     assert change.spec == {"allocationPolicy": {"failureStrategy": "RestartAll"}}
 
 
@@ -232,7 +232,7 @@ def test_nodes_of_another_kind_are_reserved_when_no_pod_uses_the_first() -> None
     asked = job(text="topologySize=2")
     running, idle = (decide(view(asked, workloads=[workload()], in_use=used)) for used in (["train"], []))
     assert (running.writes, reasons(running)) == ([], ["ReservationDiffers"])
-    assert writes(idle) == ["Release train"]
+    assert writes(idle) == ["DeleteWorkload train"]
 
 
 ENDED = [
@@ -247,13 +247,13 @@ ENDED = [
 def test_job_that_ends_gives_its_nodes_back_when_no_pod_uses_them(ended: Job) -> None:
     assert writes(decide(view(ended))) == []
     assert writes(decide(view(ended, workloads=[workload()], in_use=["train"]))) == []
-    assert writes(decide(view(ended, workloads=[workload()]))) == ["Release train"]
+    assert writes(decide(view(ended, workloads=[workload()]))) == ["DeleteWorkload train"]
 
 
 def test_workload_of_a_job_that_is_gone_is_kept_while_it_is_in_use() -> None:
     assert writes(decide(view(workloads=[workload()], in_use=["train"]))) == []
     (release,) = decide(view(workloads=[workload()])).writes
-    assert isinstance(release, Release)
+    assert isinstance(release, DeleteWorkload)
     assert release.gone
 
 
@@ -279,7 +279,7 @@ def test_template_of_another_job_is_not_shared() -> None:
 def test_two_new_jobs_do_not_get_one_template() -> None:
     """One of them is told; before, both got a workload that makes the template."""
     found = decide(view(job(name="one"), job(name="two")))
-    assert (writes(found), reasons(found)) == (["Create one"], ["TemplateNameInUse"])
+    assert (writes(found), reasons(found)) == (["CreateWorkload one"], ["TemplateNameInUse"])
 
 
 class Counted(list[Workload]):
@@ -304,7 +304,7 @@ def test_namespaces_take_turns() -> None:
     many = [job(name=f"j{number}", template=pods(f"t{number}")) for number in range(20)]
     other = replace(job(name="late", template=pods("late")), namespace="zoo")
     found = decide(view(*many, other, namespaces={"ml": GUARDED, "zoo": replace(GUARDED, name="zoo")}))
-    assert writes(found)[:3] == ["Create j0", "Create late", "Create j1"]
+    assert writes(found)[:3] == ["CreateWorkload j0", "CreateWorkload late", "CreateWorkload j1"]
 
 
 def test_name_of_another_workload_is_told() -> None:
@@ -386,13 +386,13 @@ def queued_job(**more: Any) -> Job:
 
 def test_queue_of_a_job_becomes_that_of_its_reservation() -> None:
     (made,) = decide(view(queued_job())).writes
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateWorkload)
     assert made.body["metadata"]["labels"] == {
         "app.kubernetes.io/managed-by": "neuron-ultraserver-controller",
         "kueue.x-k8s.io/queue-name": "team",
     }
     (change,) = decide(view(queued_job(), workloads=[workload()])).writes
-    assert isinstance(change, Change)
+    assert isinstance(change, ChangeWorkload)
     assert (change.spec, change.labels) == ({}, {"kueue.x-k8s.io/queue-name": "team"})
 
 
@@ -405,9 +405,9 @@ def test_namespace_may_require_a_queue() -> None:
     namespaces = {"ml": Namespace("ml", "16", "queue")}
     without, with_one = (decide(view(each, namespaces=namespaces)) for each in (job(), queued_job()))
     assert (without.writes, reasons(without)) == ([], ["QueueRequired"])
-    assert writes(with_one) == ["Create train"]
+    assert writes(with_one) == ["CreateWorkload train"]
 
 
 def test_job_of_another_cluster_is_refused() -> None:
     assert reasons(decide(view(queued_job(managedBy="kueue.x-k8s.io/multikueue")))) == ["ManagedElsewhere"]
-    assert writes(decide(view(queued_job(managedBy="kubernetes.io/job-controller")))) == ["Create train"]
+    assert writes(decide(view(queued_job(managedBy="kubernetes.io/job-controller")))) == ["CreateWorkload train"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.jobs.decide import Change, Create, Decision, Release, View, Write, decide
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, Write, decide
 from controller.jobs.model import Job, PodSet
 from controller.observe import decode
 from controller.observe.model import Namespace, Workload
@@ -34,11 +34,11 @@ class Cluster:
     workloads: list[Workload]
     used: set[str]
     unguarded: str = ""
-    created: list[Create] = field(default_factory=list)
+    created: list[CreateWorkload] = field(default_factory=list)
 
-    def decide(self) -> Decision:
+    def decide(self) -> JobDecision:
         return decide(
-            View(
+            JobView(
                 self.jobs,
                 KINDS,
                 self.workloads,
@@ -52,13 +52,13 @@ class Cluster:
 
     def write(self, write: Write) -> None:
         match write:
-            case Create(body=body):
+            case CreateWorkload(body=body):
                 self.created.append(write)
                 meta = {**body["metadata"], "uid": f"made-{len(self.created)}"}
                 self.workloads.append(decode.workload({**body, "metadata": meta}))
-            case Change(workload=old, spec=spec):
+            case ChangeWorkload(workload=old, spec=spec):
                 self.workloads[self.workloads.index(old)] = replace(old, count=spec.get("serverCount", old.count))
-            case Release(workload=old):
+            case DeleteWorkload(workload=old):
                 assert old.ref not in self.used, "released under running pods"
                 self.workloads.remove(old)
 

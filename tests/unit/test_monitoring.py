@@ -22,7 +22,7 @@ from controller.plan import planning
 from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
-from neuron_dra.node.metrics import Metrics as PluginMetrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import kubelet
 from tests.support.built_tools import HELM, needs
 from tests.unit.failing_world import remove_node, remove_slices, running

@@ -13,7 +13,7 @@ from neuron_dra.api import claims
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.arguments import NESTING, Parser, guarded
 from neuron_dra.core.claims import AllocatedDevice
-from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
@@ -71,7 +71,7 @@ def test_a_watch_lists_it() -> None:
 
     async def watch() -> None:
         async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
-            api.faults.add(Fault(verb="list", resource="resourceclaims", status=200, body=page()))
+            api.faults.add(InjectedFault(verb="list", resource="resourceclaims", status=200, body=page()))
             claims = Reflector(client, RESOURCE_CLAIMS)
             await claims.relist()
             kept.update(claims.items)

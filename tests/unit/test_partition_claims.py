@@ -13,7 +13,7 @@ from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, cdi, checkpoint, health, members
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.core.config import Entry, NeuronSettings, Source
+from neuron_dra.core.config import Entry, EntrySource, NeuronSettings
 from neuron_dra.core.decision import decide
 from neuron_dra.core.members import Cores, Members
 from neuron_dra.core.topology import Node
@@ -27,7 +27,7 @@ def claim(
 ) -> Claim:
     """A claim for devices, each with its request."""
     results = tuple(AllocatedDevice(request, "node-a", device) for request, device in devices)
-    configs = () if lnc is None else (Entry(Source.CLAIM, (), NeuronSettings(lnc)),)
+    configs = () if lnc is None else (Entry(EntrySource.CLAIM, (), NeuronSettings(lnc)),)
     return Claim(ClaimRef("ml", name, f"uid-{name}"), results, configs, extended_resources=limits)
 
 
@@ -164,7 +164,7 @@ def test_a_claim_for_limits_is_known_by_its_annotation() -> None:
 
 def test_set_health_is_its_worst_devices() -> None:
     gone = health.observe({}, (), (3,), 0.0, 0.0)
-    well = {i: health.Watched(seen=True, known=True) for i in (4, 5)}
+    well = {i: health.WatchedDevice(seen=True, known=True) for i in (4, 5)}
     judged = health.judged("neuron-set-3-3", (3, 4, 5), {**gone, **well})
     assert (judged.reasons, judged.message) == (("missing",), "neuron3: the device is gone from the node")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.observe.model import Snapshot
+from controller.observe.model import FleetSnapshot
 from controller.plan.planning import Limits, plan
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World
@@ -18,7 +18,7 @@ class Prioritized(World):
 
     priorities: dict[str, int] = {"high": 1000, "low": -10, "zero": 0}  # noqa: RUF012 - never changed
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FleetSnapshot:
         return replace(super().snapshot(), priorities=self.priorities)
 
 

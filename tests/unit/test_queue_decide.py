@@ -10,12 +10,12 @@ import pytest
 
 from controller.observe import decode
 from controller.observe.model import Admission, QueueRecord, Workload
-from controller.queue.admission import Held, View, admission_of
+from controller.queue.admission import HeldNodes, QueueView, admission_of
 from controller.queue.decide import (
-    Create,
-    Decision,
+    CreateKueueWorkload,
     LetGo,
-    Record,
+    QueueDecision,
+    RecordQueue,
     WriteSpec,
     WriteStatus,
     apply_status,
@@ -27,8 +27,8 @@ from neuron_dra.core.wire import Obj
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TIMING = QueueTiming(patience_s=300.0, first_return_s=60.0, longest_return_s=3600.0)
-TWO_GROUPS = Held(some=True, groups=2, bound=2, nodes=8)
-NOTHING = Held()
+TWO_GROUPS = HeldNodes(some=True, groups=2, bound=2, nodes=8)
+NOTHING = HeldNodes()
 RECORD: Obj = {"localQueue": "team", "returned": 0}
 
 
@@ -90,31 +90,31 @@ GIVEN_BACK = (
 def view(
     ours: Workload | None,
     *theirs: KueueWorkload,
-    held: Held = NOTHING,
+    held: HeldNodes = NOTHING,
     unknown: str = "",
     required: Collection[str] = (),
     unsettled: Collection[str] = (),
     priorities: Mapping[str, int] = {},
-) -> View:
+) -> QueueView:
     by_owner: dict[str, list[KueueWorkload]] = {}
     for each in theirs:
         by_owner.setdefault(each.owner_uid, []).append(each)
     workloads = [ours] if ours is not None else []
-    return View(workloads, by_owner, unknown, lambda uid, of: held, required, unsettled, priorities, TIMING, NOW)
+    return QueueView(workloads, by_owner, unknown, lambda uid, of: held, required, unsettled, priorities, TIMING, NOW)
 
 
-def admission(found: View) -> Admission | None:
+def admission(found: QueueView) -> Admission | None:
     (ours,) = found.workloads
     return admission_of(found, ours)
 
 
-def gate(found: View) -> tuple[int, bool, str]:
+def gate(found: QueueView) -> tuple[int, bool, str]:
     allowed = admission(found)
     assert allowed is not None
     return allowed.groups, allowed.revoked, allowed.reason
 
 
-def write(decision: Decision) -> Any:
+def write(decision: QueueDecision) -> Any:
     return decision.writes.get("0123456789")
 
 
@@ -126,7 +126,7 @@ def test_workload_without_a_queue_passes() -> None:
 
 
 @pytest.mark.parametrize("held", [NOTHING, TWO_GROUPS])
-def test_namespace_may_require_a_queue_for_what_is_new(held: Held) -> None:
+def test_namespace_may_require_a_queue_for_what_is_new(held: HeldNodes) -> None:
     found = admission(view(workload(queue="", record=None), held=held, required=["ml"]))
     assert (found is None) == held.some
     assert found is None or (found.groups, found.revoked, found.reason) == (0, False, "QueueRequired")
@@ -212,7 +212,7 @@ def test_queue_that_comes_after_the_nodes_counts_later() -> None:
 def test_workload_with_a_queue_gets_one_of_kueue() -> None:
     ours = workload(record=None, priorityClassName="high")
     made = write(decide(view(ours, priorities={"high": 9})))
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateKueueWorkload)
     assert made.body["metadata"] == {
         "name": "ultraservers-train-01234567",
         "namespace": "ml",
@@ -247,7 +247,7 @@ def test_workload_with_a_queue_gets_one_of_kueue() -> None:
 
 def test_class_that_does_not_exist_is_left_out_with_its_value() -> None:
     made = write(decide(view(workload(record=None, priorityClassName="high"))))
-    assert isinstance(made, Create)
+    assert isinstance(made, CreateKueueWorkload)
     assert made.body["spec"].keys() == {"queueName", "podSets"}
 
 
@@ -261,13 +261,13 @@ def test_spec_follows_while_there_is_no_quota() -> None:
 
 def test_record_comes_before_the_nodes() -> None:
     made = write(decide(view(workload(record=None), kueue(*ADMITTED))))
-    assert made == Record(workload(record=None), QueueRecord("team"))
+    assert made == RecordQueue(workload(record=None), QueueRecord("team"))
 
 
 def test_ready_when_all_groups_are_bound() -> None:
     made = write(decide(view(workload(state="Allocated"), kueue(*ADMITTED), held=TWO_GROUPS)))
     assert made.conditions["PodsReady"][:2] == (True, "Started")
-    half = Held(some=True, groups=2, bound=1, nodes=8)
+    half = HeldNodes(some=True, groups=2, bound=1, nodes=8)
     lost = write(decide(view(workload(), kueue(*ADMITTED, READY), held=half)))
     assert lost.conditions["PodsReady"][:2] == (False, "WaitForRecovery")
 
@@ -275,7 +275,7 @@ def test_ready_when_all_groups_are_bound() -> None:
 def test_shrinking_is_reclaimed_when_the_nodes_are_free() -> None:
     smaller, there = workload(serverCount=1, state="Allocated"), kueue(*ADMITTED, READY)
     assert write(decide(view(smaller, there, held=TWO_GROUPS))) is None
-    free = write(decide(view(smaller, there, held=Held(some=True, groups=1, bound=1, nodes=4))))
+    free = write(decide(view(smaller, there, held=HeldNodes(some=True, groups=1, bound=1, nodes=4))))
     assert isinstance(free, WriteStatus)
     assert free.reclaimable == 4
 
@@ -331,13 +331,13 @@ def test_delay_grows(times: int, wait_s: int) -> None:
 def test_each_return_is_recorded_once() -> None:
     record = {"localQueue": "team", "returned": 1, "returnedAt": at(4000)}
     ours = workload(record=record)
-    assert write(decide(view(ours, kueue(*GIVEN_BACK)))) == Record(ours, QueueRecord("team", 2, at(60)))
+    assert write(decide(view(ours, kueue(*GIVEN_BACK)))) == RecordQueue(ours, QueueRecord("team", 2, at(60)))
 
 
 def test_success_resets_the_delay() -> None:
     ours = workload(record={"localQueue": "team", "returned": 3, "returnedAt": at(400)}, state="Allocated")
     made = write(decide(view(ours, kueue(*ADMITTED), held=TWO_GROUPS)))
-    assert made == Record(ours, QueueRecord("team"))
+    assert made == RecordQueue(ours, QueueRecord("team"))
 
 
 @pytest.mark.parametrize("queue", ["", "other"])
@@ -352,7 +352,7 @@ def test_queue_is_fixed_while_nodes_are_reserved(queue: str) -> None:
 def test_workload_that_leaves_its_queue_is_forgotten() -> None:
     ours, theirs = workload(queue=""), kueue(*GIVEN_BACK)
     assert write(decide(view(ours, theirs))) == LetGo(theirs, delete=True)
-    assert write(decide(view(ours))) == Record(ours, QueueRecord())
+    assert write(decide(view(ours))) == RecordQueue(ours, QueueRecord())
 
 
 @pytest.mark.parametrize("ours", [workload(deleting=True), None], ids=["deleted", "gone"])

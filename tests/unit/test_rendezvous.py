@@ -42,7 +42,7 @@ def test_variables_of_a_container(found: Rendezvous, expected: tuple[str, ...]) 
     assert found.environment() == expected
     assert Rendezvous.from_wire(found.to_wire()) == found
     held = Allocation("ml", "job", "uid", "a-1", Phase.BOUND, ("n0",), 1, 0, rendezvous=found)
-    assert reservation.environment(reservation.Reservation.of(held, "n0")) == ("NEURON_GLOBAL_TOPOID=0", *expected)
+    assert reservation.environment(reservation.NodeReservation.of(held, "n0")) == ("NEURON_GLOBAL_TOPOID=0", *expected)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.observe.model import ClusterNode, Snapshot, UltraServer, Workload
+from controller.observe.model import ClusterNode, FleetSnapshot, UltraServer, Workload
 from controller.plan.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
@@ -48,7 +48,7 @@ def world() -> World:
     return made
 
 
-def planned(snapshot: Snapshot, made: World) -> Plan:
+def planned(snapshot: FleetSnapshot, made: World) -> Plan:
     return plan_of(FleetIndex.of(snapshot), made.now)
 
 

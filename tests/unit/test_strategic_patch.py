@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.emulation.embedded_api import strategic
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -88,6 +88,6 @@ def test_a_patch_leaves_its_arguments() -> None:
 
 @pytest.mark.parametrize("patch", [{"$patch": "x"}, {"containers": [{"image": "1"}]}])
 def test_an_invalid_patch_is_400(patch: dict[str, Any]) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         strategic.merge({}, patch)
     assert caught.value.code == 400

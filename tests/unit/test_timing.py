@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from neuron_dra.core.timing import Row, rows, seconds
+from neuron_dra.core.timing import TimingField, rows, seconds
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.timings import quicker
 
@@ -30,8 +30,8 @@ class Outer:
 
 def test_rows_have_groups_in_their_names() -> None:
     assert list(rows(Outer())) == [
-        Row("inner.pause_s", "0.5 to 30", "first and longest"),
-        Row("period_s", "600", "between two"),
+        TimingField("inner.pause_s", "0.5 to 30", "first and longest"),
+        TimingField("period_s", "600", "between two"),
     ]
 
 

@@ -19,7 +19,7 @@ from neuron_dra.core.ultraserver import (
     Phase,
     Reading,
     Tag,
-    Unread,
+    UnreadAllocation,
     decode_allocations,
     next_tag,
     object_name,
@@ -161,7 +161,7 @@ def test_aws_entry_without_ids_is_read() -> None:
         (OTHER,),
         ("status.allocations[0] is left out: workloadUid is missing",),
         (
-            Unread(
+            UnreadAllocation(
                 entry,
                 NODES,
                 "status.allocations[0] is left out: workloadUid is missing",

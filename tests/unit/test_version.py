@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from neuron_dra.core.versions import Problem, parse
-from neuron_dra.node.version import Server, problems
+from neuron_dra.core.versions import VersionProblem, parse
+from neuron_dra.node.version import ServerVersion, problems
 
 
-def found(server: str = "v1.36.0", kubelet: str = "v1.36.0", *, serves_v1: bool = True) -> list[Problem]:
-    return problems(Server(server, serves_v1), {"kubeletVersion": kubelet})
+def found(server: str = "v1.36.0", kubelet: str = "v1.36.0", *, serves_v1: bool = True) -> list[VersionProblem]:
+    return problems(ServerVersion(server, serves_v1), {"kubeletVersion": kubelet})
 
 
 @pytest.mark.parametrize("server", ["v1.34.0", "v1.34.4-eks-abc", "v1.37.2", "v1.35.0+k3s1"])
@@ -50,4 +50,4 @@ def test_unreadable_version_is_accepted(text: str) -> None:
 
 
 def test_unknown_kubelet_version_is_accepted() -> None:
-    assert problems(Server("v1.36.0", True), {}) == []
+    assert problems(ServerVersion("v1.36.0", True), {}) == []

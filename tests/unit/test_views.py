@@ -15,7 +15,7 @@ from neuron_dra.ask.read.kept import Needed, SharedField
 from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import DamagedObject
-from neuron_dra.ask.read.views import View
+from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
 
@@ -104,14 +104,16 @@ def test_malformed_pod_is_set_aside_alone(wrong: Obj, text: str) -> None:
     [("Pod", PodView), ("ResourceClaim", ClaimView), ("Node", KubeNodeView)],
     ids=["Pod", "ResourceClaim", "Node"],
 )
-def test_every_field_of_a_view_is_kept_while_a_file_is_read(kind: str, view: type[View]) -> None:
+def test_every_field_of_a_view_is_kept_while_a_file_is_read(kind: str, view: type[ObjectView]) -> None:
     assert [path for path in paths(view) if not is_kept(path, kept.FIELDS[kind])] == []
 
 
-def paths(view: type[View]) -> Iterator[tuple[str, ...]]:
+def paths(view: type[ObjectView]) -> Iterator[tuple[str, ...]]:
     """Yield the path of each field of a view, with those of the views in it."""
     for field in msgspec.structs.fields(view):
-        inner = [each for each in (field.type, *parts(field.type)) if isinstance(each, type) and issubclass(each, View)]
+        inner = [
+            each for each in (field.type, *parts(field.type)) if isinstance(each, type) and issubclass(each, ObjectView)
+        ]
         if not inner:
             yield (field.encode_name,)
         for each in inner:

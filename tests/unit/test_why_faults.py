@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from neuron_dra.ask.read import snapshot
-from neuron_dra.ask.render.findings import Change, Report
+from neuron_dra.ask.render.findings import ProposedChange, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import refusals
 from neuron_dra.ask.world.world import World
@@ -31,7 +31,7 @@ def report(items: Sequence[Obj]) -> Report:
     return why_pod.report(world, found)
 
 
-def after(items: Sequence[Obj], change: Change) -> list[Obj]:
+def after(items: Sequence[Obj], change: ProposedChange) -> list[Obj]:
     """The objects after a change, without the code that simulated it."""
     gone = {(kind, namespace, name) for kind, namespace, name in change.removed}
     gone |= {

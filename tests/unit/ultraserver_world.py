@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.observe import decode
-from controller.observe.model import API_VERSION, Snapshot, Turn
+from controller.observe.model import API_VERSION, FleetSnapshot, Turn
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -131,7 +131,7 @@ class World:
 
     # Time
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FleetSnapshot:
         return replace(decode.snapshot(self.objects.values()), blocked_evictions=self.budget, turns=self.turns)
 
     def plan(self, limits: Limits = DEFAULT_LIMITS) -> Plan:

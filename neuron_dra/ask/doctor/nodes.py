@@ -15,7 +15,7 @@ from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import faults, fleet, unseen
-from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, slices
 
@@ -66,7 +66,7 @@ def lines(world: World, only: str = "") -> Iterator[Line]:
 def _ultraservers(world: World) -> Iterator[Line]:
     """Yield the faults of UltraServers, equal ones in one line."""
     servers = faults.by_id(world)
-    same: dict[str, list[Fault]] = defaultdict(list)
+    same: dict[str, list[FleetFault]] = defaultdict(list)
     for name in sorted(world.ultraservers, key=fleet.natural):
         for fault in faults.of_ultraserver(name, faults.members(world, name), servers.get(name)):
             same[fault.what].append(fault)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.ask.read.views import View
+from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.core.wire import Wire
 
 CRDS: Final = "CustomResourceDefinition"
@@ -21,27 +21,27 @@ LEASE: Final = "neuron-ultraserver-controller"
 NAMESPACE: Final = "neuron-dra-driver"
 
 
-class BindingSpec(View, frozen=True):
+class BindingSpec(ObjectView, frozen=True):
     """Which policy a binding puts into force, and how."""
 
     policy_name: str = ""
     validation_actions: tuple[str, ...] = ()
 
 
-class BindingView(View, frozen=True):
+class BindingView(ObjectView, frozen=True):
     """A ValidatingAdmissionPolicyBinding."""
 
     spec: BindingSpec = BindingSpec()
 
 
-class LeaseSpec(View, frozen=True):
+class LeaseSpec(ObjectView, frozen=True):
     """Who holds a Lease, and since when."""
 
     holder_identity: str = ""
     renew_time: str = ""
 
 
-class LeaseView(View, frozen=True):
+class LeaseView(ObjectView, frozen=True):
     """A Lease."""
 
     spec: LeaseSpec = LeaseSpec()

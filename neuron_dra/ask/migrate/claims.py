@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.api.problems import CannotMigrate
-from neuron_dra.ask.migrate.limits import WantedDevices
+from neuron_dra.ask.migrate.limits import LimitsDemand
 from neuron_dra.core import groups, names, releases, sizes
 from neuron_dra.core.catalogue import InstanceType
 
@@ -30,7 +30,7 @@ class ClaimPlan:
 
 
 def template(
-    wanted: WantedDevices, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
+    wanted: LimitsDemand, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
 ) -> dict[str, Any]:
     """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
 
@@ -86,7 +86,7 @@ def _request(plan: ClaimPlan, type_names: Sequence[str]) -> dict[str, Any]:
     return request
 
 
-def _plan(wanted: WantedDevices, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
+def _plan(wanted: LimitsDemand, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
     each = sizes.cores_per_device(spec)
     if wanted.count not in sizes.counts(spec, wanted.kind):
         raise CannotMigrate(f"{wanted.where}: {sizes.unserved(spec, wanted.kind, wanted.count)}")
@@ -109,7 +109,7 @@ def _plan(wanted: WantedDevices, spec: InstanceType, *, is_queued: bool) -> Clai
     )
 
 
-def _devices(wanted: WantedDevices, spec: InstanceType, count: int) -> ClaimPlan:
+def _devices(wanted: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
     if count == spec.device_count:
         if spec.whole_node:
             return ClaimPlan(count, "node")

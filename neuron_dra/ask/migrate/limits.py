@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"\+?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class WantedDevices:
+class LimitsDemand:
     """What one container requests: `count` devices or cores, under the resource `name`."""
 
     container: dict[str, Any]
@@ -26,7 +26,7 @@ class WantedDevices:
     count: int
 
 
-def wanted(container: Any, where: str) -> WantedDevices | None:
+def wanted(container: Any, where: str) -> LimitsDemand | None:
     """Return what a container requests from the device plugin, or None if that is nothing.
 
     Raises BadInput if Kubernetes would reject it, and CannotMigrate if it requests devices and cores at once.
@@ -47,7 +47,7 @@ def wanted(container: Any, where: str) -> WantedDevices | None:
     served = [key for key, value in (resources.get("limits") or {}).items() if _is_ours(key) and str(value) != "0"]
     if served:
         raise CannotMigrate(f"{where}.resources.limits: {both([name, served[0]])}")
-    return WantedDevices(container, where, sizes.KINDS[name], name, count)
+    return LimitsDemand(container, where, sizes.KINDS[name], name, count)
 
 
 def both(names: Sequence[str]) -> str:
@@ -90,7 +90,7 @@ def containers(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any]
             yield _mapping(container, at), at, ends
 
 
-def init_counts(inits: Sequence[WantedDevices], others: Sequence[WantedDevices]) -> list[int]:
+def init_counts(inits: Sequence[LimitsDemand], others: Sequence[LimitsDemand]) -> list[int]:
     """Return the number that each init container has to request, so that it uses a main container's devices.
 
     `others` are the main containers; sidecars are not among them, because they keep their devices. The scheduler reuses

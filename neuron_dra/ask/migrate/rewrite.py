@@ -14,7 +14,7 @@ from typing import Any
 from neuron_dra.api import resource_api
 from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import claims, leftovers, limits
-from neuron_dra.ask.migrate.limits import WantedDevices
+from neuron_dra.ask.migrate.limits import LimitsDemand
 from neuron_dra.core import sizes
 
 DNS_LABEL = 63
@@ -81,9 +81,9 @@ def _flatten(pod: dict[str, Any]) -> None:
 def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Options, outcome: Rewritten) -> None:
     if options.scheduler and pod.get("schedulerName") == options.scheduler:
         del pod["schedulerName"]
-    inits: list[WantedDevices] = []
-    others: list[WantedDevices] = []
-    sidecars: list[WantedDevices] = []
+    inits: list[LimitsDemand] = []
+    others: list[LimitsDemand] = []
+    sidecars: list[LimitsDemand] = []
     listed = [*limits.containers(pod, where), *_models(pod, where)]
     for container, at, ends in listed:
         found = limits.wanted(container, at)
@@ -123,7 +123,7 @@ def _models(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], s
         yield pod["model"], f"{where}.model", False
 
 
-def _check_served(one: WantedDevices, count: int, specs: list[Any]) -> None:
+def _check_served(one: LimitsDemand, count: int, specs: list[Any]) -> None:
     """Raise CannotMigrate if no type serves the number: none of those that the pod names, or none at all."""
     from neuron_dra.core import catalogue
 
@@ -134,7 +134,7 @@ def _check_served(one: WantedDevices, count: int, specs: list[Any]) -> None:
         raise CannotMigrate(f"{one.where}: no instance type serves {count} {one.kind}s to one container")
 
 
-def _rename(one: WantedDevices, count: int) -> None:
+def _rename(one: LimitsDemand, count: int) -> None:
     """Replace the limit, and the request if there is one, by the extended resource of the DeviceClass."""
     new = sizes.resource_name(one.kind, count)
     resources = one.container["resources"]
@@ -151,7 +151,7 @@ def _rename(one: WantedDevices, count: int) -> None:
             resources[name] = changed
 
 
-def _ray(owner: Mapping[str, Any], where: str, others: list[WantedDevices]) -> None:
+def _ray(owner: Mapping[str, Any], where: str, others: list[LimitsDemand]) -> None:
     """Keep a Ray group's number of Neuron cores, which KubeRay takes from the limit that is removed."""
     first = next((one for one in others if one.where == f"{where}.containers[0]" and one.kind == sizes.CORE), None)
     if first is None or not str(owner.get("apiVersion", "")).startswith("ray.io/"):
@@ -189,13 +189,13 @@ def _claims(
             by_count.setdefault(one.count, name)
     for init, count in zip(inits, init_counts, strict=True):
         if count not in by_count:
-            sized = WantedDevices(init.container, init.where, init.kind, init.name, count)
+            sized = LimitsDemand(init.container, init.where, init.kind, init.name, count)
             by_count[count] = _claim(pod, sized, claims.template(sized, specs, namespace, is_queued=is_queued), outcome)
         else:
             _use(init, by_count[count])
 
 
-def _claim(pod: dict[str, Any], one: WantedDevices, template: dict[str, Any], outcome: Rewritten) -> str:
+def _claim(pod: dict[str, Any], one: LimitsDemand, template: dict[str, Any], outcome: Rewritten) -> str:
     """Add a claim to the pod, give it to the container and return its name."""
     if template not in outcome.templates:
         outcome.templates.append(template)
@@ -211,7 +211,7 @@ def _claim(pod: dict[str, Any], one: WantedDevices, template: dict[str, Any], ou
     return name
 
 
-def _use(one: WantedDevices, claim: str) -> None:
+def _use(one: LimitsDemand, claim: str) -> None:
     """Let a container use a claim in place of its limit."""
     resources = one.container["resources"]
     for name in ("limits", "requests"):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuron_dra.ask.read.views import MetaView, View
+from neuron_dra.ask.read.views import MetaView, ObjectView
 
 
-class CelView(View, frozen=True):
+class CelView(ObjectView, frozen=True):
     """An expression in CEL."""
 
     expression: str = ""
 
 
-class SelectorView(View, frozen=True):
+class SelectorView(ObjectView, frozen=True):
     """A selector of devices."""
 
     cel: CelView = CelView()
 
 
-class TolerationView(View, frozen=True):
+class TolerationView(ObjectView, frozen=True):
     """A toleration of a request."""
 
     key: str = ""
@@ -28,7 +28,7 @@ class TolerationView(View, frozen=True):
     effect: str = ""
 
 
-class AlternativeView(View, frozen=True):
+class AlternativeView(ObjectView, frozen=True):
     """What a request, or one of its alternatives, is for."""
 
     name: str = ""
@@ -50,7 +50,7 @@ class AlternativeView(View, frozen=True):
         return self.count or 1
 
 
-class RequestView(View, frozen=True):
+class RequestView(ObjectView, frozen=True):
     """A request of a claim."""
 
     name: str = ""
@@ -70,7 +70,7 @@ class RequestView(View, frozen=True):
         return [(self.name, self.exactly or AlternativeView())]
 
 
-class ConstraintView(View, frozen=True):
+class ConstraintView(ObjectView, frozen=True):
     """What devices of a claim have in common; without `requests`, those of all requests."""
 
     requests: tuple[str, ...] = ()
@@ -78,14 +78,14 @@ class ConstraintView(View, frozen=True):
     distinct_attribute: str = ""
 
 
-class OpaqueView(View, frozen=True):
+class OpaqueView(ObjectView, frozen=True):
     """The parameters of a driver, of which only the driver knows the form."""
 
     driver: str = ""
     parameters: Any = None
 
 
-class ConfigView(View, frozen=True):
+class ConfigView(ObjectView, frozen=True):
     """An entry of the configuration of a claim, a class or an allocation."""
 
     requests: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class ConfigView(View, frozen=True):
     source: Any = None
 
 
-class DeviceDemand(View, frozen=True):
+class DeviceDemand(ObjectView, frozen=True):
     """The devices that a claim requests."""
 
     requests: tuple[RequestView, ...] = ()
@@ -101,7 +101,7 @@ class DeviceDemand(View, frozen=True):
     config: tuple[ConfigView, ...] = ()
 
 
-class RawDemand(View, frozen=True):
+class RawDemand(ObjectView, frozen=True):
     """The same as it is, for objects that are made of it."""
 
     requests: tuple[dict[str, Any], ...] = ()
@@ -109,13 +109,13 @@ class RawDemand(View, frozen=True):
     config: tuple[dict[str, Any], ...] = ()
 
 
-class ClaimSpecView(View, frozen=True):
+class ClaimSpecView(ObjectView, frozen=True):
     """What a claim requests."""
 
     devices: DeviceDemand = DeviceDemand()
 
 
-class ResultView(View, frozen=True):
+class ResultView(ObjectView, frozen=True):
     """A device that is allocated to a claim."""
 
     request: str = ""
@@ -124,21 +124,21 @@ class ResultView(View, frozen=True):
     device: str = ""
 
 
-class AllocatedDevices(View, frozen=True):
+class AllocatedDevices(ObjectView, frozen=True):
     """The devices of an allocation, and their configuration."""
 
     results: tuple[ResultView, ...] = ()
     config: tuple[ConfigView, ...] = ()
 
 
-class AllocationView(View, frozen=True):
+class AllocationView(ObjectView, frozen=True):
     """The allocation of a claim; `node_selector` is a NodeSelector, which `simulate` reads."""
 
     devices: AllocatedDevices = AllocatedDevices()
     node_selector: Any = None
 
 
-class ConsumerView(View, frozen=True):
+class ConsumerView(ObjectView, frozen=True):
     """An object that a claim is reserved for."""
 
     resource: str = ""
@@ -146,14 +146,14 @@ class ConsumerView(View, frozen=True):
     uid: str = ""
 
 
-class ClaimStatusView(View, frozen=True):
+class ClaimStatusView(ObjectView, frozen=True):
     """What a claim has."""
 
     allocation: AllocationView | None = None
     reserved_for: tuple[ConsumerView, ...] = ()
 
 
-class ClaimView(View, frozen=True):
+class ClaimView(ObjectView, frozen=True):
     """A ResourceClaim."""
 
     metadata: MetaView = MetaView()
@@ -180,27 +180,27 @@ class ClaimView(View, frozen=True):
         return [each for each in self.status.reserved_for if each.resource == resource]
 
 
-class RawClaimStatus(View, frozen=True):
+class RawClaimStatus(ObjectView, frozen=True):
     """A claim's status as it is, for objects that are made of it."""
 
     allocation: Any = None
     reserved_for: tuple[dict[str, Any], ...] = ()
 
 
-class _Key(View, frozen=True):
+class _Key(ObjectView, frozen=True):
     name: str = ""
     namespace: str = ""
 
 
-class _Reserved(View, frozen=True):
+class _ReservedFor(ObjectView, frozen=True):
     reserved_for: tuple[ConsumerView, ...] = ()
 
 
-class ClaimUsers(View, frozen=True):
+class ClaimUsers(ObjectView, frozen=True):
     """The few fields that say who uses a claim; a fleet has 10,000s of claims."""
 
     metadata: _Key = _Key()
-    status: _Reserved = _Reserved()
+    status: _ReservedFor = _ReservedFor()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -212,21 +212,21 @@ class ClaimUsers(View, frozen=True):
         return [each for each in self.status.reserved_for if each.resource == resource]
 
 
-class TemplateSpecView(View, frozen=True):
+class TemplateSpecView(ObjectView, frozen=True):
     """The claims that a template makes."""
 
     metadata: dict[str, Any] = {}
     spec: ClaimSpecView = ClaimSpecView()
 
 
-class ClaimTemplateView(View, frozen=True):
+class ClaimTemplateView(ObjectView, frozen=True):
     """A ResourceClaimTemplate."""
 
     metadata: MetaView = MetaView()
     spec: TemplateSpecView = TemplateSpecView()
 
 
-class DeviceClassSpec(View, frozen=True):
+class DeviceClassSpec(ObjectView, frozen=True):
     """Which devices a class selects, and how they are configured."""
 
     selectors: tuple[SelectorView, ...] = ()
@@ -234,7 +234,7 @@ class DeviceClassSpec(View, frozen=True):
     config: tuple[ConfigView, ...] = ()
 
 
-class DeviceClassView(View, frozen=True):
+class DeviceClassView(ObjectView, frozen=True):
     """A DeviceClass."""
 
     metadata: MetaView = MetaView()

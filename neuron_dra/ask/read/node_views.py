@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from neuron_dra.ask.read.views import ConditionView, MetaView, View
+from neuron_dra.ask.read.views import ConditionView, MetaView, ObjectView
 from neuron_dra.core import names, node_conditions
 from neuron_dra.core.wire import Wire
 
 
-class TaintView(View, frozen=True):
+class TaintView(ObjectView, frozen=True):
     """A taint of a Node or of a device."""
 
     key: str = ""
@@ -20,21 +20,21 @@ class TaintView(View, frozen=True):
     effect: str = ""
 
 
-class KubeNodeSpec(View, frozen=True):
+class KubeNodeSpec(ObjectView, frozen=True):
     """Which pods a Node takes."""
 
     taints: tuple[TaintView, ...] = ()
     unschedulable: bool = False
 
 
-class NodeInfo(View, frozen=True):
+class NodeInfo(ObjectView, frozen=True):
     """The programs on a Node."""
 
     kubelet_version: str = ""
     container_runtime_version: str = ""
 
 
-class KubeNodeStatus(View, frozen=True):
+class KubeNodeStatus(ObjectView, frozen=True):
     """How a Node is."""
 
     allocatable: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class KubeNodeStatus(View, frozen=True):
     node_info: NodeInfo = NodeInfo()
 
 
-class KubeNodeView(View, frozen=True):
+class KubeNodeView(ObjectView, frozen=True):
     """A Node of Kubernetes; `world.fleet.NodeView` is one with its Neuron devices."""
 
     metadata: MetaView = MetaView()
@@ -79,7 +79,7 @@ def allocatable(node: Wire) -> Mapping[str, Any]:
     return offered or {}
 
 
-class PoolView(View, frozen=True):
+class PoolView(ObjectView, frozen=True):
     """The pool of a slice."""
 
     name: str = ""
@@ -87,14 +87,14 @@ class PoolView(View, frozen=True):
     resource_slice_count: int = 0
 
 
-class DeviceFields(View, frozen=True):
+class DeviceFields(ObjectView, frozen=True):
     """Some fields of a published device, as they are."""
 
     attributes: dict[str, Any] = {}
     taints: tuple[dict[str, Any], ...] = ()
 
 
-class SliceSpecView(View, frozen=True):
+class SliceSpecView(ObjectView, frozen=True):
     """What a slice publishes; `simulate` decodes its devices, of which there are 100,000s."""
 
     driver: str = ""
@@ -127,14 +127,14 @@ class SliceSpecView(View, frozen=True):
         return bool(self.shared_counters) or any(each.get("consumesCounters") for each in self.published)
 
 
-class SliceView(View, frozen=True):
+class SliceView(ObjectView, frozen=True):
     """A ResourceSlice."""
 
     metadata: MetaView = MetaView()
     spec: SliceSpecView = SliceSpecView()
 
 
-class DeviceSelectorView(View, frozen=True):
+class DeviceSelectorView(ObjectView, frozen=True):
     """The devices that a DeviceTaintRule selects: an empty field selects all."""
 
     driver: str = ""
@@ -142,14 +142,14 @@ class DeviceSelectorView(View, frozen=True):
     device: str = ""
 
 
-class TaintRuleSpec(View, frozen=True):
+class TaintRuleSpec(ObjectView, frozen=True):
     """A taint, and the devices that get it; without a selector, none do."""
 
     device_selector: DeviceSelectorView | None = None
     taint: TaintView = TaintView()
 
 
-class TaintRuleView(View, frozen=True):
+class TaintRuleView(ObjectView, frozen=True):
     """A DeviceTaintRule."""
 
     metadata: MetaView = MetaView()

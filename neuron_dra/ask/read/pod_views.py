@@ -6,25 +6,32 @@ from typing import Any, Final
 
 import msgspec
 
-from neuron_dra.ask.read.views import ConditionedStatus, ConditionView, LabelSelectorView, MetaView, OwnerView, View
+from neuron_dra.ask.read.views import (
+    ConditionedStatus,
+    ConditionView,
+    LabelSelectorView,
+    MetaView,
+    ObjectView,
+    OwnerView,
+)
 
 ENDED: Final = ("Succeeded", "Failed")
 """Phases of pods whose containers run no more; kube-controller-manager releases their claims."""
 
 
-class ClaimUse(View, frozen=True):
+class ContainerClaim(ObjectView, frozen=True):
     """A container's use of a claim of its pod."""
 
     name: str = ""
     request: str = ""
 
 
-class ResourcesView(View, frozen=True):
+class ResourcesView(ObjectView, frozen=True):
     """What a container requests: amounts by resource, and claims."""
 
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    claims: tuple[ClaimUse, ...] = ()
+    claims: tuple[ContainerClaim, ...] = ()
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -32,7 +39,7 @@ class ResourcesView(View, frozen=True):
         return {**self.limits, **self.requests}
 
 
-class PortView(View, frozen=True):
+class PortView(ObjectView, frozen=True):
     """A port of a container."""
 
     host_port: int = 0
@@ -40,7 +47,7 @@ class PortView(View, frozen=True):
     container_port: int = 0
 
 
-class ContainerView(View, frozen=True):
+class ContainerView(ObjectView, frozen=True):
     """A container, or an init container."""
 
     name: str = ""
@@ -50,7 +57,7 @@ class ContainerView(View, frozen=True):
     ports: tuple[PortView, ...] = ()
 
 
-class ClaimEntry(View, frozen=True):
+class ClaimEntry(ObjectView, frozen=True):
     """An entry of the claims of a pod or PodGroup; `source` is that of Kubernetes before 1.31."""
 
     name: str = ""
@@ -59,20 +66,20 @@ class ClaimEntry(View, frozen=True):
     source: Any = None
 
 
-class Named(View, frozen=True):
+class Named(ObjectView, frozen=True):
     """Something that counts by its name, such as a scheduling gate."""
 
     name: str = ""
 
 
-class AffinityTerm(View, frozen=True):
+class AffinityTerm(ObjectView, frozen=True):
     """Pods, by their labels."""
 
     label_selector: LabelSelectorView = LabelSelectorView()
     topology_key: str = ""
 
 
-class AntiAffinityView(View, frozen=True):
+class AntiAffinityView(ObjectView, frozen=True):
     """Pods that a pod may not be near to."""
 
     required: tuple[AffinityTerm, ...] = msgspec.field(
@@ -80,26 +87,26 @@ class AntiAffinityView(View, frozen=True):
     )
 
 
-class AffinityView(View, frozen=True):
+class AffinityView(ObjectView, frozen=True):
     """Which pods a pod shall be near to; `simulate` reads the affinity to nodes."""
 
     pod_affinity: dict[str, Any] | None = None
     pod_anti_affinity: AntiAffinityView | None = None
 
 
-class VolumeView(View, frozen=True):
+class VolumeView(ObjectView, frozen=True):
     """A volume of a pod."""
 
     persistent_volume_claim: dict[str, Any] | None = None
 
 
-class GroupMembership(View, frozen=True):
+class GroupMembership(ObjectView, frozen=True):
     """The PodGroup of a pod."""
 
     pod_group_name: str = ""
 
 
-class PodSpecView(View, frozen=True):
+class PodSpecView(ObjectView, frozen=True):
     """What a pod requests."""
 
     node_name: str = ""
@@ -123,34 +130,34 @@ class PodSpecView(View, frozen=True):
         return (*self.init_containers, *self.containers)
 
 
-class WaitingView(View, frozen=True):
+class WaitingView(ObjectView, frozen=True):
     """Why a container waits."""
 
     reason: str = ""
     message: str = ""
 
 
-class ContainerState(View, frozen=True):
+class ContainerState(ObjectView, frozen=True):
     """The state of a container."""
 
     waiting: WaitingView = WaitingView()
 
 
-class ContainerStatus(View, frozen=True):
+class ContainerStatus(ObjectView, frozen=True):
     """The status of a container."""
 
     name: str = ""
     state: ContainerState = ContainerState()
 
 
-class ClaimMade(View, frozen=True):
+class ClaimMade(ObjectView, frozen=True):
     """The claim that was made for an entry of a pod's claims; empty if the entry needs none."""
 
     name: str = ""
     resource_claim_name: str = ""
 
 
-class PodStatusView(View, frozen=True):
+class PodStatusView(ObjectView, frozen=True):
     """How a pod is."""
 
     phase: str = ""
@@ -163,7 +170,7 @@ class PodStatusView(View, frozen=True):
     message: str = ""
 
 
-class PodView(View, frozen=True):
+class PodView(ObjectView, frozen=True):
     """A pod."""
 
     metadata: MetaView = MetaView()
@@ -188,31 +195,31 @@ class PodView(View, frozen=True):
         return [*made, self.status.extended_resource_claim_status.resource_claim_name, *given]
 
 
-class RawPodStatus(View, frozen=True):
+class RawPodStatus(ObjectView, frozen=True):
     """A pod's status as it is, for objects that are made of it."""
 
     resource_claim_statuses: tuple[dict[str, Any], ...] = ()
 
 
-class _Key(View, frozen=True):
+class _PodKey(ObjectView, frozen=True):
     name: str = ""
     namespace: str = ""
     deletion_timestamp: str = ""
 
 
-class _Where(View, frozen=True):
+class _Where(ObjectView, frozen=True):
     node_name: str = ""
     scheduling_group: GroupMembership = GroupMembership()
 
 
-class _Phase(View, frozen=True):
+class _Phase(ObjectView, frozen=True):
     phase: str = ""
 
 
-class PodPlace(View, frozen=True):
+class PodPlace(ObjectView, frozen=True):
     """The few fields by which pods are found among all of a cluster, of which there may be 100,000."""
 
-    metadata: _Key = _Key()
+    metadata: _PodKey = _PodKey()
     spec: _Where = _Where()
     status: _Phase = _Phase()
 
@@ -227,13 +234,13 @@ class PodPlace(View, frozen=True):
         return self.status.phase in ENDED
 
 
-class _Owned(View, frozen=True):
+class _Owned(ObjectView, frozen=True):
     namespace: str = ""
     labels: dict[str, Any] = {}
     owner_references: tuple[OwnerView, ...] = ()
 
 
-class PodOwners(View, frozen=True):
+class PodOwners(ObjectView, frozen=True):
     """The fields by which the pods of a DaemonSet are found."""
 
     metadata: _Owned = _Owned()
@@ -244,43 +251,43 @@ class PodOwners(View, frozen=True):
         return any(each.kind == kind for each in self.metadata.owner_references)
 
 
-class _Made(View, frozen=True):
+class _Made(ObjectView, frozen=True):
     resource_claim_statuses: tuple[ClaimMade, ...] = ()
 
 
-class PodClaims(View, frozen=True):
+class PodClaims(ObjectView, frozen=True):
     """The claims that were made for a pod."""
 
     status: _Made = _Made()
 
 
-class Gang(View, frozen=True):
+class Gang(ObjectView, frozen=True):
     """How many pods of a PodGroup run at once."""
 
     min_count: int = 0
 
 
-class GangPolicy(View, frozen=True):
+class GangPolicy(ObjectView, frozen=True):
     """How the pods of a PodGroup are scheduled."""
 
     gang: Gang = Gang()
 
 
-class PodGroupSpec(View, frozen=True):
+class PodGroupSpec(ObjectView, frozen=True):
     """What a PodGroup is for."""
 
     scheduling_policy: GangPolicy = GangPolicy()
     resource_claims: tuple[ClaimEntry, ...] = ()
 
 
-class PodGroupView(View, frozen=True):
+class PodGroupView(ObjectView, frozen=True):
     """A PodGroup."""
 
     metadata: MetaView = MetaView()
     spec: PodGroupSpec = PodGroupSpec()
 
 
-class KueueWorkloadSpec(View, frozen=True):
+class KueueWorkloadSpec(ObjectView, frozen=True):
     """What Kueue's Workload says of its queue."""
 
     queue_name: str = ""
@@ -288,7 +295,7 @@ class KueueWorkloadSpec(View, frozen=True):
     priority: int = 0
 
 
-class KueueWorkloadView(View, frozen=True):
+class KueueWorkloadView(ObjectView, frozen=True):
     """A Workload of Kueue."""
 
     metadata: MetaView = MetaView()

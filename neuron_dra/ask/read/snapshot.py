@@ -24,7 +24,7 @@ Key = tuple[str, str, str]
 
 _DEVICE: Final = {"name": str, "attributes": {}, "capacity": {}, "taints": [views.shape(TaintView)]}
 _SLICE: Final = views.shape(SliceView)
-_VIEWS: Final[Mapping[str, type[views.View]]] = {
+_VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
     "ResourceClaim": ClaimView,
     "ResourceClaimTemplate": ClaimTemplateView,
     "DeviceClass": DeviceClassView,
@@ -225,15 +225,15 @@ def problem(item: Wire) -> str:
 
 
 @functools.cache
-def _compiled(kind: str) -> shapes.Known:
+def _compiled(kind: str) -> shapes.CompiledShape:
     """Return the shape of a kind, compiled, or its view; of slices also the types of all attributes and capacities."""
     if kind in _VIEWS:
-        return shapes.Known(_VIEWS[kind])
+        return shapes.CompiledShape(_VIEWS[kind])
     shape = SHAPES[kind]
     if kind == "ResourceSlice":
         device = {**_DEVICE, "attributes": _VALUES, "capacity": _VALUES}
         shape = {**shape, "spec": {**shape["spec"], "devices": [device]}}
-    return shapes.Known(shape)
+    return shapes.CompiledShape(shape)
 
 
 _VALUES: Final = dict[str, dict[str, str | int | bool | list[Any]]]

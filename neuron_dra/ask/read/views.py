@@ -15,7 +15,7 @@ import msgspec
 from neuron_dra.core.wire import Wire
 
 
-class View(msgspec.Struct, rename="camel", frozen=True, gc=False):
+class ObjectView(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Some fields of an object, with their names in its form as YAML."""
 
     @classmethod
@@ -29,7 +29,7 @@ class View(msgspec.Struct, rename="camel", frozen=True, gc=False):
             return msgspec.convert(_without_nulls(item), cls)  # null is absent, as Kubernetes reads it
 
 
-class OwnerView(View, frozen=True):
+class OwnerView(ObjectView, frozen=True):
     """An owner of an object."""
 
     kind: str = ""
@@ -37,7 +37,7 @@ class OwnerView(View, frozen=True):
     uid: str = ""
 
 
-class MetaView(View, frozen=True):
+class MetaView(ObjectView, frozen=True):
     """An object's metadata."""
 
     name: str = ""
@@ -56,13 +56,13 @@ class MetaView(View, frozen=True):
         return [each for each in self.owner_references if each.kind == kind]
 
 
-class NamespaceView(View, frozen=True):
+class NamespaceView(ObjectView, frozen=True):
     """A namespace."""
 
     metadata: MetaView = MetaView()
 
 
-class ConditionView(View, frozen=True):
+class ConditionView(ObjectView, frozen=True):
     """One condition of a status."""
 
     type: str = ""
@@ -71,7 +71,7 @@ class ConditionView(View, frozen=True):
     message: str = ""
 
 
-class ExpressionView(View, frozen=True):
+class ExpressionView(ObjectView, frozen=True):
     """One expression of a label selector."""
 
     key: str = ""
@@ -79,21 +79,21 @@ class ExpressionView(View, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class LabelSelectorView(View, frozen=True):
+class LabelSelectorView(ObjectView, frozen=True):
     """A label selector."""
 
     match_labels: dict[str, Any] = {}
     match_expressions: tuple[ExpressionView, ...] = ()
 
 
-class BudgetSpec(View, frozen=True):
+class BudgetSpec(ObjectView, frozen=True):
     """What a PodDisruptionBudget protects."""
 
     selector: LabelSelectorView | None = None
     unhealthy_pod_eviction_policy: str = ""
 
 
-class BudgetStatus(View, frozen=True):
+class BudgetStatus(ObjectView, frozen=True):
     """What a PodDisruptionBudget allows now."""
 
     disruptions_allowed: int = 0
@@ -102,7 +102,7 @@ class BudgetStatus(View, frozen=True):
     observed_generation: int = 0
 
 
-class BudgetView(View, frozen=True):
+class BudgetView(ObjectView, frozen=True):
     """A PodDisruptionBudget."""
 
     metadata: MetaView = MetaView()
@@ -110,14 +110,14 @@ class BudgetView(View, frozen=True):
     status: BudgetStatus = BudgetStatus()
 
 
-class QuotaAmounts(View, frozen=True):
+class QuotaAmounts(ObjectView, frozen=True):
     """Amounts by resource, as quantities."""
 
     hard: dict[str, Any] = {}
     used: dict[str, Any] = {}
 
 
-class QuotaView(View, frozen=True):
+class QuotaView(ObjectView, frozen=True):
     """A ResourceQuota."""
 
     metadata: MetaView = MetaView()
@@ -125,13 +125,13 @@ class QuotaView(View, frozen=True):
     status: QuotaAmounts = QuotaAmounts()
 
 
-class TemplateName(View, frozen=True):
+class TemplateName(ObjectView, frozen=True):
     """The ResourceClaimTemplate that the controller makes for a workload."""
 
     name: str = ""
 
 
-class UltraServerWorkloadSpec(View, frozen=True):
+class UltraServerWorkloadSpec(ObjectView, frozen=True):
     """What a NeuronUltraServerWorkload requests."""
 
     instance_type: str = ""
@@ -140,7 +140,7 @@ class UltraServerWorkloadSpec(View, frozen=True):
     resource_claim_template: TemplateName = TemplateName()
 
 
-class ConditionedStatus(View, frozen=True):
+class ConditionedStatus(ObjectView, frozen=True):
     """The status of a custom resource."""
 
     state: str = ""
@@ -151,13 +151,13 @@ class ConditionedStatus(View, frozen=True):
         return next((each for each in self.conditions if each.type == kind), None)
 
 
-class ConditionedObject(View, frozen=True):
+class ConditionedObject(ObjectView, frozen=True):
     """The conditions of any object."""
 
     status: ConditionedStatus = ConditionedStatus()
 
 
-class WorkloadView(View, frozen=True):
+class WorkloadView(ObjectView, frozen=True):
     """A NeuronUltraServerWorkload."""
 
     metadata: MetaView = MetaView()
@@ -165,21 +165,21 @@ class WorkloadView(View, frozen=True):
     status: ConditionedStatus = ConditionedStatus()
 
 
-class UltraServerNode(View, frozen=True):
+class UltraServerNode(ObjectView, frozen=True):
     """One node of a NeuronUltraServer."""
 
     node_name: str = ""
     node_id: int = 0
 
 
-class UltraServerSpec(View, frozen=True):
+class UltraServerSpec(ObjectView, frozen=True):
     """The nodes of a NeuronUltraServer, and their type."""
 
     instance_type: str = ""
     topology: tuple[UltraServerNode, ...] = ()
 
 
-class ReservationView(View, frozen=True):
+class ReservationView(ObjectView, frozen=True):
     """A reservation of nodes of a NeuronUltraServer."""
 
     workload_ref: Any = None
@@ -192,7 +192,7 @@ class UltraServerStatus(ConditionedStatus, frozen=True):
     allocations: tuple[ReservationView, ...] = ()
 
 
-class UltraServerView(View, frozen=True):
+class UltraServerView(ObjectView, frozen=True):
     """A NeuronUltraServer."""
 
     metadata: MetaView = MetaView()
@@ -205,7 +205,7 @@ class UltraServerView(View, frozen=True):
         return [each.node_name for each in self.spec.topology if each.node_name]
 
 
-class Involved(View, frozen=True):
+class Involved(ObjectView, frozen=True):
     """The object that an Event is about."""
 
     kind: str = ""
@@ -214,19 +214,19 @@ class Involved(View, frozen=True):
     uid: str = ""
 
 
-class EventSubject(View, frozen=True):
+class EventSubject(ObjectView, frozen=True):
     """The field by which the Events about an object are found."""
 
     involved_object: Involved = Involved()
 
 
-class SeriesView(View, frozen=True):
+class SeriesView(ObjectView, frozen=True):
     """The repetitions of an Event."""
 
     last_observed_time: Any = None
 
 
-class EventView(View, frozen=True):
+class EventView(ObjectView, frozen=True):
     """An Event of events/v1 or core/v1; its times are texts, and absent ones are often null."""
 
     involved_object: Involved = Involved()
@@ -253,7 +253,7 @@ def _without_nulls(value: Any) -> Any:
 
 def shape(kind: Any) -> Any:
     """Return the shape of a view, for `core.shapes`; None of a field that may have any type."""
-    if isinstance(kind, type) and issubclass(kind, View):
+    if isinstance(kind, type) and issubclass(kind, ObjectView):
         fields = {each.encode_name: shape(each.type) for each in msgspec.structs.fields(kind)}
         return {name: each for name, each in fields.items() if each is not None}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

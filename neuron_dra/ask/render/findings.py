@@ -12,7 +12,7 @@ from neuron_dra.core.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProposedChange:
     """A change that helps.
 
     - `text`: what to do; `outcome`: what a simulation of it gives.
@@ -32,7 +32,7 @@ class Finding:
     code: str
     text: str
     facts: tuple[tuple[str, str], ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """Return the cause for `-o json` and `-o yaml`."""
@@ -89,9 +89,9 @@ class Facts:
         return tuple(self.items)
 
 
-def working(changes: Iterable[Change | None], most: int = 3) -> tuple[Change, ...]:
+def working(changes: Iterable[ProposedChange | None], most: int = 3) -> tuple[ProposedChange, ...]:
     """Return the first changes that work, each once."""
-    found: dict[str, Change] = {}
+    found: dict[str, ProposedChange] = {}
     for change in changes:
         if change is not None:
             found.setdefault(change.text, change)

@@ -26,16 +26,16 @@ POSITIONS: Final = ("ultraserverNodeId", "nodeId4", "nodeId2")
 
 
 @dataclass(slots=True)
-class Reserved:
+class ReservedObjects:
     """Objects that change: tagged slices, templates, and workloads with their conditions; and notes about them."""
 
     objects: list[Obj] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> Reserved:
+def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
     """Return the snapshot's changes after the controller has handled the workloads, in their order."""
-    found = Reserved()
+    found = ReservedObjects()
     world = World(snapshot, proposes=False)
     taken: set[str] = set()
     for workload in workloads:

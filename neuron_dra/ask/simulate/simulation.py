@@ -15,7 +15,7 @@ from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import creating, situations, trials
 from neuron_dra.ask.world import absent, demand, gangs, placing, users
 from neuron_dra.ask.world.demand import PodClaim
-from neuron_dra.ask.world.resources import Room
+from neuron_dra.ask.world.resources import NodeRoom
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import members, names
 from neuron_dra.core.wire import Wire
@@ -53,7 +53,7 @@ class Simulation:
         self._world = world
         self._waiting: list[Wire] = []  # objects that the world does not have yet
         self._used = set(world.in_use)
-        self._room = Room(world.snapshot)
+        self._room = NodeRoom(world.snapshot)
         self._left: dict[bytes, list[Wire]] = {}  # by demand: the nodes that may still fit
         self._failed: dict[bytes, Finding] = {}
 

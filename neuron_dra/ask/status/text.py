@@ -15,7 +15,7 @@ from neuron_dra.ask.status.stuck import StuckPod
 from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
 from neuron_dra.ask.world.capacity import Layouts
-from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import labels
@@ -100,7 +100,7 @@ def of_type(
     return _known(row, missing)
 
 
-def fault_row(fault: Fault) -> dict[str, Any]:
+def fault_row(fault: FleetFault) -> dict[str, Any]:
     """Return the row of a fault."""
     return {"kind": fault.kind, "name": fault.name, "what": fault.what, "detail": fault.detail}
 
@@ -190,11 +190,11 @@ def lines(
     return out + workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
 
 
-def _wrong(found: Sequence[Fault], *, wide: bool) -> list[str]:
+def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
     """Return a line for each fault, with the UltraServers or nodes that have it."""
     if not found:
         return []
-    groups: dict[tuple[str, str], list[Fault]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[FleetFault]] = defaultdict(list)
     for each in found:
         groups[each.what, each.kind].append(each)
     out = [terminal.colored("WRONG", "bold")]

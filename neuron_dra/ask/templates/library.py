@@ -11,7 +11,7 @@ from typing import Any
 
 from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.ask.migrate import claims
-from neuron_dra.ask.migrate.limits import WantedDevices
+from neuron_dra.ask.migrate.limits import LimitsDemand
 from neuron_dra.core import catalogue, groups, names, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.errors import SettingsError
@@ -42,7 +42,7 @@ def of_type(spec: InstanceType) -> Iterator[LibraryTemplate]:
         return
     for count in sorted(sizes.device_counts(spec)):
         try:
-            made = claims.template(WantedDevices({}, "", sizes.DEVICE, "", count), [spec], "")
+            made = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", count), [spec], "")
         except CannotMigrate:
             continue  # connected devices of this number need the sets of Kubernetes 1.36
         grouped = "constraints" in made["spec"]["spec"]["devices"]
@@ -52,7 +52,7 @@ def of_type(spec: InstanceType) -> Iterator[LibraryTemplate]:
 
 
 def _nodes(spec: InstanceType, number: int) -> LibraryTemplate:
-    made = claims.template(WantedDevices({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
+    made = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
     if number == 1:
         return LibraryTemplate(spec, f"a node with all {spec.device_count} devices", made)
     made["metadata"]["name"] += f"-group-of-{number}"

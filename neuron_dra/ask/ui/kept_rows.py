@@ -13,7 +13,7 @@ from neuron_dra.ask.ui.rows import Rows
 from neuron_dra.ask.ui.touched import Touched
 from neuron_dra.ask.world import faults, fleet, picture, unseen
 from neuron_dra.ask.world.capacity import Layouts
-from neuron_dra.ask.world.faults import Fault
+from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import Legend
 from neuron_dra.ask.world.world import World
@@ -134,5 +134,5 @@ class KeptRows:
             patch.rows.setdefault(section, {})[key] = row
 
 
-def _wrong(found: Iterable[Fault]) -> Part:
+def _wrong(found: Iterable[FleetFault]) -> Part:
     return {("wrong", f"{each.kind}/{each.name}/{each.what}"): status_text.fault_row(each) for each in found}

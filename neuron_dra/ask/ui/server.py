@@ -40,7 +40,7 @@ class Changed:
         await self._event.wait()
 
 
-class Server:
+class PageServer:
     """The page's server. `published` tells of a new version of the table."""
 
     def __init__(

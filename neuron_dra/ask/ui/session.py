@@ -17,7 +17,7 @@ from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
 from neuron_dra.ask.read.watched import WatchedCluster
 from neuron_dra.ask.ui.board import Board
 from neuron_dra.ask.ui.kept_rows import Patch
-from neuron_dra.ask.ui.server import Changed, Server
+from neuron_dra.ask.ui.server import Changed, PageServer
 from neuron_dra.ask.ui.table import NO_ROWS, Table
 from neuron_dra.ask.ui.timing import DEFAULT_TIMING, UiTiming
 from neuron_dra.kube.client import KubeClient
@@ -46,9 +46,9 @@ class Session:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def served(self, port: int = 0) -> AsyncIterator[Server]:
+    async def served(self, port: int = 0) -> AsyncIterator[PageServer]:
         """Serve on a port, 0 for any. Raises OSError if it is in use."""
-        server = Server(self._table, self._published, self._about, self.token, self._timing)
+        server = PageServer(self._table, self._published, self._about, self.token, self._timing)
         async with server.listening(port):
             showing = asyncio.create_task(self._shown_until_it_fails(), name="show the fleet")
             try:

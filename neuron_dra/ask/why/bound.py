@@ -6,7 +6,7 @@ from typing import Final
 
 from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
-from neuron_dra.ask.render.findings import Change, Finding
+from neuron_dra.ask.render.findings import Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
@@ -37,7 +37,7 @@ def _bypassed(world: World, pod: Wire) -> Finding:
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     spec["nodeSelector"] = {**PodView.of(pod).spec.node_selector, HOST: node}
     text = f"in the pod, in place of nodeName, write nodeSelector: {HOST}: {node}"
-    change: Change | None = trials.attempt(world, pod, text, [{**pod, "spec": spec}])
+    change: ProposedChange | None = trials.attempt(world, pod, text, [{**pod, "spec": spec}])
     cause = "its spec.nodeName keeps it from the scheduler, so nothing allocates its claim"
     return Finding("SchedulerBypassed", cause, (("node", node),), (change,) if change else ())
 

@@ -11,7 +11,7 @@ from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import absent, demand, events, selection, users
@@ -24,7 +24,7 @@ from neuron_dra.simulate.scheduler import Placement
 Found = Mapping[str, Any]
 """What a condition found, by the names that the text uses."""
 Pairs = Iterable[tuple[str, str]]
-Tried = Iterable[Change | None]
+Tried = Iterable[ProposedChange | None]
 
 TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceeded", re.IGNORECASE)
 _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
@@ -89,7 +89,7 @@ class Case:
             return blocked
         return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
 
-    def attempt(self, text: str, *replaced: Wire) -> Change | None:
+    def attempt(self, text: str, *replaced: Wire) -> ProposedChange | None:
         """Return a change of these objects, if the pod can run after it."""
         return trials.attempt(self.world, self.pod, text, replaced)
 
@@ -164,7 +164,7 @@ def _elsewhere(case: Case, found: Found) -> list[Wire]:
     return same[:1]
 
 
-def named_again(case: Case, found: Found) -> Iterator[Change | None]:
+def named_again(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     """Try the nearest name, and a copy of an object of this name in another namespace."""
     pod, field = case.pod, found["field"]
     near = case.world.snapshot.near(found["kind"], found["name"], case.namespace)
@@ -187,7 +187,7 @@ def quota(case: Case) -> Found | None:
     return creating.quota_needed(problem, problem.quota)
 
 
-def raised(case: Case, found: Found) -> Iterator[Change | None]:
+def raised(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
     spec = {**quota["spec"], "hard": {**quota["spec"]["hard"], resource: str(enough)}}
     yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
@@ -261,7 +261,7 @@ def classes(case: Case, found: Found) -> Pairs:
     yield "was there", ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
 
 
-def nearest_class(case: Case, found: Found) -> Iterator[Change | None]:
+def nearest_class(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     near = case.world.snapshot.near("DeviceClass", found["name"])
     if near:
         claim, request = found["claim"], found["request"]
@@ -360,7 +360,7 @@ def other_scheduler(case: Case) -> Found | None:
     return found
 
 
-def default_scheduler(case: Case, found: Found) -> Iterator[Change | None]:
+def default_scheduler(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     changed = {**case.pod, "spec": {**case.pod["spec"], "schedulerName": trials.DEFAULT_SCHEDULER}}
     yield case.attempt("in the pod, remove schedulerName", changed)
 

@@ -11,7 +11,7 @@ from typing import Final
 from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, working
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import budgets, fleet, relevance, selection, users
 from neuron_dra.ask.world.blockers import Blocked
@@ -304,7 +304,7 @@ def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Itera
             yield from sorted((list(each.values()) for each in found.values()), key=len)
 
 
-def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
+def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange | None:
     """Try to delete the pods of these claims, each with one pod; the outcome says where they could run again."""
     left: list[Wire] = []
     removed: list[tuple[str, str, str]] = []
@@ -325,7 +325,7 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> Change | None:
     return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
 
 
-def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
     unique: dict[str, tuple[int, Holder]] = {}
     for each in nodes:

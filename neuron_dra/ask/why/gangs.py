@@ -9,7 +9,7 @@ from typing import Any, Final
 from neuron_dra.ask.why import obstacles
 from neuron_dra.ask.world import gangs
 from neuron_dra.ask.world.blockers import Blockers
-from neuron_dra.ask.world.gangs import Shortage
+from neuron_dra.ask.world.gangs import GangShortage
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -24,7 +24,7 @@ def waits(world: World, pod: Wire) -> Mapping[str, Any] | None:
     return {"group": found.group, "least": found.least, "what": _what(found)}
 
 
-def _what(found: Shortage) -> str:
+def _what(found: GangShortage) -> str:
     if not found.left:
         return f"{found.pods} exist{'s' if found.pods == 1 else ''}"
     run = f" ({found.running} run)" if found.running else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import absent, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
@@ -34,7 +34,7 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
             return Finding("SelectorInvalid", f"{where} is not valid CEL: {err}", facts[:1])
         if not isinstance(err, EvaluationError):
             return Finding("Unknown", f"unknown: {where} cannot be evaluated here: {err}", facts[:1])
-        changes: list[Change] = []
+        changes: list[ProposedChange] = []
         replacements = selection.replacements(published, expression, published.devices)
         for better in (*replacements, expressions.guarded(expression)):
             change = None if better == expression else _with_expression(world, pod, claim, ask, expression, better)
@@ -45,7 +45,7 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
     return None
 
 
-def _with_expression(world: World, pod: Wire, claim: PodClaim, ask: Asked, old: str, new: str) -> Change | None:
+def _with_expression(world: World, pod: Wire, claim: PodClaim, ask: Asked, old: str, new: str) -> ProposedChange | None:
     text = f"{trials.place_of(claim)}, request {ask.name}, write the selector: {new.strip()}"
     return trials.attempt(world, pod, text, trials.with_expression(claim, ask.name, old, new))
 
@@ -261,7 +261,7 @@ def _group_too_small(
 
 def _group_changes(
     world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked, constraint: Constraint
-) -> Iterator[Change | None]:
+) -> Iterator[ProposedChange | None]:
     domain, _, name = constraint.attribute.rpartition("/")
     groups: set[str] = set()
     for device in published.devices[:64]:

@@ -14,7 +14,7 @@ from neuron_dra.ask.read.pod_views import PodView, RawPodStatus
 from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding, working
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, working
 from neuron_dra.ask.why import contention, trials
 from neuron_dra.ask.world import resources
 from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
@@ -63,7 +63,7 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     if HELD in names:
         facts.some("protected", contention.protection(world, nodes[:3]), most=2)
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
     if world.proposes and len(names) == 1:
         changes = working(_changes(world, pod, names[0], nodes))
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
@@ -149,7 +149,7 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
 # The changes that may help. Each is simulated before it is shown.
 
 
-def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     if name == NODE:
         for each in nodes[:NODES_TRIED]:
             yield from _admit(world, pod, each)
@@ -160,7 +160,7 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
         yield from _workload_templates(world, pod, nodes)
 
 
-def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]:
+def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange | None]:
     node, name = blocked.node, blocked.name
     seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
     labels = seen.metadata.labels
@@ -184,7 +184,7 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[Change | None]
             yield trials.attempt(world, pod, f"kubectl label node {name} {key}={value}", [{**node, "metadata": meta}])
 
 
-def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     specs: list[SliceSpecView] = []
     for each in nodes[:NODES_TRIED]:
         specs += [SliceView.of(item).spec for item in world.slices_of(each.name)]
@@ -199,7 +199,7 @@ def _covers_any(rule: TaintRuleSpec, specs: Sequence[SliceSpecView]) -> bool:
     return any(covers(rule, spec, device["name"]) for spec in specs for device in spec.published)
 
 
-def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Change | None]:
+def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try the template of a workload of the pod's own namespace, in place of the pod's."""
     asked = PodView.of(pod)
     namespace = asked.metadata.namespace

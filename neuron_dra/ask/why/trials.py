@@ -11,7 +11,7 @@ from neuron_dra.ask.read.claim_views import AllocationView, AlternativeView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change
+from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import creating
 from neuron_dra.ask.world import absent, events, gangs, placing, refusals, spec_edits
 from neuron_dra.ask.world.demand import PodClaim
@@ -26,7 +26,7 @@ Edit = Callable[[Obj], None]
 
 def attempt(
     world: World, pod: Wire, text: str, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()
-) -> Change | None:
+) -> ProposedChange | None:
     """Return the change if the pod can run after it, else None.
 
     That means: a scheduler handles it, its claims can be created, a node fits, driver and kubelet accept it there, and
@@ -48,7 +48,7 @@ def attempt(
         return None
     if gangs.shortage(after, found) is not None:
         return None
-    return Change(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
+    return ProposedChange(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
 
 
 def scheduled(world: World, pod: Wire) -> bool:
@@ -142,7 +142,7 @@ def place_of(claim: PodClaim) -> str:
     return f"in ResourceClaim {name}" if claim.entry != "limits" else "in the pod's limits"
 
 
-def moves_to(world: World, pod: Wire, gone: Wire, change: Change) -> str:
+def moves_to(world: World, pod: Wire, gone: Wire, change: ProposedChange) -> str:
     """Return the node on which a pod that ends could run again once `pod` runs; empty if there is none.
 
     `change` has ended it, and let `pod` run.
@@ -178,12 +178,12 @@ def unplaced(pod: Wire) -> Wire:
     return {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}, "status": {}}
 
 
-def named(change: Change, text: str) -> Change:
+def named(change: ProposedChange, text: str) -> ProposedChange:
     """Return the change with another text."""
     return replace(change, text=text)
 
 
-def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
+def fewer(world: World, pod: Wire) -> Iterator[ProposedChange | None]:
     """Try smaller counts of one request, the largest first."""
     for claim in world.claims_of(pod):
         if claim.claim is None or claim.entry == "limits":
@@ -194,7 +194,7 @@ def fewer(world: World, pod: Wire) -> Iterator[Change | None]:
                     yield _largest(world, pod, claim, name, min(alternative.number - 1, 32))
 
 
-def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> Change | None:
+def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> ProposedChange | None:
     """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
     found, least = None, 1
     while least <= most:
@@ -207,7 +207,7 @@ def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) 
     return found
 
 
-def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> Change | None:
+def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> ProposedChange | None:
     edit = in_request(request, lambda alternative: alternative.update(count=count))
     text = f"{place_of(claim)}, request {request}: count: {count}"
     return attempt(world, pod, text, with_spec(claim, edit))

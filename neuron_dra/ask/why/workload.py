@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Change, Facts, Finding, Report
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, Report
 from neuron_dra.ask.why import creating, queue, situations, trials
 from neuron_dra.ask.world import budgets, unseen
 from neuron_dra.ask.world.world import Holder, World
@@ -71,7 +71,7 @@ def _serves(server: UltraServerView, workload: WorkloadView) -> bool:
     return same and len(server.nodes) >= workload.spec.topology_size
 
 
-def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> Change | None:
+def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> ProposedChange | None:
     """Return the change that moves the only pod of a whole, unreserved UltraServer to a node elsewhere."""
     names = server.nodes
     if workload.spec.topology_size != len(names) or any(each in world.tags for each in names):
@@ -96,4 +96,4 @@ def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> C
     text = f"kubectl delete pod {holder.pods[0]} -n {holder.namespace}"
     after = f"then no claim holds a device of UltraServer {server.metadata.name}"
     fits = f"; created again, {holder} fits on node {outcome.node}"
-    return Change(text, after + fits, tuple(released), tuple(removed))
+    return ProposedChange(text, after + fits, tuple(released), tuple(removed))

@@ -23,7 +23,7 @@ UNUSABLE = "its slices cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FleetFault:
     """One fault: the kind and name of what has it, what is wrong in words that equal faults share, and a detail."""
 
     kind: str
@@ -32,10 +32,10 @@ class Fault:
     detail: str = ""
 
 
-def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[Fault]:
+def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[FleetFault]:
     """Return the faults of the UltraServers, then those of nodes."""
     servers = by_id(world)
-    found: list[Fault] = []
+    found: list[FleetFault] = []
     for name in fleet.ultraservers(nodes):
         found += of_ultraserver(name, members(world, name), servers.get(name))  # with those that are not selected
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
@@ -68,22 +68,22 @@ def objects_by_id(world: World) -> Mapping[str, Wire]:
     return found
 
 
-def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView | None) -> Iterator[Fault]:
+def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView | None) -> Iterator[FleetFault]:
     """Yield what is wrong with an UltraServer: nodes that are missing, links that are down, and its conditions."""
     size = _size(group, server)
     if len(group) < size:
         known = [each.node_name for each in _topology(server)]
         gone = [each for each in known if each not in {member.name for member in group}]
         detail = f"{', '.join(gone)} is missing" if gone else ""
-        yield Fault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
+        yield FleetFault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
     down = [way for way in LINKS if any(getattr(member, way) is False for member in group)]
     if down:
-        yield Fault(ULTRASERVER, name, f"{' and '.join(down)} links down")
+        yield FleetFault(ULTRASERVER, name, f"{' and '.join(down)} links down")
     for condition in degraded(server):
         reason = condition.reason or "Degraded"
         told = (reason == "LinkDown" and bool(down)) or (reason == "NodeMissing" and len(group) < size)
         if not told:
-            yield Fault(ULTRASERVER, name, reason, condition.message)
+            yield FleetFault(ULTRASERVER, name, reason, condition.message)
 
 
 def missing(group: Sequence[NodeView], server: UltraServerView | None) -> dict[int, str]:
@@ -112,23 +112,23 @@ def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
     return max([*modes, listed, len(group)])
 
 
-def _of_object(world: World, name: str) -> Iterator[Fault]:
+def _of_object(world: World, name: str) -> Iterator[FleetFault]:
     """Yield what keeps a node from serving claims although it publishes devices, from its Node and its slices."""
     node = world.node(name)
     if why := _runtime(node.status.node_info.container_runtime_version):
-        yield Fault(NODE, name, f"runtime {why}")
+        yield FleetFault(NODE, name, f"runtime {why}")
     if problem := _kubelet(node.status.node_info.kubelet_version):
-        yield Fault(NODE, name, problem)
+        yield FleetFault(NODE, name, problem)
     offered = next((each for each in demand.PLUGIN_LIMITS if node.offers(each)), "")
     if offered:
-        yield Fault(NODE, name, f"a Neuron device plugin offers {offered}")
+        yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered}")
     slices = world.slices_of(name)
     disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
     unusable = [pool for pool in world.likeness.pools(world.decoded(world.nodes[name])) if not pool.usable]
     ours = [pool for pool in unusable if pool.driver == names.DRIVER]
     if disagreement or ours:
         detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
-        yield Fault(NODE, name, UNUSABLE, detail)
+        yield FleetFault(NODE, name, UNUSABLE, detail)
 
 
 @functools.cache  # a fleet has a few versions
@@ -142,15 +142,15 @@ def _kubelet(version: str) -> str:
     return problems[0].text if problems else ""
 
 
-def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[Fault]:
+def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[FleetFault]:
     """Yield what is wrong with a node; without all slices, it may publish devices that were not seen."""
     if not node.ready:
-        yield Fault(NODE, node.name, "not Ready")
+        yield FleetFault(NODE, node.name, "not Ready")
     elif not node.devices and slices_seen:
-        yield Fault(NODE, node.name, SILENT)
+        yield FleetFault(NODE, node.name, SILENT)
     for kind, text in node.reported:
-        yield Fault(NODE, node.name, f"an agent reports {kind}", text)
+        yield FleetFault(NODE, node.name, f"an agent reports {kind}", text)
     reasons = [device.faults for device in node.devices if device.faults]
     for reason in dict.fromkeys(reasons):
         sick = [device.name for device in node.devices if device.faults == reason]
-        yield Fault(NODE, node.name, f"unhealthy: {reason}", words.devices(sick))
+        yield FleetFault(NODE, node.name, f"unhealthy: {reason}", words.devices(sick))

@@ -18,7 +18,7 @@ MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class GangShortage:
     """A gang that needs more pods than exist, or than fit.
 
     - `least`, `pods`, `running`: how many it needs at once, exist, and run.
@@ -39,7 +39,7 @@ def least(snapshot: Snapshot, namespace: str, group: str) -> int:
     return PodGroupView.of(found).spec.scheduling_policy.gang.min_count
 
 
-def shortage(world: World, pod: Wire) -> Shortage | None:
+def shortage(world: World, pod: Wire) -> GangShortage | None:
     """Return what the gang of a pod lacks; None if enough of its pods exist and fit, or if it is too large to tell."""
     place = PodPlace.of(pod)
     group, namespace = place.group, place.metadata.namespace
@@ -50,13 +50,13 @@ def shortage(world: World, pod: Wire) -> Shortage | None:
     waiting = [each for each in mates if not PodPlace.of(each).spec.node_name]
     running = len(mates) - len(waiting)
     if len(mates) < needed:
-        return Shortage(group, needed, len(mates), running, (), world)
+        return GangShortage(group, needed, len(mates), running, (), world)
     if len(waiting) > MOST:
         return None
     after, left = _placed(world, waiting)
     if len(mates) - len(left) >= needed:
         return None
-    return Shortage(group, needed, len(mates), running, left, after)
+    return GangShortage(group, needed, len(mates), running, left, after)
 
 
 def _mates(world: World, namespace: str, group: str) -> list[Wire]:

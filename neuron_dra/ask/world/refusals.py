@@ -10,7 +10,7 @@ from neuron_dra.ask.read.claim_views import AllocationView, ConfigView, ResultVi
 from neuron_dra.ask.read.node_views import SliceView
 from neuron_dra.core import catalogue, config, decision, names, topology
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
-from neuron_dra.core.config import Entry, Source
+from neuron_dra.core.config import Entry, EntrySource
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
@@ -66,7 +66,7 @@ def setting(index: int, entry: ConfigView) -> Entry:
     from neuron_dra.api import config as user_config  # pydantic's validator: only where it is needed
 
     settings = user_config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
-    source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
+    source = EntrySource.CLASS if entry.source == "FromClass" else EntrySource.CLAIM
     return Entry(source, entry.requests, settings)
 
 

@@ -93,7 +93,7 @@ class _Requests:
         return self._together[key]
 
 
-class Room:
+class NodeRoom:
     """What each node of a snapshot has left of the resources that it reports."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -108,9 +108,9 @@ class Room:
             if _counts(place):
                 self._pods[place.spec.node_name].append(pod)
 
-    def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> Room:
+    def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> NodeRoom:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
-        other = Room(Snapshot({}))
+        other = NodeRoom(Snapshot({}))
         other._snapshot = snapshot
         other._used, other._pods, other._known = dict(self._used), self._pods, self._known
         for key in {key for key in changed if key[0] == "Pod"}:
@@ -119,9 +119,9 @@ class Room:
                     other._count(pod, sign)
         return other
 
-    def copy(self) -> Room:
+    def copy(self) -> NodeRoom:
         """Return the same room, to be filled on its own."""
-        other = Room(Snapshot({}))
+        other = NodeRoom(Snapshot({}))
         other._snapshot, other._pods, other._used = self._snapshot, self._pods, dict(self._used)
         other._known = self._known
         return other

@@ -22,7 +22,7 @@ from neuron_dra.ask.read.views import EventSubject
 from neuron_dra.ask.world import demand, relevance, server, users
 from neuron_dra.ask.world.alike import Alike, Likeness
 from neuron_dra.ask.world.demand import PodClaim
-from neuron_dra.ask.world.resources import Room
+from neuron_dra.ask.world.resources import NodeRoom
 from neuron_dra.core import catalogue, ultraserver
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
@@ -252,9 +252,9 @@ class World:
         return held > len(self.holders)
 
     @cached_property
-    def room(self) -> Room:
+    def room(self) -> NodeRoom:
         """What the nodes have left of CPU, memory and other resources."""
-        return Room(self.snapshot)
+        return NodeRoom(self.snapshot)
 
     @derived("ResourceSlice")
     def tags(self) -> Mapping[str, ultraserver.Tag]:

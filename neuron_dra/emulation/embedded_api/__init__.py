@@ -7,14 +7,14 @@ no CEL, no admission webhooks and no access rules, and built-in kinds have one v
 the real server.
 """
 
-from neuron_dra.emulation.embedded_api.errors import ApiError, Cause
+from neuron_dra.emulation.embedded_api.errors import Cause, StatusError
 from neuron_dra.emulation.embedded_api.faults import (
     STRANGE,
     Do,
-    Fault,
+    InjectedFault,
     Strange,
 )
-from neuron_dra.emulation.embedded_api.http import Request
+from neuron_dra.emulation.embedded_api.http import LoggedRequest
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 
-__all__ = ["STRANGE", "ApiError", "Cause", "Do", "EmbeddedApi", "Fault", "Request", "Strange"]
+__all__ = ["STRANGE", "Cause", "Do", "EmbeddedApi", "InjectedFault", "LoggedRequest", "StatusError", "Strange"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 
 
 class Authentication:
@@ -27,7 +27,7 @@ class Authentication:
             return
         if self.certificates and _is_valid(request):
             return
-        raise ApiError(401, "Unauthorized", "Unauthorized")
+        raise StatusError(401, "Unauthorized", "Unauthorized")
 
 
 def _is_valid(request: web.Request) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.history import Event
-from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
@@ -25,7 +25,7 @@ def is_done(pod: Obj) -> bool:
 
 
 class ClaimController:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pods = store.registry.named("pods")
         self._claims = store.registry.named("resourceclaims")
@@ -125,7 +125,7 @@ class ClaimController:
             del claim["metadata"]["labels"]
         try:
             return str(self._store.create(self._claims, meta["namespace"], claim)["metadata"]["name"])
-        except ApiError as error:
+        except StatusError as error:
             self._warn(pod, "FailedResourceClaimCreation", f"PodResourceClaim {pod_claim}: {error}")
             return ""
 

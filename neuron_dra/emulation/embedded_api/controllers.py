@@ -10,13 +10,13 @@ from neuron_dra.emulation.embedded_api.claim_controller import ClaimController
 from neuron_dra.emulation.embedded_api.eviction import budget_status
 from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
 from neuron_dra.emulation.embedded_api.history import Event
-from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
 
 _BURST = 200  # changes handled before other tasks can run
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
-class Controller(Protocol):
+class EmulatedController(Protocol):
     def __call__(self, event: Event) -> None:
         """Handle one change, without awaiting."""
 
@@ -24,13 +24,13 @@ class Controller(Protocol):
 class Controllers:
     """Passes each change of the store to every controller, after the request that made it was answered."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._queue: deque[Event] = deque()
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
-        self._controllers: tuple[Controller, ...] = (
+        self._controllers: tuple[EmulatedController, ...] = (
             GarbageCollector(store),
             ClaimController(store),
             NamespaceController(store),
@@ -84,7 +84,7 @@ class Controllers:
 class NamespaceController:
     """Deletes the contents of a terminating namespace, then the namespace."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._namespaces = store.registry.named("namespaces")
 
@@ -107,7 +107,7 @@ class NamespaceController:
 class BudgetController:
     """Updates the status of PodDisruptionBudgets."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pods = store.registry.named("pods")
         self._budgets = store.registry.named("poddisruptionbudgets")
@@ -131,7 +131,7 @@ class PodCollector:
     kube-controller-manager waits 40 s before it deletes the pods of a deleted Node; this one does not wait.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pods = store.registry.named("pods")
         self._nodes = store.registry.named("nodes")

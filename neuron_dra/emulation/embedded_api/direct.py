@@ -12,7 +12,7 @@ import msgspec
 from multidict import MultiDict
 
 from neuron_dra.emulation.embedded_api import bodies
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.http import Handler
 from neuron_dra.errors import TooLarge, api_error
 from neuron_dra.kube.client import JSON, KubeClient
@@ -68,7 +68,7 @@ class DirectClient(KubeClient):
         copied = bodies.copied(body) if body is not None else {}
         try:
             answer = msgspec.json.encode(self._handler.respond(call, copied))
-        except ApiError as err:
+        except StatusError as err:
             causes = tuple(cause.message for cause in err.causes)
             text = f"{method} {path}: {err.code} {err.reason}: {err.message}"
             raise api_error(err.code, err.reason, text, err.retry_after, causes) from err

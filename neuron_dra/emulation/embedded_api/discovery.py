@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
 
 _WORKLOADS = ("pods", "services", "daemonsets", "deployments", "replicasets", "statefulsets", "jobs")
 """What `kubectl get all` asks for."""
@@ -42,7 +42,7 @@ def resources(registry: Registry, name: str, version: str) -> Obj | None:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
-def _entries(resource: Resource) -> list[Obj]:
+def _entries(resource: EmbeddedResource) -> list[Obj]:
     whole: Obj = {
         "name": resource.plural,
         "singularName": resource.kind.lower(),
@@ -62,7 +62,7 @@ def _entries(resource: Resource) -> list[Obj]:
     return entries
 
 
-def _part(resource: Resource, name: str, kind: str, verbs: list[str]) -> Obj:
+def _part(resource: EmbeddedResource, name: str, kind: str, verbs: list[str]) -> Obj:
     part: Obj = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced,
                  "kind": kind, "verbs": verbs}  # fmt: skip
     if kind == "Eviction":

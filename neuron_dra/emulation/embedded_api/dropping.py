@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 
 
 class Dropper:
@@ -14,7 +14,7 @@ class Dropper:
     def __init__(self) -> None:
         self.paths: dict[str, set[str]] = {}
 
-    def __call__(self, resource: Resource, obj: Obj) -> None:
+    def __call__(self, resource: EmbeddedResource, obj: Obj) -> None:
         for path in self.paths.get(resource.plural, ()):
             _drop(obj, path.split("."))
 

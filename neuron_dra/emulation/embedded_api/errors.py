@@ -1,4 +1,4 @@
-"""Errors of the API server: an `ApiError`, sent as a Kubernetes `Status` object."""
+"""Errors of the API server: an `StatusError`, sent as a Kubernetes `Status` object."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def duplicate(field: str, value: str) -> Cause:
     return Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field)
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """An error response, with the fields of its `Status`.
 
     `retry_after` is in seconds and becomes the Retry-After header.
@@ -102,55 +102,57 @@ def _named(group: str, plural: str, name: str) -> tuple[str, Obj]:
     return (f"{plural}.{group}" if group else plural), details
 
 
-def not_found(group: str, plural: str, name: str) -> ApiError:
+def not_found(group: str, plural: str, name: str) -> StatusError:
     qualified, details = _named(group, plural, name)
-    return ApiError(404, "NotFound", f'{qualified} "{name}" not found', details=details)
+    return StatusError(404, "NotFound", f'{qualified} "{name}" not found', details=details)
 
 
-def no_such_path() -> ApiError:
+def no_such_path() -> StatusError:
     """Return the 404 for an unknown resource or version; `not_found` is for an unknown object."""
     cause = Cause("UnexpectedServerResponse", "404 page not found")
-    return ApiError(404, "NotFound", "the server could not find the requested resource", details={}, causes=[cause])
+    return StatusError(404, "NotFound", "the server could not find the requested resource", details={}, causes=[cause])
 
 
-def already_exists(group: str, plural: str, name: str) -> ApiError:
+def already_exists(group: str, plural: str, name: str) -> StatusError:
     qualified, details = _named(group, plural, name)
-    return ApiError(409, "AlreadyExists", f'{qualified} "{name}" already exists', details=details)
+    return StatusError(409, "AlreadyExists", f'{qualified} "{name}" already exists', details=details)
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> ApiError:
+def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> StatusError:
     qualified, details = _named(group, plural, name)
-    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details=details)
+    return StatusError(
+        409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details=details
+    )
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def refused(message: str, *, details: Obj | None = None, causes: Sequence[Cause] = ()) -> ApiError:
-    return ApiError(403, "Forbidden", message, details=details, causes=causes)
+def refused(message: str, *, details: Obj | None = None, causes: Sequence[Cause] = ()) -> StatusError:
+    return StatusError(403, "Forbidden", message, details=details, causes=causes)
 
 
-def unprocessable(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+def unprocessable(group: str, kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
     texts = [f"{cause.field}: {cause.message}" for cause in causes]
     text = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     details: Obj = {"name": name, "kind": kind}
     if group:
         details["group"] = group
     qualified = f"{kind}.{group}" if group else kind
-    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details, causes=causes)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details, causes=causes)
 
 
-def expired(message: str) -> ApiError:
-    return ApiError(410, "Expired", message)
+def expired(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
 
 
-def unsupported_media_type(message: str) -> ApiError:
-    return ApiError(415, "UnsupportedMediaType", message)
+def unsupported_media_type(message: str) -> StatusError:
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def method_not_allowed(message: str = "the server does not allow this method on the requested resource") -> ApiError:
-    return ApiError(405, "MethodNotAllowed", message)
+def method_not_allowed(message: str = "the server does not allow this method on the requested resource") -> StatusError:
+    return StatusError(405, "MethodNotAllowed", message)

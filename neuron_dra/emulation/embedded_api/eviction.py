@@ -6,9 +6,9 @@ import math
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import ApiError, Cause
+from neuron_dra.emulation.embedded_api.errors import Cause, StatusError
 from neuron_dra.emulation.embedded_api.selectors import by_label_selector
-from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
 
 _RETRY_AFTER_S = 10
 
@@ -17,7 +17,7 @@ def success(code: int) -> Obj:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
 
 
-def bind(store: Store, namespace: str, name: str, binding: Obj) -> Obj:
+def bind(store: ObjectStore, namespace: str, name: str, binding: Obj) -> Obj:
     """Assign a pod to the node named by `binding.target`, as a scheduler requests."""
     pods = store.registry.named("pods")
     pod = store.get(pods, namespace, name)
@@ -37,7 +37,7 @@ def bind(store: Store, namespace: str, name: str, binding: Obj) -> Obj:
     return success(201)
 
 
-def evict(store: Store, namespace: str, name: str, eviction: Obj, *, dry_run: bool = False) -> Obj:
+def evict(store: ObjectStore, namespace: str, name: str, eviction: Obj, *, dry_run: bool = False) -> Obj:
     """Delete a pod if its budget allows it; otherwise raise ApiError 429, whose cause names the budget."""
     pods = store.registry.named("pods")
     pod = store.get(pods, namespace, name)
@@ -48,14 +48,14 @@ def evict(store: Store, namespace: str, name: str, eviction: Obj, *, dry_run: bo
         matching = [b for b in store.list(budgets, namespace) if by_label_selector(b["spec"].get("selector"))(pod)]
         if len(matching) > 1:
             text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-            raise ApiError(500, "InternalError", text)
+            raise StatusError(500, "InternalError", text)
         if matching:
             _spend(store, matching[0], name, dry_run=dry_run)
     store.delete(pods, namespace, name, options, dry_run=dry_run)
     return success(201)
 
 
-def _spend(store: Store, budget: Obj, pod_name: str, *, dry_run: bool) -> None:
+def _spend(store: ObjectStore, budget: Obj, pod_name: str, *, dry_run: bool) -> None:
     status, meta = budget.get("status") or {}, budget["metadata"]
     if status.get("observedGeneration", 0) < meta["generation"]:
         text = f"The disruption budget {meta['name']} is still being processed by the server."
@@ -73,8 +73,8 @@ def _spend(store: Store, budget: Obj, pod_name: str, *, dry_run: bool) -> None:
     store.update(resource, meta["namespace"], meta["name"], changed, subresource="status", dry_run=dry_run)
 
 
-def _too_many(message: str, cause: str) -> ApiError:
-    return ApiError(
+def _too_many(message: str, cause: str) -> StatusError:
+    return StatusError(
         429, "TooManyRequests", message, causes=[Cause("DisruptionBudget", cause)], retry_after=_RETRY_AFTER_S
     )
 

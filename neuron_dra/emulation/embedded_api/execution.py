@@ -11,7 +11,7 @@ from aiohttp import web
 
 from neuron_dra.emulation.embedded_api import errors, messages
 from neuron_dra.emulation.embedded_api.authentication import Authentication
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 
 PATH: Final = "/api/v1/namespaces/{namespace}/pods/{name}/exec"
 PROTOCOL: Final = "v4.channel.k8s.io"
@@ -45,8 +45,8 @@ class Execution:
             if self.run is None:
                 raise errors.no_such_path()
             if "*/*" not in request.headers.get("Accept", "*/*"):  # as the real server, for JSON too
-                raise ApiError(406, "NotAcceptable", "only the following media types are accepted: */*")
-        except ApiError as error:
+                raise StatusError(406, "NotAcceptable", "only the following media types are accepted: */*")
+        except StatusError as error:
             return messages.error_response(error)
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))
         await socket.prepare(request)

@@ -43,9 +43,9 @@ class Strange:
     content_type: str = "application/json"
     status: int = 200
 
-    def fault(self, **matchers: object) -> Fault:
+    def fault(self, **matchers: object) -> InjectedFault:
         """Return a Fault with this reply; `matchers` are fields of Fault."""
-        return Fault(
+        return InjectedFault(
             status=self.status,
             body=self.body,
             content_type=self.content_type,
@@ -80,7 +80,7 @@ STRANGE: Final[Mapping[str, Strange]] = {
 
 
 @dataclass(slots=True)
-class Fault:
+class InjectedFault:
     """One fault. Empty matchers match everything.
 
     `verb` is get, list, watch, create, update, patch, delete or deletecollection; `resource` a plural such as
@@ -136,22 +136,22 @@ class Faults:
     """The active faults."""
 
     def __init__(self) -> None:
-        self._faults: list[Fault] = []
+        self._faults: list[InjectedFault] = []
 
-    def add(self, fault: Fault) -> Fault:
+    def add(self, fault: InjectedFault) -> InjectedFault:
         self._faults.append(fault)
         return fault
 
     def clear(self) -> None:
         self._faults.clear()
 
-    def match(self, verb: str, resource: str, namespace: str, name: str) -> Fault | None:
+    def match(self, verb: str, resource: str, namespace: str, name: str) -> InjectedFault | None:
         for fault in self._faults:
             if fault.strikes(verb, resource, namespace, name):
                 return fault
         return None
 
-    def match_path(self, verb: str, path: str) -> Fault | None:
+    def match_path(self, verb: str, path: str) -> InjectedFault | None:
         """Return the fault on a path that is no resource, such as /version; only one that names it."""
         for fault in self._faults:
             if fault.resource == path and fault.strikes(verb, path, "", ""):

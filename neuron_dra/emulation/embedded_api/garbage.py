@@ -6,8 +6,8 @@ from collections import defaultdict
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.history import Event
-from neuron_dra.emulation.embedded_api.resources import Resource
-from neuron_dra.emulation.embedded_api.store import Store
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
+from neuron_dra.emulation.embedded_api.store import ObjectStore
 
 _ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
 
@@ -18,7 +18,7 @@ class GarbageCollector:
     An owner of a kind that this server does not serve counts as present, as with the real collector.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._dependents: defaultdict[str, set[str]] = defaultdict(set)  # UID of the owner -> UIDs
 
@@ -101,7 +101,7 @@ class GarbageCollector:
         if not any(self._store.find_uid(dependent) for dependent in self._dependents.get(uid, ())):
             self._drop_finalizer(*found, _FOREGROUND)
 
-    def _drop_finalizer(self, resource: Resource, obj: Obj, name: str) -> None:
+    def _drop_finalizer(self, resource: EmbeddedResource, obj: Obj, name: str) -> None:
         meta = obj["metadata"]
         left = [finalizer for finalizer in meta.get("finalizers") or [] if finalizer != name]
         if len(left) < len(meta.get("finalizers") or []):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 
 _LONGEST = 50_000  # changes
 
@@ -18,7 +18,7 @@ class Event:
 
     revision: int
     type: str
-    resource: Resource
+    resource: EmbeddedResource
     obj: Obj
     old: Obj | None
 

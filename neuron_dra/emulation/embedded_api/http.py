@@ -28,12 +28,12 @@ from neuron_dra.emulation.embedded_api import (
     selectors,
 )
 from neuron_dra.emulation.embedded_api.authentication import Authentication
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.eviction import bind, evict
-from neuron_dra.emulation.embedded_api.faults import Do, Fault, Faults
+from neuron_dra.emulation.embedded_api.faults import Do, Faults, InjectedFault
 from neuron_dra.emulation.embedded_api.messages import RequestParts
-from neuron_dra.emulation.embedded_api.resources import Registry, Resource
-from neuron_dra.emulation.embedded_api.store import Store
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
+from neuron_dra.emulation.embedded_api.store import ObjectStore
 from neuron_dra.emulation.embedded_api.tables import Tables, wanted
 from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
 
@@ -44,7 +44,7 @@ _VERSION = f"v{versions.text(versions.NEWEST)}.0+embedded"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LoggedRequest:
     """One entry of the request log. `resource` includes the subresource: "resourceclaims/status"."""
 
     verb: str
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    resource: Resource
+    resource: EmbeddedResource
     version: str
     namespace: str
     name: str
@@ -72,13 +72,13 @@ class _Target:
 class Handler:
     """Serves requests on a store."""
 
-    def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
+    def __init__(self, registry: Registry, store: ObjectStore, watches: Watches, faults: Faults) -> None:
         self.authentication = Authentication()
         self.proxy = proxy.Proxy()
         self.execution = execution.Execution(self.authentication)
         self.answering = asyncio.Event()
         self.answering.set()
-        self.log: list[Request] = []
+        self.log: list[LoggedRequest] = []
         self.versions: Iterator[str] = itertools.repeat(_VERSION)
         self._registry = registry
         self._store = store
@@ -112,7 +112,7 @@ class Handler:
             verb = _verb(request, target)
             fault = self._faults.match(verb, target.label, target.namespace, target.name)
             return self._logged(request, verb, target, await self._serve(request, verb, target, fault))
-        except ApiError as error:
+        except StatusError as error:
             return self._logged(request, verb, target, messages.error_response(error))
         except ConnectionResetError:  # a fault closed the connection
             return web.Response(status=500)
@@ -123,7 +123,7 @@ class Handler:
         verb = _verb(request, target)
         try:
             status, answer = self._do(request, verb, target, body, [], dry_run="dryRun" in request.query)
-        except ApiError as error:
+        except StatusError as error:
             self._log(request, verb, target, error.code)
             raise
         self._log(request, verb, target, status)
@@ -148,7 +148,7 @@ class Handler:
     def _log(self, request: RequestParts, verb: str, target: _Target | None, status: int) -> None:
         label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
-        self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
+        self.log.append(LoggedRequest(verb, label, namespace, name, status, agent, request.query_string))
 
     def _fixed(self, path: str) -> web.Response | None:
         if path in ("/readyz", "/livez", "/healthz"):
@@ -201,7 +201,9 @@ class Handler:
             raise errors.no_such_path()
         return _Target(resource, version, namespace, name, subresource)
 
-    async def _serve(self, request: web.Request, verb: str, target: _Target, fault: Fault | None) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, verb: str, target: _Target, fault: InjectedFault | None
+    ) -> web.StreamResponse:
         if fault is not None:
             if fault.do in (Do.HANG, Do.DROP):
                 self._log(request, verb, target, 0)
@@ -307,7 +309,7 @@ class Handler:
             return obj
         return {**obj, "apiVersion": resource.api_version(target.version)}
 
-    def _predicate(self, request: RequestParts, resource: Resource) -> selectors.Predicate:
+    def _predicate(self, request: RequestParts, resource: EmbeddedResource) -> selectors.Predicate:
         by_fields = selectors.by_fields(request.query.get("fieldSelector", ""), resource.selectable)
         by_labels = selectors.by_labels(request.query.get("labelSelector", ""))
         return lambda obj: by_fields(obj) and by_labels(obj)

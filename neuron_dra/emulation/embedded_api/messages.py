@@ -13,9 +13,9 @@ from multidict import MultiMapping
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import bodies, errors
-from neuron_dra.emulation.embedded_api.errors import ApiError
-from neuron_dra.emulation.embedded_api.faults import Fault
-from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.errors import StatusError
+from neuron_dra.emulation.embedded_api.faults import InjectedFault
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions
 
 
@@ -95,17 +95,17 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def error_response(error: ApiError) -> web.Response:
+def error_response(error: StatusError) -> web.Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
     return json_response(error.code, error.to_status(), headers)
 
 
-def fault_response(fault: Fault) -> web.Response:
+def fault_response(fault: InjectedFault) -> web.Response:
     if fault.body is not None:
         response = web.Response(status=fault.status, body=fault.body, content_type=fault.content_type)
     else:
         seconds = fault.retry_after if isinstance(fault.retry_after, int) else None
-        response = error_response(ApiError(fault.status, fault.reason, fault.message, retry_after=seconds))
+        response = error_response(StatusError(fault.status, fault.reason, fault.message, retry_after=seconds))
     if fault.retry_after is not None:
         response.headers["Retry-After"] = str(fault.retry_after)
     return response
@@ -118,7 +118,7 @@ def cut(request: web.Request) -> None:
     raise ConnectionResetError
 
 
-def success(resource: Resource, obj: Obj) -> Obj:
+def success(resource: EmbeddedResource, obj: Obj) -> Obj:
     details = {"name": obj["metadata"]["name"], "kind": resource.plural, "uid": obj["metadata"]["uid"]}
     if resource.group:
         details["group"] = resource.group

@@ -9,7 +9,7 @@ from typing import Final
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import patches
-from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
 
 PATH: Final = "openapi/v3"
 
@@ -36,16 +36,16 @@ def of_version(registry: Registry, group: str, version: str) -> Obj | None:
     }
 
 
-def _place(resource: Resource, version: str) -> str:
+def _place(resource: EmbeddedResource, version: str) -> str:
     return f"apis/{resource.group}/{version}" if resource.group else f"api/{version}"
 
 
-def _path(resource: Resource, version: str) -> str:
+def _path(resource: EmbeddedResource, version: str) -> str:
     namespace = "/namespaces/{namespace}" if resource.namespaced else ""
     return f"/{_place(resource, version)}{namespace}/{resource.plural}/{{name}}"
 
 
-def _patch(resource: Resource, version: str) -> Obj:
+def _patch(resource: EmbeddedResource, version: str) -> Obj:
     words = ("dryRun", "fieldManager", "fieldValidation")
     return {
         "operationId": f"patch{resource.kind}",

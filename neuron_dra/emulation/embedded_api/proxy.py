@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 
 TIMEOUT_S: Final = 30.0
 _PATH = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):([^/]+)/proxy/(.*)")
@@ -45,13 +45,13 @@ class Proxy:
         """Return the response of the port. Raises ApiError."""
         if self.forbidden:
             text = f'pods "{to.pod}" is forbidden: User "reader" cannot get resource "pods/proxy" in API group ""'
-            raise ApiError(403, "Forbidden", f'{text} in the namespace "{to.namespace}"')
+            raise StatusError(403, "Forbidden", f'{text} in the namespace "{to.namespace}"')
         url = self.ports.get((to.namespace, to.pod, to.port))
         if url is None:
-            raise ApiError(503, "ServiceUnavailable", "error trying to reach service: dial tcp: connection refused")
+            raise StatusError(503, "ServiceUnavailable", "error trying to reach service: dial tcp: connection refused")
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/{to.path}") as answer:
                 return web.Response(status=answer.status, body=await answer.read())
         except (aiohttp.ClientError, TimeoutError) as err:
-            raise ApiError(503, "ServiceUnavailable", f"error trying to reach service: {err}") from err
+            raise StatusError(503, "ServiceUnavailable", f"error trying to reach service: {err}") from err

@@ -22,7 +22,7 @@ def _no_causes(obj: Obj, old: Obj | None) -> list[Cause]:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class EmbeddedResource:
     """One kind. `versions` are the served ones, preferred first; `storage` is the stored one.
 
     `prepare(obj, old, now)` sets defaults before an object is stored (`old` is None on create, `now` a timestamp);
@@ -61,16 +61,16 @@ class Resource:
         return f"{self.group}/{version}" if self.group else version
 
 
-def _core() -> Iterator[Resource]:
-    yield Resource("", "Namespace", "namespaces", False, status=True, selectable=("status.phase",),
+def _core() -> Iterator[EmbeddedResource]:
+    yield EmbeddedResource("", "Namespace", "namespaces", False, status=True, selectable=("status.phase",),
                    short_names=("ns",), prepare=core_rules.prepare_namespace)  # fmt: skip
-    yield Resource("", "Node", "nodes", False, status=True, keeps_status_on_create=True, returns_deleted=False,
+    yield EmbeddedResource("", "Node", "nodes", False, status=True, keeps_status_on_create=True, returns_deleted=False,
                    selectable=("spec.unschedulable",), short_names=("no",))  # fmt: skip
-    yield Resource("", "Pod", "pods", True, status=True, generation=True,
+    yield EmbeddedResource("", "Pod", "pods", True, status=True, generation=True,
                    selectable=("spec.nodeName", "status.phase", "spec.schedulerName", "spec.serviceAccountName"),
                    subresources=("binding", "eviction"), short_names=("po",),
                    prepare=core_rules.prepare_pod, check=core_rules.check_pod)  # fmt: skip
-    yield Resource("", "Event", "events", True, returns_deleted=False, short_names=("ev",),
+    yield EmbeddedResource("", "Event", "events", True, returns_deleted=False, short_names=("ev",),
                    selectable=("involvedObject.kind", "involvedObject.name", "involvedObject.namespace",
                                "involvedObject.uid", "reason", "type"))  # fmt: skip
     for kind, plural, short in (
@@ -79,68 +79,70 @@ def _core() -> Iterator[Resource]:
         ("ServiceAccount", "serviceaccounts", "sa"),
         ("Service", "services", "svc"),
     ):
-        yield Resource("", kind, plural, True, returns_deleted=kind in ("ServiceAccount", "Service"),
+        yield EmbeddedResource("", kind, plural, True, returns_deleted=kind in ("ServiceAccount", "Service"),
                        short_names=(short,) if short else ())  # fmt: skip
 
 
-def _dra() -> Iterator[Resource]:
-    yield Resource(DRA_GROUP, "ResourceSlice", "resourceslices", False, generation=True,
+def _dra() -> Iterator[EmbeddedResource]:
+    yield EmbeddedResource(DRA_GROUP, "ResourceSlice", "resourceslices", False, generation=True,
                    selectable=("spec.driver", "spec.nodeName", "spec.pool.name"),
                    prepare=slice_rules.prepare, check=slice_rules.check)  # fmt: skip
-    yield Resource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, status=True,
+    yield EmbeddedResource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, status=True,
                    prepare=claim_rules.prepare_claim, check=claim_rules.check_claim,
                    check_status=claim_rules.check_status)  # fmt: skip
-    yield Resource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True,
+    yield EmbeddedResource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True,
                    prepare=claim_rules.prepare_template, check=claim_rules.check_template)  # fmt: skip
-    yield Resource(DRA_GROUP, "DeviceClass", "deviceclasses", False, generation=True,
+    yield EmbeddedResource(DRA_GROUP, "DeviceClass", "deviceclasses", False, generation=True,
                    prepare=claim_rules.prepare_class, check=claim_rules.check_class)  # fmt: skip
 
 
-def _others() -> Iterator[Resource]:
-    yield Resource("coordination.k8s.io", "Lease", "leases", True, blind_update=False, returns_deleted=False)
-    yield Resource("policy", "PodDisruptionBudget", "poddisruptionbudgets", True, status=True, generation=True,
+def _others() -> Iterator[EmbeddedResource]:
+    yield EmbeddedResource("coordination.k8s.io", "Lease", "leases", True, blind_update=False, returns_deleted=False)
+    yield EmbeddedResource("policy", "PodDisruptionBudget", "poddisruptionbudgets", True, status=True, generation=True,
                    returns_deleted=False, short_names=("pdb",), check=core_rules.check_budget)  # fmt: skip
     for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"):
-        yield Resource("apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False)
-    yield Resource("discovery.k8s.io", "EndpointSlice", "endpointslices", True, generation=True,
+        yield EmbeddedResource(
+            "apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False
+        )
+    yield EmbeddedResource("discovery.k8s.io", "EndpointSlice", "endpointslices", True, generation=True,
                    check=core_rules.check_endpoint_slice)  # fmt: skip
-    yield Resource("batch", "Job", "jobs", True, status=True, generation=True, returns_deleted=False)
+    yield EmbeddedResource("batch", "Job", "jobs", True, status=True, generation=True, returns_deleted=False)
     for kind, plural, namespaced in (
         ("Role", "roles", True),
         ("RoleBinding", "rolebindings", True),
         ("ClusterRole", "clusterroles", False),
         ("ClusterRoleBinding", "clusterrolebindings", False),
     ):
-        yield Resource("rbac.authorization.k8s.io", kind, plural, namespaced, returns_deleted=False)
-    yield Resource("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, returns_deleted=False)
+        yield EmbeddedResource("rbac.authorization.k8s.io", kind, plural, namespaced, returns_deleted=False)
+    yield EmbeddedResource("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, returns_deleted=False)
 
 
 class Registry:
     """The served resources; `add` registers another."""
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[str, str], Resource] = {}
+        self._by_key: dict[tuple[str, str], EmbeddedResource] = {}
         for resource in (*_core(), *_dra(), *_others()):
             self.add(resource)
 
-    def add(self, resource: Resource) -> None:
+    def add(self, resource: EmbeddedResource) -> None:
         self._by_key[resource.key] = resource
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[EmbeddedResource]:
         return iter(self._by_key.values())
 
-    def at(self, group: str, version: str, plural: str) -> Resource | None:
+    def at(self, group: str, version: str, plural: str) -> EmbeddedResource | None:
         resource = self._by_key.get((group, plural))
         return resource if resource and version in resource.versions else None
 
-    def named(self, name: str) -> Resource:
+    def named(self, name: str) -> EmbeddedResource:
         """Return a resource by plural or kind, `pods` or `Pod`. Raises KeyError if the server has no such kind."""
         for resource in self:
             if name in (resource.plural, resource.kind, resource.qualified):
                 return resource
         raise KeyError(f"the embedded API server serves no {name!r}")
 
-    def of_object(self, obj: Obj) -> tuple[Resource, str]:
+    def of_object(self, obj: Obj) -> tuple[EmbeddedResource, str]:
         """Return resource and version for an object's apiVersion and kind. Raises KeyError."""
         group, _, version = obj["apiVersion"].rpartition("/")
         for resource in self:
@@ -148,7 +150,7 @@ class Registry:
                 return resource, version
         raise KeyError(f"the embedded API server serves no {obj['apiVersion']} {obj['kind']}")
 
-    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+    def by_kind(self, api_version: str, kind: str) -> EmbeddedResource | None:
         """As `of_object`, for an owner reference, which may name any version of the group."""
         group = api_version.rpartition("/")[0]
         for resource in self:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from neuron_dra.core import labels
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api.errors import ApiError, bad_request
+from neuron_dra.emulation.embedded_api.errors import StatusError, bad_request
 
 Predicate = Callable[[Obj], bool]
 
@@ -57,7 +57,7 @@ def by_label_selector(selector: Obj | None) -> Predicate:
     try:
         test = labels.of_object(selector)
     except ValueError as err:
-        raise ApiError(422, "Invalid", str(err)) from err
+        raise StatusError(422, "Invalid", str(err)) from err
     return lambda obj: test(labels_of(obj))
 
 

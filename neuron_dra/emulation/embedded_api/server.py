@@ -27,12 +27,12 @@ from neuron_dra.emulation.embedded_api.columns import ULTRASERVER, WORKLOAD, Col
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.execution import Run
 from neuron_dra.emulation.embedded_api.faults import Faults
-from neuron_dra.emulation.embedded_api.http import Handler, Request
-from neuron_dra.emulation.embedded_api.resources import Registry, Resource
-from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+from neuron_dra.emulation.embedded_api.http import Handler, LoggedRequest
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
 from neuron_dra.emulation.embedded_api.watch import Watches
 from neuron_dra.kube.client import KubeClient
 
@@ -58,7 +58,7 @@ class EmbeddedApi:
         `controllers` False omits garbage collection, claims for pods and budgets.
         """
         self._registry = Registry()
-        self.store = Store(self._registry, now=now, seed=seed)
+        self.store = ObjectStore(self._registry, now=now, seed=seed)
         self.watches = Watches(self.store)
         self.faults = Faults()
         self._handler = Handler(self._registry, self.store, self.watches, self.faults)
@@ -146,7 +146,7 @@ class EmbeddedApi:
         `columns` are those that kubectl prints: without any, name and age.
         """
         self._registry.add(
-            Resource(group, kind, plural, namespaced, versions, versions[0], status=status, custom=True,
+            EmbeddedResource(group, kind, plural, namespaced, versions, versions[0], status=status, custom=True,
                      blind_update=False, returns_deleted=False, short_names=short_names, selectable=selectable,
                      columns=columns)
         )  # fmt: skip
@@ -189,7 +189,7 @@ class EmbeddedApi:
     def find(self, kind: str, name: str, namespace: str = "") -> Obj | None:
         try:
             return self.get(kind, name, namespace)
-        except ApiError:
+        except StatusError:
             return None
 
     def objects(self, kind: str, namespace: str = "") -> list[Obj]:
@@ -241,11 +241,11 @@ class EmbeddedApi:
     # Faults
 
     @property
-    def log(self) -> list[Request]:
+    def log(self) -> list[LoggedRequest]:
         """All requests so far; clear it with `api.log.clear()`."""
         return self._handler.log
 
-    def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[Request]:
+    def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[LoggedRequest]:
         """Return the logged requests that match; `resource` as "resourceclaims" or "resourceclaims/status"."""
         return [
             entry
@@ -304,10 +304,10 @@ class EmbeddedApi:
 
     # Helpers
 
-    def _stored(self, obj: Obj) -> tuple[Resource, str, Obj]:
+    def _stored(self, obj: Obj) -> tuple[EmbeddedResource, str, Obj]:
         resource, _ = self._registry.of_object(obj)
         return resource, _place(resource, obj.get("metadata", {}).get("namespace", "")), obj
 
 
-def _place(resource: Resource, namespace: str) -> str:
+def _place(resource: EmbeddedResource, namespace: str) -> str:
     return (namespace or "default") if resource.namespaced else ""

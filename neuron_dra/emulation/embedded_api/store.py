@@ -24,7 +24,7 @@ from neuron_dra.emulation.embedded_api import (
     schema,
 )
 from neuron_dra.emulation.embedded_api.history import Event, History
-from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # length of the generated part
 _LONGEST_BASE = 58  # length of generateName that is kept: 63 less the suffix
@@ -54,22 +54,22 @@ class DeleteOptions:
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
 
 
-class Store:
-    """All objects. Writes raise `ApiError`; `listeners` are called with each Event, in order."""
+class ObjectStore:
+    """All objects. Writes raise `StatusError`; `listeners` are called with each Event, in order."""
 
     def __init__(self, registry: Registry, *, now: Callable[[], float] = time.time, seed: int = 0) -> None:
         self.registry = registry
         self.revision = 1000
         self.listeners: list[Callable[[Event], None]] = []
-        self.mutators: list[Callable[[Resource, Obj], None]] = []
+        self.mutators: list[Callable[[EmbeddedResource, Obj], None]] = []
         self._now = now
         self._random = random.Random(seed)
         self._objects: dict[tuple[str, str], dict[tuple[str, str], Obj]] = {}
         self._order: dict[tuple[str, str], list[tuple[str, str]]] = {}  # the keys of _objects, sorted
         self._histories: dict[tuple[str, str], History] = {}
         self._compacted = self.revision
-        self._wakers: dict[asyncio.Event, Resource | None] = {}
-        self._by_uid: dict[str, tuple[Resource, Key]] = {}
+        self._wakers: dict[asyncio.Event, EmbeddedResource | None] = {}
+        self._by_uid: dict[str, tuple[EmbeddedResource, Key]] = {}
         for name in _DEFAULT_NAMESPACES:
             self.create(registry.named("namespaces"), "", {"metadata": {"name": name}})
 
@@ -81,23 +81,23 @@ class Store:
     def timestamp(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Obj:
+    def get(self, resource: EmbeddedResource, namespace: str, name: str) -> Obj:
         obj = self.find(resource, namespace, name)
         if obj is None:
             raise errors.not_found(resource.group, resource.plural, name)
         return obj
 
-    def find(self, resource: Resource, namespace: str, name: str) -> Obj | None:
+    def find(self, resource: EmbeddedResource, namespace: str, name: str) -> Obj | None:
         return self._objects.get(resource.key, {}).get((namespace, name))
 
-    def find_uid(self, uid: str) -> tuple[Resource, Obj] | None:
+    def find_uid(self, uid: str) -> tuple[EmbeddedResource, Obj] | None:
         found = self._by_uid.get(uid)
         if found is None:
             return None
         resource, (_, _, namespace, name) = found
         return resource, self._objects[resource.key][(namespace, name)]
 
-    def list(self, resource: Resource, namespace: str = "") -> list[Obj]:
+    def list(self, resource: EmbeddedResource, namespace: str = "") -> list[Obj]:
         """Return the objects of a namespace, or of all, in the order of their keys in etcd."""
         objects, order = self._objects.get(resource.key, {}), self._order.get(resource.key, [])
         if not namespace:
@@ -105,12 +105,12 @@ class Store:
         first = bisect_left(order, (namespace, ""))
         return [objects[key] for key in order[first : bisect_left(order, (namespace + "\0", ""))]]
 
-    def everything(self) -> Iterator[tuple[Resource, Obj]]:
+    def everything(self) -> Iterator[tuple[EmbeddedResource, Obj]]:
         for resource in self.registry:
             for obj in self.list(resource):
                 yield resource, obj
 
-    def history(self, resource: Resource) -> History:
+    def history(self, resource: EmbeddedResource) -> History:
         return self._histories.setdefault(resource.key, History(since=self._compacted))
 
     def compact(self) -> None:
@@ -120,7 +120,7 @@ class Store:
             lost = history.events[-1].revision if history.events else history.lost
             self._histories[key] = History(since=self._compacted, lost=lost)
 
-    def wake_on_change(self, waker: asyncio.Event, resource: Resource | None = None) -> None:
+    def wake_on_change(self, waker: asyncio.Event, resource: EmbeddedResource | None = None) -> None:
         """Set `waker` on each change, or on those of one resource."""
         self._wakers[waker] = resource
 
@@ -129,11 +129,11 @@ class Store:
 
     # Writing
 
-    def create(self, resource: Resource, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
+    def create(self, resource: EmbeddedResource, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
         obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
         if meta.get("resourceVersion"):
-            raise errors.ApiError(500, "InternalError", "resourceVersion should not be set on objects to be created")
+            raise errors.StatusError(500, "InternalError", "resourceVersion should not be set on objects to be created")
         self._check_namespace(resource, namespace, meta)
         self._name(resource, namespace, meta)
         for key in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"):
@@ -156,7 +156,14 @@ class Store:
         return obj if dry_run else self._put("ADDED", resource, obj, None)
 
     def update(
-        self, resource: Resource, namespace: str, name: str, obj: Obj, *, subresource: str = "", dry_run: bool = False
+        self,
+        resource: EmbeddedResource,
+        namespace: str,
+        name: str,
+        obj: Obj,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> Obj:
         """Replace the object, or with `subresource` "status" its status. An equal object is not written."""
         old = self.get(resource, namespace, name)
@@ -193,7 +200,7 @@ class Store:
 
     def delete(
         self,
-        resource: Resource,
+        resource: EmbeddedResource,
         namespace: str,
         name: str,
         options: DeleteOptions | None = None,
@@ -230,7 +237,7 @@ class Store:
             obj["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
         return (obj if dry_run else self._put("MODIFIED", resource, obj, old)), False
 
-    def remove(self, resource: Resource, namespace: str, name: str) -> None:
+    def remove(self, resource: EmbeddedResource, namespace: str, name: str) -> None:
         """Remove the object regardless of finalizers; for the server's own controllers."""
         self._remove(resource, self.get(resource, namespace, name))
 
@@ -249,7 +256,7 @@ class Store:
 
     # Helpers of writes
 
-    def _check_namespace(self, resource: Resource, namespace: str, meta: Obj) -> None:
+    def _check_namespace(self, resource: EmbeddedResource, namespace: str, meta: Obj) -> None:
         if not resource.namespaced:
             meta.pop("namespace", None)
             return
@@ -267,7 +274,7 @@ class Store:
             details = {"name": name, "kind": resource.plural} | ({"group": resource.group} if resource.group else {})
             raise errors.refused(f'{resource.qualified} "{name}" is forbidden: {text}', details=details, causes=[cause])
 
-    def _name(self, resource: Resource, namespace: str, meta: Obj) -> None:
+    def _name(self, resource: EmbeddedResource, namespace: str, meta: Obj) -> None:
         base = meta.get("generateName") or ""
         if not meta.get("name") and base:
             taken = self._objects.get(resource.key, {})
@@ -285,7 +292,7 @@ class Store:
             cause = errors.invalid("metadata.name", name, formats.SUBDOMAIN_RULE)
             raise errors.unprocessable(resource.group, resource.kind, name, [cause])
 
-    def _check_update(self, resource: Resource, old: Obj, meta: Obj) -> None:
+    def _check_update(self, resource: EmbeddedResource, old: Obj, meta: Obj) -> None:
         name = old["metadata"]["name"]
         if meta.get("name", name) != name:
             text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
@@ -304,11 +311,11 @@ class Store:
         if version and version != old["metadata"]["resourceVersion"]:
             raise errors.conflict(resource.group, resource.plural, name)
 
-    def _mutate(self, resource: Resource, obj: Obj) -> None:
+    def _mutate(self, resource: EmbeddedResource, obj: Obj) -> None:
         for mutator in self.mutators:
             mutator(resource, obj)
 
-    def _validate(self, resource: Resource, obj: Obj, old: Obj | None, subresource: str) -> None:
+    def _validate(self, resource: EmbeddedResource, obj: Obj, old: Obj | None, subresource: str) -> None:
         causes = list(metadata_rules.check(obj, old))
         causes += resource.check_status(obj, old) if subresource == "status" else resource.check(obj, old)
         if old is None and resource.kind in ("ResourceClaim", "ResourceClaimTemplate"):
@@ -317,7 +324,7 @@ class Store:
         if causes:
             raise errors.unprocessable(resource.group, resource.kind, obj["metadata"]["name"], causes)
 
-    def _put(self, change: str, resource: Resource, obj: Obj, old: Obj | None) -> Obj:
+    def _put(self, change: str, resource: EmbeddedResource, obj: Obj, old: Obj | None) -> Obj:
         self.revision += 1
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
@@ -329,7 +336,7 @@ class Store:
         self._record(Event(self.revision, change, resource, obj, old))
         return obj
 
-    def _remove(self, resource: Resource, obj: Obj) -> Obj:
+    def _remove(self, resource: EmbeddedResource, obj: Obj) -> Obj:
         self.revision += 1
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         old = self._objects[resource.key].pop((namespace, name))
@@ -361,7 +368,7 @@ def _finished(obj: Obj) -> bool:
     return bool(deleting) and meta.get("deletionGracePeriodSeconds", 0) == 0 and obj["kind"] != "Namespace"
 
 
-def _grace(resource: Resource, obj: Obj, wanted: int | None) -> int:
+def _grace(resource: EmbeddedResource, obj: Obj, wanted: int | None) -> int:
     """Return a pod's remaining grace period in seconds; 0 if it never ran or has ended."""
     if resource.plural != "pods" or resource.group:
         return 0

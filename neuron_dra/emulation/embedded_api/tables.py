@@ -9,7 +9,7 @@ from typing import Any, Final
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
 from neuron_dra.emulation.embedded_api.columns import AGE, NAME, OF_KIND, UNKNOWN, Column
-from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 
 VERSION: Final = "meta.k8s.io/v1"
 _INCLUDES: Final = ("", "None", "Metadata", "Object")
@@ -32,7 +32,7 @@ def wanted(accept: str) -> bool:
 class Tables:
     """The tables of one reply, or of one watch, of which only the first has the definitions of columns."""
 
-    def __init__(self, resource: Resource, include: str, now: float) -> None:
+    def __init__(self, resource: EmbeddedResource, include: str, now: float) -> None:
         """`include` is what each row has of its object: None, Metadata or Object. Raises ApiError 400."""
         if include not in _INCLUDES:
             raise errors.bad_request(f'includeObject: Unsupported value: "{include}": supported: {_INCLUDES[1:]}')

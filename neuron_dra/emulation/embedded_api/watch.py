@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.history import Event
-from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.selectors import Predicate
-from neuron_dra.emulation.embedded_api.store import Store
+from neuron_dra.emulation.embedded_api.store import ObjectStore
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -22,7 +22,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 class WatchRequest:
     """A watch request. With `revision` None the watch begins with the existing objects."""
 
-    resource: Resource
+    resource: EmbeddedResource
     namespace: str
     matches: Predicate
     revision: int | None
@@ -34,7 +34,7 @@ class WatchRequest:
 class Watches:
     """The open watches of a server; tests can end them or request bookmarks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self.bookmark_interval_s = 60.0
         self._store = store
         self._open: dict[_Stream, WatchRequest] = {}
@@ -77,7 +77,7 @@ class Watches:
 
 
 class _Stream:
-    def __init__(self, store: Store, request: WatchRequest, bookmark_interval_s: float) -> None:
+    def __init__(self, store: ObjectStore, request: WatchRequest, bookmark_interval_s: float) -> None:
         self.waker = asyncio.Event()
         self._store = store
         self._request = request
@@ -113,7 +113,7 @@ class _Stream:
             self.waker.clear()
             try:
                 events = self._store.history(request.resource).after(revision, is_open=is_open)
-            except ApiError as error:
+            except StatusError as error:
                 yield {"type": "ERROR", "object": error.to_status()}
                 return
             revision, is_open = self._store.revision, True

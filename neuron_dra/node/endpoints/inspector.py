@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from neuron_dra import __version__
 from neuron_dra.core import cdi, checkpoint
 from neuron_dra.core.claims import PreparedClaim
-from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.reservation import NodeReservation
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.node.hardware.hardware import Hardware
@@ -20,7 +20,7 @@ from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 
-class Sources(Protocol):
+class InspectedParts(Protocol):
     """The parts of the plugin that the inspector reads."""
 
     settings: PluginSettings
@@ -38,7 +38,7 @@ class Sources(Protocol):
 class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
     """Serves the plugin's state, read-only."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: InspectedParts) -> None:
         self._from = sources
 
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
@@ -143,7 +143,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         )
 
 
-def _reservation(reservation: Reservation) -> pb.Reservation:
+def _reservation(reservation: NodeReservation) -> pb.Reservation:
     found = pb.Reservation(
         workload=f"{reservation.namespace}/{reservation.workload}",
         workload_uid=reservation.workload_uid,

@@ -106,7 +106,7 @@ ALL: Final = (BUSY, FLOPS, CALLS, CORE_MEMORY, HOST_MEMORY, POWER, ECC, NODE, RE
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterReading:
     """What was read: the devices' counters, who has them, when, the time it took, and the devices that were left out.
 
     `node` has the instance type and the kernel driver's version, empty if unknown.
@@ -147,7 +147,7 @@ class Telemetry(Collector):
         self._own: dict[str, float] = {}  # units that hang here, and when to try them again
         self._read_at: float | None = None
         self._order = asyncio.Lock()
-        self.reading: Reading | None = None
+        self.reading: CounterReading | None = None
 
     def register(self, registry: CollectorRegistry) -> None:
         """Export the series from `registry`."""
@@ -166,7 +166,7 @@ class Telemetry(Collector):
                 self.reading = None
                 return
             found = {device_id: each for device_id, each in raw[3].items() if each is not None}
-            self.reading = Reading(
+            self.reading = CounterReading(
                 tuple(telemetry.counters(device_id, each[1]) for device_id, each in found.items()),
                 telemetry.users(self._prepared.claims.values(), pods, self._node().spec),
                 (self._node().instance_type_name or "", self._node().driver_version or ""),
@@ -219,7 +219,7 @@ class Telemetry(Collector):
             yield from families(self.reading)
 
 
-def families(reading: Reading) -> Iterator[Metric]:
+def families(reading: CounterReading) -> Iterator[Metric]:
     """Yield the series of a reading."""
     made = {series: series.family() for series in ALL}
 

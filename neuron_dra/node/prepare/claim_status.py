@@ -24,7 +24,7 @@ from neuron_dra.kube.client import KubeClient, decode_object
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node import version
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.timing import Timing
+from neuron_dra.node.timing import PluginTiming
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ CONFLICTS: Final = 5  # attempts at once, each with the claim as it is by then
 class ClaimStatus:
     """Keeps the status of the prepared claims; `run` ends only where the API server is too old for it."""
 
-    def __init__(self, client: KubeClient, prepared: PreparedClaims, timing: Timing) -> None:
+    def __init__(self, client: KubeClient, prepared: PreparedClaims, timing: PluginTiming) -> None:
         self._timing = timing
         self._client = client
         self._prepared = prepared

@@ -24,7 +24,7 @@ from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1_pb2
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.timing import DEFAULT_TIMING, KubeletTiming
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Claims(Protocol):
 class DraService:
     """NodePrepareResources and NodeUnprepareResources: one result per claim, independent of the others."""
 
-    def __init__(self, claims: Claims, metrics: Metrics) -> None:
+    def __init__(self, claims: Claims, metrics: PluginMetrics) -> None:
         self._claims = claims
         self._metrics = metrics
 

@@ -7,7 +7,7 @@ import logging
 import random
 
 from neuron_dra.errors import ApiError, ClaimError
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.timing import DEFAULT_TIMING, OrphanTiming
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 async def report(
-    prepared: PreparedClaims, claims: ClaimReader, metrics: Metrics, timing: OrphanTiming = DEFAULT_TIMING.orphans
+    prepared: PreparedClaims, claims: ClaimReader, metrics: PluginMetrics, timing: OrphanTiming = DEFAULT_TIMING.orphans
 ) -> None:
     """Log and count such claims; look soon after the start, then every hour. Unprepared ones no longer count."""
     now = asyncio.get_running_loop().time

@@ -12,7 +12,7 @@ from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.members import Cores
 from neuron_dra.errors import ApiError, ClaimError, NotFound
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.specs import Spec
 from neuron_dra.node.prepare.store import Decide
@@ -21,7 +21,7 @@ from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 log = logging.getLogger(__name__)
 
 
-class Claims(Protocol):
+class ClaimSource(Protocol):
     """The API server's claims, as ClaimReader reads them."""
 
     async def fetch(self, ref: ClaimRef) -> Claim:
@@ -41,11 +41,11 @@ class Recovery:
     def __init__(
         self,
         prepared: PreparedClaims,
-        claims: Claims,
+        claims: ClaimSource,
         decide: Decide,
         adopt: Callable[[Claim], PreparedClaim],
         ready: Callable[[], Awaitable[object]],
-        metrics: Metrics,
+        metrics: PluginMetrics,
         timing: PrepareTiming = DEFAULT_TIMING.prepare,
     ) -> None:
         self._timing = timing

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 FORBIDDEN_TRIES: Final = 3  # an API server that has just started may not know our rights yet
 
 
-class Admission(Protocol):
+class ClaimAdmission(Protocol):
     """Reads claims, and decides what they get."""
 
     async def fetch(self, ref: ClaimRef) -> Claim:
@@ -62,7 +62,7 @@ class Transactions:
     def __init__(
         self,
         prepared: PreparedClaims,
-        admission: Admission,
+        admission: ClaimAdmission,
         device_wait_s: float = 0.0,
         timing: PrepareTiming = DEFAULT_TIMING.prepare,
     ) -> None:

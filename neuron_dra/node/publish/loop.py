@@ -23,7 +23,7 @@ from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import PublisherLock
-from neuron_dra.node.publish.reports import Reports
+from neuron_dra.node.publish.reports import PublishReports
 from neuron_dra.node.publish.rivals import Rivals
 from neuron_dra.node.publish.slice_publisher import Published, SlicePublisher
 from neuron_dra.node.publish.wanted import Wanted, WantedDevices
@@ -67,7 +67,7 @@ class _Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class PublishSources:
     """What decides whether this node publishes, and in which shape."""
 
     hardware: Hardware
@@ -85,13 +85,13 @@ class Publishing:
         settings: PluginSettings,
         timing: PublishTiming,
         dirty: Signal,
-        sources: Sources,
+        sources: PublishSources,
         inventory: Inventory,
         tags: TagKeeper,
         lock: PublisherLock,
         publisher: SlicePublisher,
         wanted: WantedDevices,
-        reports: Reports,
+        reports: PublishReports,
     ) -> None:
         self._settings = settings
         self._timing = timing

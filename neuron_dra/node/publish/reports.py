@@ -10,7 +10,7 @@ from neuron_dra.errors import ApiError, NeuronDraError
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.slice_publisher import Published, SlicePublisher
@@ -19,7 +19,7 @@ from neuron_dra.settings import PluginSettings
 log = logging.getLogger(__name__)
 
 
-class Reports:
+class PublishReports:
     """Reports devices, findings and publishes. `unhealthy` are the unhealthy devices that Events were posted about."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Reports:
         publisher: SlicePublisher,
         source: HealthSource,
         events: EventQueue,
-        metrics: Metrics,
+        metrics: PluginMetrics,
     ) -> None:
         self._effect = settings.unhealthy_device_effect
         self._hardware = hardware

@@ -92,7 +92,7 @@ class WantedDevices:
 
     async def _divided(
         self, situation: publication.Situation, division: divided.Division
-    ) -> tuple[divided.Outcome, set[str] | None]:
+    ) -> tuple[divided.DividedOutcome, set[str] | None]:
         """Decide on devices with counters; return the allocated devices too, if they were listed. Raises ApiError."""
         now = asyncio.get_running_loop().time()
         answer: set[str] | None = None

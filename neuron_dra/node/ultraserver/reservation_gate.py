@@ -8,7 +8,7 @@ import logging
 
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.claims import Claim
-from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.reservation import NodeReservation
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import ApiError
 from neuron_dra.node.timing import DEFAULT_TIMING, UltraServerTiming
@@ -34,7 +34,7 @@ class ReservationGate:
         self._tags = tags
 
     @property
-    def reservation(self) -> Reservation | None:
+    def reservation(self) -> NodeReservation | None:
         """The reservation of this node, from the object and the tag; None if there is none."""
         reading, tag = self._watch.reading, self._tags.current
         if reading is not None:
@@ -42,10 +42,10 @@ class ReservationGate:
                 reading, self._node_name, tag
             )
             if slot is not None:
-                return Reservation.of(slot, self._node_name)
+                return NodeReservation.of(slot, self._node_name)
             if not reading.may_hold(self._node_name) and not ultraserver.outlives(tag, reading):
                 return None
-        return None if tag is None else Reservation.remembered(tag)
+        return None if tag is None else NodeReservation.remembered(tag)
 
     @property
     def tag(self) -> Tag | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hack.oracle.judge import Scheduler
-from neuron_dra.ask.render.findings import Change
+from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.core.wire import Obj
 from tests.support.causes import after
 from tests.support.cluster_faults import all_of, the
@@ -116,7 +116,7 @@ def _over_quota(items: Sequence[Obj], spec: Obj) -> str:
     return ""
 
 
-def changed(items: Sequence[Obj], change: Change) -> list[Obj]:
+def changed(items: Sequence[Obj], change: ProposedChange) -> list[Obj]:
     """Return the cluster after somebody has followed a proposed change.
 
     Objects are edited or deleted as it says. Claims are not: they cannot be edited, so the pod is created again and
