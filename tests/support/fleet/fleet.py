@@ -326,6 +326,7 @@ class Fleet:
             refused=frozenset(self.refused),
             crd=self.crd,
             limits=frozenset(namespace for namespace, limit in self.limits.items() if limit is not None),
+            unlimited=frozenset(namespace for namespace, limit in self.limits.items() if limit is None),
             queue_required=self.queue_required,
             now=self.clock.now(),
         )

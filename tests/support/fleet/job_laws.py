@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from neuron_dra.core.wire import Wire
+from tests.support.fleet.known import Known
 from tests.support.fleet.view import View, workload_uid
 
 MADE_FOR: Final = "neuron.aws.com/made-for"
@@ -30,8 +31,11 @@ def _size(job: Wire) -> int:
     return found if found and job["spec"]["parallelism"] % found == 0 else 0
 
 
-def problems(view: View) -> Iterator[str]:
-    """Yield a sentence for each reservation without a reason, and each Job whose reservation is not as it asks."""
+def problems(view: View, known: Known) -> Iterator[str]:
+    """Yield a sentence for each reservation without a reason, and each Job whose reservation is not as it asks.
+
+    Jobs reserve nothing in a namespace that may reserve any number of nodes.
+    """
     jobs = {f"Job/{each['metadata']['name']}/{each['metadata']['uid']}": each for each in view.all("jobs")}
     used = {uid for claims in view.uses().values() for claim in claims if (uid := workload_uid(claim))}
     marked: dict[tuple[str, str], list[Wire]] = {}
@@ -54,7 +58,8 @@ def problems(view: View) -> Iterator[str]:
             each for each in marked.get((meta["namespace"], mark), []) if not each["metadata"].get("deletionTimestamp")
         ]
         taken = view.find("neuronultraserverworkloads", meta["name"], meta["namespace"])
-        if size and not own and taken is None:
+        allowed = meta["namespace"] not in known.unlimited
+        if size and allowed and not own and taken is None:
             yield f"Job {meta['name']} has no reservation"
         for workload in own if size else ():
             if workload["metadata"]["name"] != meta["name"]:

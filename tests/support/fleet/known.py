@@ -24,6 +24,7 @@ class Known:
     refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
     crd: str = "ours"  # or which other CRD is installed: then the controller must only do no harm
     limits: frozenset[str] = frozenset()  # namespaces with a limit of nodes
+    unlimited: frozenset[str] = frozenset()  # namespaces whose limit was taken away
     queue_required: bool = False  # by the label of all namespaces
     now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -59,8 +59,8 @@ class Ledger:
     """The controllers' ineffective writes, and all evictions. Too many retries are a violation.
 
     A write is ineffective if the server or a policy rejects it, or if the reply lacks what was sent. Conflicts, deleted
-    objects and unavailable servers do not count. Each cause counts for itself: between two policies, the write may have
-    been accepted.
+    objects and unavailable servers do not count. Each cause counts for itself, and a write that is accepted ends the
+    count: what is tried after it is another state of the object, or another object of the name.
     """
 
     AT_MOST: Final = 12
@@ -77,6 +77,11 @@ class Ledger:
         self._vain[line, write, why] = [*times, now]
         if len(times) == self.AT_MOST:
             self.found.append(f"{name} tried {self.AT_MOST + 1} times in {now - times[0]:.0f} s to {write}: {why}")
+
+    def accepted(self, line: int, write: str) -> None:
+        """Record a write that had its effect."""
+        for key in [key for key in self._vain if key[:2] == (line, write)]:
+            del self._vain[key]
 
 
 def kept(sent: Any, stored: Any) -> bool:
@@ -208,6 +213,8 @@ class Line(KubeClient):
             raise
         if method == "PATCH" and body is not None and not kept(_without_guard(body), json.loads(raw)):
             ledger.refused(id(self), self.name, write, "the answer has not what was sent", now)
+        else:
+            ledger.accepted(id(self), write)
         return raw
 
     def _allowed(self, method: str, path: str) -> None:

@@ -38,7 +38,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *_orphans(view, nodes, pods),
         *_pods(view, nodes, pods, known),
         *_refused(view, nodes, pods, known),
-        *(jobs.problems(view) if "jobs" in known.actors else ()),
+        *(jobs.problems(view, known) if "jobs" in known.actors else ()),
         *(queue_laws.problems(view, known) if "queues" in known.actors else ()),
         *(address_laws.problems(view, nodes, pods.running, known) if "ipv6" in known.actors else ()),
     ]
