@@ -257,6 +257,15 @@ PARTS = {
         "reserve by an annotation, run and free their nodes; a forged label is refused",
         _bed("1.37", "bed/test_jobs_that_reserve"),
     ),
+    "queues": Part(
+        "reservations in queues of the real Kueue on two UltraServers of the test bed with Kubernetes 1.37: quota, "
+        "preemption, deactivation, growth, borrowing; 30 gangs of three queues while Kueue and the controller are killed",
+        _bed("1.37", "bed/test_queues", "bed/test_queue_gangs"),
+    ),
+    "ipv6": Part(
+        "pods with IPv6 addresses on the test bed with Kubernetes 1.37: a job finds rank 0 under its name",
+        _bed("1.37", "bed/test_ipv6_pods"),
+    ),
     "manifests": Part(
         "ten public manifests on four kubelets of Kubernetes 1.37, three rounds",
         _bed("1.37", "bed/test_public_manifests_on_nodes"),
