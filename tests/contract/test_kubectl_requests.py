@@ -24,7 +24,7 @@ def config_map(name: str, **data: str) -> Obj:
 
 def account(*secrets: str) -> Obj:
     listed = [{"name": each} for each in secrets]
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}, "imagePullSecrets": listed}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}, "secrets": listed}
 
 
 def titles(table: Obj) -> list[tuple[str, int]]:
@@ -112,11 +112,19 @@ async def test_kinds_have_the_columns_of_kubernetes(server: Server, path: str, c
 async def test_a_strategic_patch_merges_lists_by_key(server: Server) -> None:
     await server.made(server.place("serviceaccounts"), account("a", "b"))
     changes: Any = {
-        "$setElementOrder/imagePullSecrets": [{"name": "c"}, {"name": "a"}],
-        "imagePullSecrets": [{"name": "c"}, {"$patch": "delete", "name": "b"}],
+        "$setElementOrder/secrets": [{"name": "c"}, {"name": "a"}],
+        "secrets": [{"name": "c"}, {"$patch": "delete", "name": "b"}],
     }
     answer = await server.patch(f"{server.place('serviceaccounts')}/a", changes, STRATEGIC)
-    assert (answer.status, answer.body["imagePullSecrets"]) == (200, [{"name": "c"}, {"name": "a"}])
+    assert (answer.status, answer.body["secrets"]) == (200, [{"name": "c"}, {"name": "a"}])
+
+
+async def test_a_strategic_patch_replaces_a_list_without_a_key(server: Server) -> None:
+    pulled = {**account(), "imagePullSecrets": [{"name": "a"}]}
+    await server.made(server.place("serviceaccounts"), pulled)
+    changes: Any = {"imagePullSecrets": [{"name": "b"}]}
+    answer = await server.patch(f"{server.place('serviceaccounts')}/a", changes, STRATEGIC)
+    assert (answer.status, answer.body["imagePullSecrets"]) == (200, [{"name": "b"}])
 
 
 async def test_a_strategic_patch_removes_a_field(server: Server) -> None:

@@ -65,7 +65,7 @@ def constants(*places: Path) -> Iterator[str]:
 def findings() -> Iterator[str]:
     """The Events of the differences between hardware and catalogue."""
     for node in ast.walk(ast.parse((ROOT / "neuron_dra/core/topology.py").read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "HardwareFinding":
             kind = ast.literal_eval(node.args[0])
             yield "Neuron" + "".join(part.title() for part in kind.split("-"))
 

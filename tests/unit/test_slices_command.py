@@ -260,7 +260,7 @@ def test_fake_node_errors_are_one_line(
     [
         ([], "the following arguments are required: --node-name"),
         (["--node-name", "a", "--host-root", "X/missing"], "is no folder"),
-        (["--node-name", "a", "-o", "xml"], "invalid choice: 'xml' (choose from"),
+        (["--node-name", "a", "-o", "xml"], "invalid choice: 'xml'; choose from yaml, json, table"),
         (["--node-name", "a", "--labels", "zone"], "--labels zone: write key=value"),
         (["--node-name", "a", "--node-label", "x=y"], "unknown flag --node-label; did you mean --node-name?"),
     ],

@@ -104,7 +104,11 @@ def _list(target: Any, patch: list[Any], name: str, within: str) -> list[Any]:
 
 
 def _key(name: str, within: str) -> str:
-    return _PORTS.get(within, "") if name == "ports" else _KEYS.get(name, "")
+    if name == "ports":
+        return _PORTS.get(within, "")
+    if name == "imagePullSecrets" and within != "spec":
+        return ""  # those of a ServiceAccount are replaced
+    return _KEYS.get(name, "")
 
 
 def _remove(result: Obj, patch: Obj) -> None:
