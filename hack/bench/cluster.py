@@ -16,7 +16,9 @@ import aiohttp
 
 from hack.bench import api as bench_api
 from hack.bench import shared
+from hack.bench.swarm import INSTANCE_TYPE
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
@@ -24,6 +26,16 @@ PLACE = "bench"
 PROBES = "127.0.0.1:18081"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+
+
+def workload(name: str, count: int) -> Obj:
+    """Return a workload of `count` whole UltraServers."""
+    return {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": name, "namespace": PLACE},
+        "spec": {"instanceType": INSTANCE_TYPE, "topologySize": 4, "serverCount": count},
+    }
 
 
 class Controller:

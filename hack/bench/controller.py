@@ -21,9 +21,9 @@ from pathlib import Path
 from hack.bed import build
 from hack.bench import api as bench_api
 from hack.bench import crowd
-from hack.bench.cluster import PLACE, Cluster, Controller
+from hack.bench.cluster import PLACE, Cluster, Controller, workload
 from hack.bench.shared import beside, few_at_a_time, millicores
-from hack.bench.swarm import INSTANCE_TYPE, Swarm
+from hack.bench.swarm import Swarm
 from hack.bench.table import print_and_keep, quantile
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
 from neuron_dra.core.wire import Obj
@@ -97,16 +97,6 @@ TARGETS = {
     "slice writes per node": "<= 2",
     "conflicts": "0",
 }
-
-
-def workload(name: str, count: int) -> Obj:
-    """Return a workload of `count` whole UltraServers."""
-    return {
-        "apiVersion": "neuron.aws.com/v1beta1",
-        "kind": "NeuronUltraServerWorkload",
-        "metadata": {"name": name, "namespace": PLACE},
-        "spec": {"instanceType": INSTANCE_TYPE, "topologySize": 4, "serverCount": count},
-    }
 
 
 async def measure(

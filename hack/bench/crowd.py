@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from hack.bench.cluster import PLACE, Cluster
+from hack.bench.cluster import PLACE, Cluster, workload
 from hack.bench.shared import few_at_a_time
-from hack.bench.swarm import INSTANCE_TYPE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH
 from neuron_dra.kube.requests import NEURON_WORKLOADS, PODS, RESOURCE_CLAIMS
@@ -80,12 +79,7 @@ async def waiting_workloads(cluster: Cluster, count: int, ultraservers: int) -> 
     sizes = range(ultraservers + 1, 1025)
 
     async def one(number: int) -> None:
-        body = {
-            "apiVersion": "neuron.aws.com/v1beta1",
-            "kind": "NeuronUltraServerWorkload",
-            "metadata": {"name": f"waits-{number}", "namespace": PLACE},
-            "spec": {"instanceType": INSTANCE_TYPE, "topologySize": 4, "serverCount": sizes[number % len(sizes)]},
-        }
+        body = workload(f"waits-{number}", sizes[number % len(sizes)])
         await cluster.client.create(NEURON_WORKLOADS, PLACE, body)
 
     await few_at_a_time(slots, (one(number) for number in range(count)))

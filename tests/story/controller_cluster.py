@@ -7,10 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
+from controller import settings as controller_settings
+from controller.program import Controller
+from controller.timing import Timing
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.kube.config import KubeConfig
 from tests.support.tagged_slice import tagged_slice
 
 ClusterT = TypeVar("ClusterT", bound="Cluster")
@@ -182,3 +187,19 @@ class Cluster:
             for item in self.api.objects("resourceslices")
             if "workloadUid" in item["spec"]["devices"][0]["attributes"]
         }
+
+
+@contextlib.asynccontextmanager
+async def running_controller(there: Cluster, *flags: str, timing: Timing) -> AsyncIterator[None]:
+    """Run a controller beside the cluster, without ports of its own."""
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
+    loaded = controller_settings.load(parser.parse_args([*words, "--grpc-address", "0", *flags]), {}, "here")
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
+    task = asyncio.create_task(controller.run())
+    try:
+        yield
+    finally:
+        controller.stop()
+        await task

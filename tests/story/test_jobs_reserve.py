@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from controller import settings as controller_settings
 from controller.jobs.early_pods import CONDITION
 from controller.jobs.guard import POLICY
-from controller.program import Controller
 from controller.timing import Timing
-from neuron_dra.arguments import Parser
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, InjectedFault
-from neuron_dra.kube.config import KubeConfig
-from tests.story.controller_cluster import Cluster, answering
+from tests.story.controller_cluster import Cluster, answering, running_controller
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -61,20 +56,8 @@ def allow(there: Cluster, limit: str = "8") -> None:
     there.api.patch("namespaces", "ml", {"metadata": meta})
 
 
-@contextlib.asynccontextmanager
-async def controlling(there: Cluster, timing: Timing = SOON) -> AsyncIterator[None]:
-    parser = Parser()
-    controller_settings.add_arguments(parser)
-    words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
-    parsed = parser.parse_args([*words, "--grpc-address", "0", "--jobs-may-reserve", "true"])
-    loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
-    task = asyncio.create_task(controller.run())
-    try:
-        yield
-    finally:
-        controller.stop()
-        await task
+def controlling(there: Cluster, timing: Timing = SOON) -> contextlib.AbstractAsyncContextManager[None]:
+    return running_controller(there, "--jobs-may-reserve", "true", timing=timing)
 
 
 def pods(template: str = "train-rct") -> Obj:

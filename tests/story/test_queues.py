@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
-from controller import settings as controller_settings
-from controller.program import Controller
-from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, InjectedFault
-from neuron_dra.kube.config import KubeConfig
-from tests.story.controller_cluster import Cluster, answering
+from tests.story.controller_cluster import Cluster, answering, running_controller
 from tests.support.controller_timings import BRIEF_LEASE
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -31,20 +26,8 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-@contextlib.asynccontextmanager
-async def controlling(there: Cluster) -> AsyncIterator[None]:
-    parser = Parser()
-    controller_settings.add_arguments(parser)
-    words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
-    parsed = parser.parse_args([*words, "--grpc-address", "0", "--queues", "true", "--leader-elect", "true"])
-    loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=SOON)
-    task = asyncio.create_task(controller.run())
-    try:
-        yield
-    finally:
-        controller.stop()
-        await task
+def controlling(there: Cluster) -> contextlib.AbstractAsyncContextManager[None]:
+    return running_controller(there, "--queues", "true", "--leader-elect", "true", timing=SOON)
 
 
 def kueue_workloads(there: Cluster) -> list[Obj]:

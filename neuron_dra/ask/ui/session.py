@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -29,7 +30,7 @@ TOKEN_BYTES: Final = 32
 NOT_READ: Final = {"state": "reading", "text": "reading the cluster"}
 
 
-class Session:
+class Session(ABC):
     """Serves pages while `served()` is entered; what it shows comes from `run`, in a task beside it."""
 
     def __init__(self, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
@@ -41,9 +42,9 @@ class Session:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="world")
         self._table.put({"source": {"name": name}, "connection": {"": NOT_READ}})
 
+    @abstractmethod
     async def run(self) -> None:
         """Show what there is until cancelled."""
-        raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[PageServer]:
