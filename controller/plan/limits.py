@@ -37,7 +37,7 @@ class Limits:
 
     @property
     def told_before_end(self) -> datetime.timedelta:
-        """How long before the end of a capacity block workloads are told."""
+        """How long before the end of a capacity block workloads get the condition EndsSoon, and their pods an Event."""
         return self.block_lead + self.block_notice
 
 
