@@ -18,7 +18,7 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	@echo "== making $(VENV): locked dependencies, about half a minute"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q neuron_dra controller || true
 	@touch $@
@@ -59,7 +59,7 @@ coverage: setup ## Print what the last `make test-without-cluster COVERAGE=1` co
 
 build/oldest-venv/.installed: requirements/dev.txt requirements/oldest.txt pyproject.toml | build
 	@$(PYTHON) -m venv build/oldest-venv
-	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
 	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/oldest.txt
 	@build/oldest-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -89,7 +89,7 @@ testbed-down: ## Stop the test bed and remove everything
 
 build/gen-venv/.installed: requirements/gen.txt | build
 	@$(PYTHON) -m venv build/gen-venv
-	@build/gen-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gen.txt
+	@build/gen-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/gen.txt
 	@touch $@
 
 gen-check: build/gen-venv/.installed ## Compare neuron_dra/gen with proto/
@@ -99,7 +99,7 @@ gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 	@build/gen-venv/bin/python -m hack.generate.proto
 
 build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/fuzz-packages -r requirements/fuzz.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade --target build/fuzz-packages -r requirements/fuzz.txt
 	@touch $@
 
 INPUTS ?= 1000000
@@ -132,7 +132,7 @@ docs: setup ## Write the reference pages of docs/ from the code
 
 build/site-venv/.installed: requirements/site.txt | build
 	@$(PYTHON) -m venv build/site-venv
-	@build/site-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	@build/site-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/site.txt
 	@touch $@
 
 site: setup build/site-venv/.installed ## Build the documentation site in build/site; a dead link fails

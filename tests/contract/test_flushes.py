@@ -237,6 +237,7 @@ async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fa
     writing = asyncio.create_task(made.flusher.flush())
     await eventually(lambda: len(made.events) > 1)
     writing.cancel()
+    await made.prepared.worker.do(str)  # the thread has finished what it had begun
     disk.lose()
     if cdi_too and fails == {"checkpoint.json"}:
         (disk.root / "cdi" / cdi.file_name("uid-job-1")).unlink()
