@@ -177,17 +177,17 @@ async def test_calls_are_answered_while_a_flush_hangs(disk: Disk) -> None:
 
 async def test_one_flush_follows_many_writes(disk: Disk) -> None:
     made = await plugin(disk)
-    loop = asyncio.create_task(made.flusher.run())
-    await eventually(lambda: "sync_folder data" in disk.changes)
+    disk.changes.clear()
     disk.hold(1)
-    await made.prepare(claim(0))
-    await eventually(lambda: disk.holding or disk.changes[-1] == "sync_folder data")
-    disk.release()
-    for number in range(1, 6):
+    loop = asyncio.create_task(made.flusher.run())
+    await eventually(lambda: disk.holding)
+    for number in range(6):
         await made.prepare(claim(number))
-    await eventually(lambda: disk.kept.get("checkpoint.json") == (disk.root / "data/checkpoint.json").read_bytes())
+    disk.release()
+    await eventually(lambda: disk.changes.count("sync_folder data") == 2)
     loop.cancel()
-    assert made.events == []
+    current = (disk.root / "data/checkpoint.json").read_bytes()
+    assert (disk.kept["checkpoint.json"], made.events) == (current, [])
 
 
 # A disk that does not keep what it accepted

@@ -100,7 +100,8 @@ class FaultyFiles(Files):
         number = len(self.changes)
         if number == self._held_at:
             self.holding = True
-            self._open.wait(LONGEST_HOLD_S)
+            if not self._open.wait(LONGEST_HOLD_S):
+                raise AssertionError(f"{what} {path.name} waited {LONGEST_HOLD_S:g} s for release()")
             self.holding = False
         if self._at is None or number < self._at or (self._last is not None and number > self._last):
             return act()
