@@ -163,6 +163,18 @@ def test_oldest_dependencies_are_those_that_are_declared() -> None:
     assert found == {name: version(text) for name, text in floors.items()}
 
 
+def test_locked_install_takes_only_what_the_lock_names() -> None:
+    """pip looks for the newest release of `coverage[toml]`, although the lock has coverage; then it has no hash."""
+    locked = [line for line in MAKEFILE.splitlines() if "--require-hashes" in line]
+    assert len(locked) > 3
+    assert [line for line in locked if "--no-deps" not in line] == []
+
+
+def test_lock_names_all_that_is_needed() -> None:
+    checked = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+    assert (checked.stdout.strip(), checked.returncode) == ("No broken requirements found.", 0)
+
+
 def version(text: str) -> tuple[int, ...]:
     """Return a version to compare: 1.2 is 1.2.0."""
     numbers = [int(part) for part in text.split(".")]
