@@ -21,7 +21,8 @@ _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _STRING_AT: Final = re.compile(_STRING, re.DOTALL)
 _SCALAR_AT: Final = re.compile(rb'[^\s,:"{}\[\]]++')
-_TO_BRACKET: Final = re.compile(rb'(?:[^"{}\[\]]*+' + _STRING + rb')*+[^"{}\[\]]*+[{}\[\]]', re.DOTALL)
+_BRACKETS: Final = rb"([{\[]++|[}\]]++)"  # all that open, or all that close: deep nesting is one match
+_TO_BRACKETS: Final = re.compile(rb'(?:[^"{}\[\]]*+' + _STRING + rb')*+[^"{}\[\]]*+' + _BRACKETS, re.DOTALL)
 _OPENING: Final = b"{["
 
 
@@ -43,13 +44,17 @@ def end_of(raw: bytes, start: int) -> int:
 def _end_of_brackets(raw: bytes, start: int) -> int:
     depth, position = 0, start
     while True:
-        found = _TO_BRACKET.match(raw, position)
+        found = _TO_BRACKETS.match(raw, position)
         if found is None:
             raise NotJson(f"the value at byte {start} has no end")
-        position = found.end()
-        depth += 1 if raw[position - 1] in _OPENING else -1
-        if depth == 0:
-            return position
+        position, end = found.span(1)
+        if raw[position] in _OPENING:
+            depth += end - position
+        elif depth > end - position:
+            depth -= end - position
+        else:
+            return position + depth
+        position = end
 
 
 def members(raw: bytes, start: int = 0) -> Iterator[tuple[str, Span]]:
