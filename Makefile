@@ -76,6 +76,8 @@ differential: setup ## Compare the simulator with Kubernetes' own modules of 1.3
 bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python -m hack.bench.node
 	@$(BIN)/python -m hack.bench.controller
+	@$(BIN)/python -m hack.bench.long_queue
+	@$(BIN)/python -m hack.bench.plan
 	@$(BIN)/python -m hack.bench.cli
 
 demo: setup ## Show how pods get devices, on simulated nodes, without a cluster

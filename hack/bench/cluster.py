@@ -28,13 +28,13 @@ NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 
 
-def workload(name: str, count: int) -> Obj:
-    """Return a workload of `count` whole UltraServers."""
+def workload(name: str, count: int, *, size: int = 4, namespace: str = PLACE) -> Obj:
+    """Return a workload of `count` groups of `size` nodes: whole UltraServers, if nothing else is said."""
     return {
         "apiVersion": "neuron.aws.com/v1beta1",
         "kind": "NeuronUltraServerWorkload",
-        "metadata": {"name": name, "namespace": PLACE},
-        "spec": {"instanceType": INSTANCE_TYPE, "topologySize": 4, "serverCount": count},
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"instanceType": INSTANCE_TYPE, "topologySize": size, "serverCount": count},
     }
 
 
@@ -130,14 +130,14 @@ class Cluster:
         await shared.until(check, timeout_s, 0.1, what)
 
     def watching(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Follow the states of workloads while the context is open."""
+        """Follow the states of the workloads of all namespaces, by name, while the context is open."""
         return shared.beside(self._follow())
 
     async def _follow(self) -> None:
         version = "0"
         while True:
             params = {"resourceVersion": version, "timeoutSeconds": "300"}
-            async with self.client.watch(NEURON_WORKLOADS, PLACE, params, idle_timeout_s=420) as lines:
+            async with self.client.watch(NEURON_WORKLOADS, "", params, idle_timeout_s=420) as lines:
                 async for line in lines:
                     event = json.loads(line)
                     meta = event["object"]["metadata"]
@@ -147,9 +147,9 @@ class Cluster:
                         self._states[meta["name"]] = "gone" if event["type"] == "DELETED" else state
                         self._changed.set()
 
-    async def reaches(self, name: str, state: str, timeout_s: float = 120.0) -> None:
-        """Wait until the watch shows a workload in a state. Raises TimeoutError."""
+    async def reaches(self, name: str, *states: str, timeout_s: float = 120.0) -> None:
+        """Wait until the watch shows a workload in one of these states. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            while self._states.get(name) != state:
+            while self._states.get(name) not in states:
                 self._changed.clear()
                 await self._changed.wait()

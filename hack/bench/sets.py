@@ -186,8 +186,11 @@ def node_slices(instance_type: str, name: str, uid: str, *, with_sets: bool) -> 
     return slices.desired(pool, [device.to_wire() for device in published], 1)
 
 
-async def measure(plane: bench_api.Plane, instance_type: str, nodes: int, pods: int, *, with_sets: bool) -> list[str]:
+async def measure(
+    plane: bench_api.Plane, parsed: argparse.Namespace, instance_type: str, *, with_sets: bool
+) -> list[str]:
     """Return the rows of the table for one instance type and one kind of slices."""
+    nodes, pods = parsed.nodes, parsed.pods
     kind = f"{instance_type}, {'connected sets' if with_sets else 'plain slices'}"
     every = len(node_slices(instance_type, "n", "u", with_sets=False)[0]["spec"]["devices"])
     kube = from_kubeconfig(plane.layout.kubeconfig)
@@ -209,13 +212,16 @@ async def measure(plane: bench_api.Plane, instance_type: str, nodes: int, pods: 
         print(rows[-1], flush=True)
         rows.append(f"| {kind} | 1, 2, 3, 4 or 6 devices | {await bench.measured('fit', pods, limits, fit=True)} |")
         print(rows[-1], flush=True)
+        size = f"{kind}: {max(sizes) / 1024:.1f} KiB of slices a node"
+        if parsed.placed_only:
+            return [*rows, size]
         await bench.all(bench.occupy(f"n{number:04d}") for number in range(nodes))
         text = await bench.measured(
             "wait", max(5, pods // 10), lambda _: request(every, with_sets=with_sets), fit=False
         )
         rows.append(f"| {kind} | {every} devices, no node has them | {text} |")
         print(rows[-1], flush=True)
-        return [*rows, f"{kind}: {max(sizes) / 1024:.1f} KiB of slices a node"]
+        return [*rows, size]
 
 
 def main() -> int:
@@ -224,13 +230,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--instance-type", action="append", help=f"of the nodes (default: {', '.join(TYPES)})")
+    parser.add_argument("--placed-only", action="store_true", help="leave out the pods for which no node has devices")
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     parser.add_argument("--report", action="store_true", help=f"write {REPORT.relative_to(bench_api.REPOSITORY)}")
     parsed = parser.parse_args()
     rows: list[str] = []
     for instance_type, with_sets in itertools.product(parsed.instance_type or TYPES, (False, True)):
         with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
-            rows += asyncio.run(measure(plane, instance_type, parsed.nodes, parsed.pods, with_sets=with_sets))
+            rows += asyncio.run(measure(plane, parsed, instance_type, with_sets=with_sets))
             version = plane.state.kubernetes
     text = report(parsed.nodes, parsed.pods, version, rows)
     print(text)

@@ -15,7 +15,8 @@ from neuron_dra.core.wire import Obj
 from tests.bed.deployed import NAMESPACE, driver_image
 
 LASTS_S = 300
-NEIGHBOURS = 5
+MILLICORES = 1000
+"""What all neighbours have together: twenty are twenty sources of connections, not twenty processors."""
 MOST_KIB = 96 * 1024  # of the containers' limit of 256 MiB
 PROGRAM = REPOSITORY / "tests/support/neighbour.py"
 
@@ -60,14 +61,17 @@ def peaks_kib(node: BedNode) -> list[int]:
     return [int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("VmHWM:")]
 
 
-def neighbour(name: str, image: str, targets: list[str]) -> Obj:
-    """Return a pod without any right that attacks these ports, one after another."""
+def neighbour(name: str, image: str, command: list[str], millicores: int) -> Obj:
+    """Return a pod without any right that runs the program of attacks."""
     container = {
         "name": "main",
         "image": image,
-        "command": ["/opt/neuron-dra/bin/python", "/program/neighbour.py", f"{LASTS_S}", *targets],
+        "command": ["/opt/neuron-dra/bin/python", "/program/neighbour.py", *command],
         "volumeMounts": [{"name": "program", "mountPath": "/program"}],
-        "resources": {"limits": {"cpu": "150m", "memory": "1Gi"}},
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "64Mi"},
+            "limits": {"cpu": f"{millicores}m", "memory": "1Gi"},
+        },
     }
     spec = {
         "restartPolicy": "Never",
@@ -78,14 +82,14 @@ def neighbour(name: str, image: str, targets: list[str]) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def begin(place: Namespace) -> list[str]:
-    """Start pods that attack, and return their names once they run."""
+def begin(place: Namespace, count: int) -> list[str]:
+    """Start pods that attack, each with another attack first, and return their names once they run."""
     targets = ports(attacked(place.bed))
     image = driver_image(place.bed)
-    names = [f"neighbour-{number}" for number in range(NEIGHBOURS)]
+    names = [f"neighbour-{number}" for number in range(count)]
     place.kubectl("create", "configmap", "neighbour", f"--from-file={PROGRAM}")
-    for name in names:
-        place.apply(neighbour(name, image, targets))
+    for number, name in enumerate(names):
+        place.apply(neighbour(name, image, [f"{LASTS_S}", f"{number}", *targets], MILLICORES // count))
     for name in names:
         eventually(f"{name} runs", partial(runs, place, name), 60)
     return names
@@ -101,12 +105,13 @@ def runs(place: Namespace, name: str) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("count", [5, 20])
 def test_neighbours_that_do_their_worst_cost_no_probe_no_restart_and_no_pod(
-    trn2: BedNode, namespace: Namespace
+    trn2: BedNode, namespace: Namespace, count: int
 ) -> None:
     before = (restarts(attacked(trn2.bed)), failed_probes(trn2))
     namespace.apply(template("four", 4, group=4))
-    neighbours = begin(namespace)
+    neighbours = begin(namespace, count)
     started = 0
     while any(runs(namespace, name) for name in neighbours):
         name = f"started-{started}"
@@ -116,7 +121,9 @@ def test_neighbours_that_do_their_worst_cost_no_probe_no_restart_and_no_pod(
         started += 1
     assert {phase(namespace, name) for name in neighbours} == {"Succeeded"}  # they have attacked to the end
     peaks = peaks_kib(trn2)
-    print(f"{started} pods started meanwhile; peaks {peaks} KiB; attacks: {namespace.logs(neighbours[0]).strip()}")
+    print(f"{started} pods started meanwhile; peaks {peaks} KiB")
+    for name in neighbours:
+        print(f"attacks of {name}: {namespace.logs(name).strip()}")
     assert (restarts(attacked(trn2.bed)), failed_probes(trn2)) == before
     assert max(peaks) <= MOST_KIB
     assert started > 0

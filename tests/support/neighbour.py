@@ -3,16 +3,19 @@
 `ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
 the connections. As a program it repeats all of them for a time, also in a pod that has this file alone:
 
-    python neighbour.py SECONDS HOST:PORT ...
+    python neighbour.py SECONDS FIRST HOST:PORT ...
+
+FIRST is the number of the attack that it begins with: slow neighbours do all attacks between them if each begins with
+another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -183,26 +186,34 @@ ATTACKS: Final[Mapping[str, Attack]] = {
 }
 
 
-async def do_its_worst(seconds: float, targets: Sequence[tuple[str, int]]) -> dict[str, int]:
+async def do_its_worst(seconds: float, first: int, targets: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Repeat all attacks on all targets for this long; return how often each has run.
 
-    An attack that the other side ends with an error has run, too.
+    An attack that the other side ends with an error has run, too. One that the time ends has not.
     """
     ran = dict.fromkeys(ATTACKS, 0)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name, attack in ATTACKS.items():
-            for host, port in targets:
-                with contextlib.suppress(OSError, TimeoutError, AssertionError, grpc.aio.AioRpcError):
-                    await attack(port, host)
-                ran[name] += 1
+    names = list(ATTACKS)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            for number in itertools.count(first):
+                name = names[number % len(names)]
+                for host, port in targets:
+                    await _attack(name, host, port)
+                    ran[name] += 1
     return ran
+
+
+async def _attack(name: str, host: str, port: int) -> None:
+    """Attack once; that the other side refuses is no error."""
+    with contextlib.suppress(OSError, AssertionError, grpc.aio.AioRpcError):
+        await ATTACKS[name](port, host)
 
 
 def main(words: Sequence[str]) -> None:
     """Attack for a time, and print what ran."""
-    targets = [(host, int(port)) for host, _, port in (word.rpartition(":") for word in words[1:])]
-    print(asyncio.run(do_its_worst(float(words[0]), targets)))
+    seconds, first, *addresses = words
+    targets = [(host, int(port)) for host, _, port in (word.rpartition(":") for word in addresses)]
+    print(asyncio.run(do_its_worst(float(seconds), int(first), targets)))
 
 
 if __name__ == "__main__":
