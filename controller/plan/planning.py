@@ -94,6 +94,7 @@ def steps(
         reads = view.reads()
         ledger.after(view, ledger.kept(view, reads) or next_step(view), reads)
     ledger.release_the_gone()
+    ledger.find_spares()
     names = ledger.touched
     others: list[Action] = []
     reservations: list[WriteUltraServerStatus] = []
@@ -141,6 +142,7 @@ def _plan(
             ledger.decided,
             ledger.unsettled & written,
             frozenset(action.name for action in labelled),
+            frozenset(ledger.spares),
         ),
         errors=ledger.errors,
         turns=turns,
