@@ -231,8 +231,12 @@ class Ledger:
     def touched(self) -> list[str]:
         """The names of the UltraServers that may need a write."""
         unread, failed = self.holdings.unread, self.unrestored.ultraservers
-        spares = self.earlier.spares ^ self.spares.keys()
-        return sorted({*self.unsettled, *self.holdings.changed, *unread, *failed, *spares})
+        return sorted({*self.may_differ, *self.holdings.changed, *unread, *failed})
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        """The names of the UltraServers whose status may differ from what is stored, even without a reservation."""
+        return self.unsettled | (self.earlier.spares ^ self.spares.keys())
 
     def note(self, sight: Sight) -> None:
         """Follow what a decision would have to look at later."""

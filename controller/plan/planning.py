@@ -140,7 +140,7 @@ def _plan(
         kept=Kept(
             index.version,
             ledger.decided,
-            ledger.unsettled & written,
+            ledger.may_differ & written,
             frozenset(action.name for action in labelled),
             frozenset(ledger.spares),
         ),

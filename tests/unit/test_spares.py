@@ -200,6 +200,15 @@ def test_every_leader_chooses_the_same() -> None:
     assert len(first.kept.spares) == 2
 
 
+def test_condition_is_written_again_if_its_write_failed() -> None:
+    world = fleet(3, Limits())
+    followed = FleetIndex.of(world.snapshot())
+    before = plan_of(followed, world.now, Limits())
+    first = plan_of(followed, world.now, ONE, kept=before.kept)
+    second = plan_of(followed, world.now, ONE, kept=first.kept)
+    assert second.actions == first.actions != ()
+
+
 def test_lower_number_gives_them_to_those_who_wait() -> None:
     world = fleet(2, TWO)
     world.submit("job", size=4)
