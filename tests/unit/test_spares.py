@@ -7,13 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from controller.metrics import Metrics
 from controller.observe.model import condition
 from controller.plan import spares
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.limits import Limits
 from controller.plan.planning import plan_of
+from controller.query import grpc_server, queries
+from controller.query.dry_run import Grouped
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.capacity_block import ANNOTATION
+from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from tests.unit.ultraserver_world import World
 
 TYPE = "trn3.48xlarge"
@@ -257,6 +261,39 @@ def test_forged_condition_makes_no_spare() -> None:
     world.submit("job", size=4)
     world.settle(ONE)
     assert (servers(world, "job"), shown(world)) == ([other], [kept])
+
+
+def test_dry_run_over_grpc_leaves_them() -> None:
+    world = fleet(2)
+    tried = pb.Workload(instance_type=TYPE, topology_size=4, server_count=2)
+    steps = queries.plan(Grouped(FleetIndex.of(world.snapshot())), pb.PlanRequest(workload=tried), world.now, ONE)
+    [planned] = grpc_server._at_once(steps).workloads
+    assert (planned.fits, planned.reason) == (False, "ExceedsFleet")
+    assert planned.shortage == pb.Shortage(groups_missing=2, groups_free=1, nodes_short=4, nodes_free=4, nodes_total=8)
+
+
+def test_metrics_count_spares_apart() -> None:
+    world = fleet(3, TWO)
+    index, metrics = FleetIndex.of(world.snapshot()), Metrics()
+    metrics.planned(0.1, index, plan_of(index, world.now, TWO), world.now, TWO.spares)
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"neuron_ultraserver_{name}", {"instance_type": TYPE, **labels})
+
+    assert [value("free_groups", size=str(size)) for size in (1, 2, 4)] == [4, 2, 1]
+    assert [value("spare_groups", state=each) for each in ("kept", "missing")] == [2, 0]
+
+
+def test_missing_spares_are_counted() -> None:
+    world = fleet(2)
+    world.submit("job", size=1)
+    world.settle(TWO)
+    index, metrics = FleetIndex.of(world.snapshot()), Metrics()
+    metrics.planned(0.1, index, plan_of(index, world.now, TWO), world.now, TWO.spares)
+    found = metrics.registry.get_sample_value(
+        "neuron_ultraserver_spare_groups", {"instance_type": TYPE, "state": "missing"}
+    )
+    assert found == 2 - len(shown(world))
 
 
 def test_namespace_limit_counts_no_spares() -> None:
