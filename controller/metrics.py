@@ -15,6 +15,7 @@ from controller.plan import queue
 from controller.plan.actions import Plan
 from controller.plan.admission import WAITS_FOR_QUEUE
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.spares import SIZE, Numbers
 from controller.plan.states import State
 from neuron_dra.core import vocabulary
 
@@ -118,8 +119,14 @@ class Metrics:
         """Add the gauges about free and idle nodes, and who waits for them."""
         self._free = Gauge(
             f"{PREFIX}_free_groups",
-            "Groups of nodes that a workload could reserve now, by instance type and nodes in a group",
+            "Groups of nodes that a new workload could reserve now, by instance type and nodes in a group",
             ["instance_type", "size"],
+            registry=r,
+        )
+        self._spares = Gauge(
+            f"{PREFIX}_spare_groups",
+            "Groups of four nodes that only groups which must move may take: kept now, and missing of the number set",
+            ["instance_type", "state"],
             registry=r,
         )
         self._idle = Gauge(
@@ -149,6 +156,7 @@ class Metrics:
                 self._servers,
                 self._nodes,
                 self._free,
+                self._spares,
                 self._queued,
                 self._degraded_now,
                 self._outdated,
@@ -173,8 +181,10 @@ class Metrics:
         """Set the number of writes that wait because they were rejected or had no effect."""
         self._held.set(number)
 
-    def planned(self, seconds: float, index: FleetIndex, plan: Plan, now: datetime.datetime) -> None:
-        """Record a plan from this index, made at `now`, and its duration in seconds."""
+    def planned(
+        self, seconds: float, index: FleetIndex, plan: Plan, now: datetime.datetime, spares: Numbers = ()
+    ) -> None:
+        """Record a plan from this index, made at `now`, and its duration in seconds; `spares` are those to keep."""
         self._plans.observe(seconds)
         # An expired workload has no fault that somebody must correct.
         states = Tally(each.state for each in index.workloads if not (each.expired and each.state == State.FAILED))
@@ -192,11 +202,25 @@ class Metrics:
         other = max(0, totals.nodes - totals.free - totals.reserved)
         for name, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
             self._nodes.labels(name).set(number)
-        self._free.clear()
-        for (instance_type, size), number in index.free_numbers().items():
-            self._free.labels(instance_type, size).set(number)
+        self._groups(index, plan, spares)
         self._idle.set(sum(len(each.idle) for each in plan.starting))
         self._waits(index, now)
+
+    def _groups(self, index: FleetIndex, plan: Plan, wanted: Numbers) -> None:
+        """Report the groups that new workloads could reserve, and those that are kept from them."""
+        free, kept = Tally(index.free_numbers()), Tally[str]()
+        for name in plan.kept.spares:
+            instance_type = index.group_by_name[name].instance_type
+            kept[instance_type] += len(index.slot_index.free_of(name, instance_type, SIZE))
+            for _, size in [key for key in free if key[0] == instance_type]:
+                free[instance_type, size] -= len(index.slot_index.free_of(name, instance_type, size))
+        self._free.clear()
+        for (instance_type, size), number in free.items():
+            self._free.labels(instance_type, size).set(max(0, number))
+        self._spares.clear()
+        for instance_type, number in wanted:
+            self._spares.labels(instance_type, "kept").set(kept[instance_type])
+            self._spares.labels(instance_type, "missing").set(max(0, number - kept[instance_type]))
 
     def _waits(self, index: FleetIndex, now: datetime.datetime) -> None:
         """Report who waits: for nodes, or for its queue."""

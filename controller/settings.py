@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
+from controller.plan import spares as spare_groups
 from controller.plan.planning import Limits
 from neuron_dra import setting_table
 from neuron_dra.core import capacity_block, durations, node_conditions
@@ -151,6 +152,12 @@ class ControllerSettings(WatcherSettings):
     )
     max_reserved_nodes: int | None = _setting(
         "none", f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve", "N", _limit
+    )
+    spares: spare_groups.Numbers = _setting(
+        "",
+        "groups of four nodes that only groups which must move may take, as TYPE=NUMBER,…; empty for none",
+        "LIST",
+        spare_groups.parse,
     )
     jobs_may_reserve: bool = _setting(
         "false",

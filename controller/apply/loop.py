@@ -85,7 +85,7 @@ class Reconciler:
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
-        self._room = RoomLooks(timing.room)
+        self._room = RoomLooks(timing.room, limits.spares)
         self._term = 0
         self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
@@ -250,7 +250,7 @@ class Reconciler:
         self.kept, self._turns = plan.kept, plan.turns
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
-        self._metrics.planned(time.perf_counter() - started, index, plan, now)
+        self._metrics.planned(time.perf_counter() - started, index, plan, now, self._limits.spares)
         return plan
 
     def known(self, now: datetime.datetime) -> Known:

@@ -12,6 +12,7 @@ from controller.plan import room
 from controller.plan.actions import Verdict
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.reasons import Reason
+from controller.plan.spares import Numbers
 from controller.timing import RoomTiming
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,10 @@ WORKLOADS_AT_MOST: Final = 4
 class RoomLooks:
     """Schedules the looks, and keeps their results: `found` has a message by the workload's UID."""
 
-    def __init__(self, timing: RoomTiming) -> None:
+    def __init__(self, timing: RoomTiming, spares: Numbers = ()) -> None:
+        """`spares` are those that are kept from new workloads."""
         self._timing = timing
+        self._spares = spares
         self._next: dict[str, datetime.datetime] = {}
         self.found: dict[str, str] = {}
 
@@ -53,7 +56,7 @@ class RoomLooks:
     def _look(self, uid: str, index: FleetIndex, known: Known, now: datetime.datetime) -> None:
         workload = next((each for each in index.workloads if each.uid == uid), None)
         try:
-            found = None if workload is None else room.advice(index, workload, now, known)
+            found = None if workload is None else room.advice(index, workload, now, known, self._spares)
         except Exception:  # advice must not end the controller
             log.exception("no room could be looked for", extra={"workload": uid})
             found = None

@@ -221,12 +221,14 @@ class Kept:
     - `version`: that of the index which was planned.
     - `decided`: by workload UID, the decisions that hold until something they depend on changes.
     - `open`, `open_nodes`: names of UltraServers and Nodes that needed a write. The others need none until they change.
+    - `spares`: the UltraServers with spares.
     """
 
     version: int = -1
     decided: Mapping[str, Decided] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
     open_nodes: frozenset[str] = frozenset()
+    spares: frozenset[str] = frozenset()
 
 
 NOTHING_KEPT: Final = Kept()

@@ -175,6 +175,8 @@ def _reserve(view: View, opened: int) -> _Reserved:
         return _Reserved(_without_first_reservation(view), over)
     kind = view.kind
     repairs = missing[-1] < opened
+    if repairs or view.was_restarted:
+        view = view.replacing()
     first = None if repairs else queue.goes_first(view)
     if first is None:
         chosen = view.choose(len(missing), view.near(live))

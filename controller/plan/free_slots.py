@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from controller.observe.model import Workload
 from controller.plan import placement
@@ -11,6 +12,18 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Draft, Holdings
 from controller.plan.places import Overlay
 from controller.plan.reasons import Reason
+from controller.plan.spares import SIZE, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed(Container[str]):
+    """The names of taken nodes and those of spares, which new workloads may not take."""
+
+    taken: Container[str]
+    spares: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.spares or name in self.taken
 
 
 class FreeSlots:
@@ -20,8 +33,9 @@ class FreeSlots:
     reservation is made or dropped, because a thousand workloads may wait for the same slots.
     """
 
-    def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str]) -> None:
+    def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str], pool: Pool) -> None:
         """`unwritable` are the UltraServers in which no reservation can be stored."""
+        self._pool = pool
         self._index = index
         self._unwritable = unwritable
         self._holdings = holdings
@@ -30,9 +44,9 @@ class FreeSlots:
         self._drafted: dict[tuple[str, int], frozenset[str]] = {}  # the UltraServers that it has as in a draft
         self._counted = 0  # the version of all below
         self._free_nodes: dict[str, int] = {}  # of UltraServers that the plan changed
-        self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
-        self._tallies: dict[str, placement.Tally] = {}  # by instance type
-        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
+        self._shortages: dict[tuple[str, int, int, bool], placement.Shortage] = {}
+        self._tallies: dict[tuple[str, bool], placement.Tally] = {}  # by instance type, with spares or without
+        self._numbers: dict[tuple[str, int, bool], tuple[int, int]] = {}
 
     def free(self, instance_type: str, size: int, draft: Draft | None = None) -> Overlay:
         """Return the free slots of `size` nodes of an instance type. They hold until the next call.
@@ -53,35 +67,65 @@ class FreeSlots:
             self._drafted[key] = draft.ultraservers
         return self._free[key]
 
+    def spares(self, instance_type: str, draft: Draft | None = None) -> tuple[placement.Slot, ...]:
+        """Return the spares of an instance type, which are free groups of four nodes."""
+        if not self._pool.number(instance_type):
+            return ()
+        return self._pool.of(self.free(instance_type, SIZE, draft), instance_type)
+
+    def beside_spares(self, instance_type: str, size: int, draft: Draft | None = None) -> Overlay:
+        """Return the free slots of which no node is a spare. They hold until the next call."""
+        kept = self.spares(instance_type, draft)
+        free = self.free(instance_type, size, draft)
+        if not kept:
+            return free
+        found = Overlay(free)
+        taken = self._holdings if draft is None else draft
+        for name in _places_of(kept):
+            groups = (self._index.group_by_name[name],)
+            below = placement.slots(groups, taken, instance_type, size)
+            found.put(name, below, placement.slots(groups, _closed(taken, kept), instance_type, size))
+        return found
+
+    def keeps_spares(self, instance_type: str) -> bool:
+        """Return True if free groups of this type are kept as spares."""
+        return self._pool.number(instance_type) > 0
+
     def has_type(self, instance_type: str) -> bool:
         """Return True if there is an UltraServer of this type."""
         return self._index.members(instance_type) > 0
 
-    def members(self, instance_type: str) -> int:
+    def members(self, instance_type: str, *, takes_spares: bool = True) -> int:
         """Return the number of nodes of all UltraServers of this type, healthy or not."""
-        return self._index.members(instance_type)
+        kept = 0 if takes_spares else self._pool.number(instance_type) * SIZE
+        return max(0, self._index.members(instance_type) - kept)
 
-    def capacity(self, instance_type: str, size: int, kind: str | None) -> int:
+    def capacity(self, instance_type: str, size: int, kind: str | None, *, takes_spares: bool = True) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
-        return self._index.capacity(instance_type, size, kind)
+        found = self._index.capacity(instance_type, size, kind)
+        number = 0 if takes_spares else self._pool.number(instance_type)
+        if number:
+            found -= min(number, self._index.capacity(instance_type, SIZE, kind)) * (SIZE // size)
+        return max(0, found)
 
-    def shortage(self, workload: Workload, count: int, draft: Draft | None = None) -> placement.Shortage:
+    def shortage(
+        self, workload: Workload, count: int, draft: Draft | None = None, *, takes_spares: bool = False
+    ) -> placement.Shortage:
         """Return why `count` more slots of the workload's type and size are not available, with numbers.
 
         While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
         """
         self._count()
-        key = (workload.instance_type, workload.size)
+        key = (workload.instance_type, workload.size, takes_spares)
         if draft is not None:
-            own = self._free_nodes | self._free_nodes_of(draft.ultraservers, draft)
-            tally = self._index.tally(workload.instance_type, own)
+            tally = self._tallied(workload.instance_type, draft, takes_spares=takes_spares)
             return _shortage(tally, workload, count, *self._count_slots(key, draft))
-        if (*key, count) not in self._shortages:
+        if (*key[:2], count, takes_spares) not in self._shortages:
             if key not in self._numbers:
                 self._numbers[key] = self._count_slots(key)
-            tally = self._tally(workload.instance_type)
-            self._shortages[*key, count] = _shortage(tally, workload, count, *self._numbers[key])
-        return self._shortages[*key, count]
+            tally = self._tally(workload.instance_type, takes_spares=takes_spares)
+            self._shortages[*key[:2], count, takes_spares] = _shortage(tally, workload, count, *self._numbers[key])
+        return self._shortages[*key[:2], count, takes_spares]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
@@ -89,17 +133,32 @@ class FreeSlots:
         others = frozenset(name for group in groups.values() for name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
 
-    def _tally(self, instance_type: str) -> placement.Tally:
+    def _tally(self, instance_type: str, *, takes_spares: bool) -> placement.Tally:
         """Return the counts of the UltraServers of a type."""
-        if instance_type not in self._tallies:
-            self._tallies[instance_type] = self._index.tally(instance_type, self._free_nodes)
-        return self._tallies[instance_type]
+        key = instance_type, takes_spares
+        if key not in self._tallies:
+            self._tallies[key] = self._tallied(instance_type, None, takes_spares=takes_spares)
+        return self._tallies[key]
 
-    def _count_slots(self, key: tuple[str, int], draft: Draft | None = None) -> tuple[int, int]:
+    def _tallied(self, instance_type: str, draft: Draft | None, *, takes_spares: bool) -> placement.Tally:
+        """Return the counts of the UltraServers of a type; spares are free only for those who may take them."""
+        own = self._free_nodes
+        if draft is not None:
+            own = own | self._free_nodes_of(draft.ultraservers, draft)
+        kept = () if takes_spares else self.spares(instance_type, draft)
+        if not kept:
+            return self._index.tally(instance_type, own)
+        closed = _closed(self._holdings if draft is None else draft, kept)
+        tally = self._index.tally(instance_type, own | self._free_nodes_of(_places_of(kept), closed))
+        return replace(tally, spares=len(closed.spares))
+
+    def _count_slots(self, key: tuple[str, int, bool], draft: Draft | None = None) -> tuple[int, int]:
         """Return how many free slots one workload could have, and how many with the objects that are being created."""
-        have = self.free(*key, draft).of_a_kind()
+        instance_type, size, takes_spares = key
+        free = self.free if takes_spares else self.beside_spares
+        have = free(instance_type, size, draft).of_a_kind()
         unstored = self._index.unstored
-        coming = placement.slots(unstored, self._holdings, *key) if unstored else ()
+        coming = placement.slots(unstored, self._holdings, instance_type, size) if unstored else ()
         soon = have + Counter(slot.kind for slot in coming)
         return placement.most_of_a_kind(have), placement.most_of_a_kind(soon)
 
@@ -124,6 +183,16 @@ class FreeSlots:
         """Return the number of free nodes of UltraServers, given which nodes are taken."""
         groups = {name: self._index.group_by_name.get(name) for name in names}
         return {name: group.free_nodes(taken) for name, group in groups.items() if group is not None}
+
+
+def _places_of(slots: Iterable[placement.Slot]) -> list[str]:
+    """Return the UltraServers of slots, each once."""
+    return list(dict.fromkeys(slot.ultraserver for slot in slots))
+
+
+def _closed(taken: Container[str], kept: Sequence[placement.Slot]) -> _Closed:
+    """Return which nodes new workloads may not take."""
+    return _Closed(taken, frozenset(name for slot in kept for name in slot.nodes))
 
 
 def _shortage(tally: placement.Tally, workload: Workload, count: int, have: int, soon: int) -> placement.Shortage:

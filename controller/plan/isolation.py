@@ -42,7 +42,7 @@ def of_ultraserver(stored: UltraServer, err: Exception, now: datetime.datetime) 
     if (before.get("reason"), before.get("message")) == (Reason.INTERNAL_ERROR, text):
         return []
     made = objects.new_condition(stored.status, "Degraded", True, Reason.INTERNAL_ERROR, text, now, stored.generation)
-    others = [each for each in stored.status.get("conditions") or [] if each.get("type") != "Degraded"]
+    others = [each for each in stored.status.get("conditions") or [] if each.get("type") not in ("Degraded", "Spare")]
     status = {**stored.status, "state": "Degraded", "conditions": [made, *others]}
     return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, None)]
 

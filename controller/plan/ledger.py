@@ -28,8 +28,10 @@ from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.limits import Limits
+from controller.plan.placement import Slot
 from controller.plan.quota import Quota
 from controller.plan.sight import Sight
+from controller.plan.spares import Pool
 from controller.plan.strategies import NO_OP, STRATEGIES
 from controller.plan.view import Reads, Step, TurnKey, View
 
@@ -84,8 +86,8 @@ class Ledger:
     """The names of the UltraServers whose objects may need a write, because they changed or needed one before."""
     unsettled_nodes: frozenset[str]
     """The names of the Nodes whose labels may need a write, for the same reasons."""
-    earlier: Mapping[str, Decided]
-    """The decisions that the last plan has left."""
+    earlier: Kept
+    """What the last plan has left."""
     decided: dict[str, Decided] = field(default_factory=dict)
     """By workload UID, the decisions that this plan leaves to the next one."""
     writes: PlannedWrites = field(default_factory=PlannedWrites)
@@ -95,6 +97,8 @@ class Ledger:
     starting: list[Starting] = field(default_factory=list)
     meetings: list[Meeting] = field(default_factory=list)
     recheck: list[datetime.datetime] = field(default_factory=list)
+    spares: dict[str, list[Slot]] = field(default_factory=dict)
+    """By UltraServer, the groups that are spares after all steps."""
     shared: dict[ClaimUse, None] = field(default_factory=dict)
     """Claims whose pods have to be read, see `claim_pods`."""
 
@@ -113,7 +117,7 @@ class Ledger:
             workloads,
             Sight(index, known, now, limits, found),
             holdings,
-            FreeSlots(index, holdings, known.unwritable),
+            FreeSlots(index, holdings, known.unwritable, Pool(limits.spares, now + limits.block_lead)),
             quota,
             queue.template_names(index.workloads, index.template_by_key, holdings),
             unrestored,
@@ -121,7 +125,7 @@ class Ledger:
             errors={**unrestored.ultraservers, **errors},
             unsettled=kept.open | index.changed_since(kept.version),
             unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
-            earlier=kept.decided,
+            earlier=kept,
         )
 
     @property
@@ -155,7 +159,7 @@ class Ledger:
 
     def kept(self, view: View, reads: Reads) -> Step | None:
         """Return the step of an earlier plan, if all that it depends on is the same."""
-        known = self.earlier.get(view.workload.uid)
+        known = self.earlier.decided.get(view.workload.uid)
         if known is None or not known.holds(reads, view.now):
             return None
         for moment in known.rechecks:
@@ -215,11 +219,24 @@ class Ledger:
             self.writes.after.extend(made.evictions)
             self.note(sight)
 
+    def find_spares(self) -> None:
+        """Note which groups are spares after all steps."""
+        for instance_type, _ in self.sight.limits.spares:
+            for slot in self.free_slots.spares(instance_type):
+                self.spares.setdefault(slot.ultraserver, []).append(slot)
+                if slot.until is not None:  # it is a spare until then
+                    self.recheck.append(slot.until - self.sight.limits.block_lead + datetime.timedelta(seconds=1))
+
     @property
     def touched(self) -> list[str]:
         """The names of the UltraServers that may need a write."""
         unread, failed = self.holdings.unread, self.unrestored.ultraservers
-        return sorted({*self.unsettled, *self.holdings.changed, *unread, *failed})
+        return sorted({*self.may_differ, *self.holdings.changed, *unread, *failed})
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        """The names of the UltraServers whose status may differ from what is stored, even without a reservation."""
+        return self.unsettled | (self.earlier.spares ^ self.spares.keys())
 
     def note(self, sight: Sight) -> None:
         """Follow what a decision would have to look at later."""

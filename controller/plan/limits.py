@@ -21,6 +21,7 @@ class Limits:
     - `block_notice`: a workload is told this long before that.
     - `restart_limit`: restarts in a row, for RestartAll.
     - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
+    - `spares`: how many groups of four nodes are kept for groups that must move, by instance type.
     """
 
     tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
@@ -34,6 +35,7 @@ class Limits:
     block_notice: datetime.timedelta = datetime.timedelta(minutes=30)
     restart_limit: int = 3
     max_reserved_nodes: int | None = None
+    spares: tuple[tuple[str, int], ...] = ()
 
     @property
     def told_before_end(self) -> datetime.timedelta:

@@ -24,6 +24,7 @@ def replace(view: View, indices: set[int], near: Iterable[placement.Slot]) -> tu
     wanted = sorted(indices - coming)
     if not wanted:
         return view, None
+    view = view.replacing()
     chosen = view.choose(len(wanted), tuple(near))
     if chosen is not None:
         return view.reserving(wanted, chosen), None

@@ -37,6 +37,8 @@ MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
 BLOCK_END = "CapacityBlockEnd"
 """Condition type of an UltraServer with nodes of a capacity block whose end is known."""
+SPARE = "Spare"
+"""Condition type of an UltraServer with nodes that only groups which must move may take. No plan reads it."""
 OUTAGE = "Outage"
 """Condition type of workloads whose nodes were unavailable in an outage. Grace periods begin at its last transition."""
 
@@ -90,6 +92,7 @@ def ultraserver_status(
     now: datetime.datetime,
     unread: Sequence[UnreadAllocation] = (),
     more: Sequence[Problem] = (),
+    spares: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole status of a NeuronUltraServer.
 
@@ -97,6 +100,7 @@ def ultraserver_status(
     - `in_use`: the nodes with an allocated claim; they are not free.
     - `unread`: entries that stay unchanged.
     - `more`: problems besides those of the nodes.
+    - `spares`: the nodes that are spares.
 
     `availability` is Available without a reserved node, FullyAllocated if all nodes are reserved, else
     PartiallyAllocated. The first problem gives the reason of Degraded, all of them its message.
@@ -136,8 +140,14 @@ def ultraserver_status(
             made("Degraded", bool(problems), reason, message),
             made("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
             *([made(BLOCK_END, True, "EndKnown", _ends(group))] if group.ends else []),
+            *([made(SPARE, True, "KeptFree", _kept(spares))] if spares else []),
         ],
     }
+
+
+def _kept(spares: Sequence[str]) -> str:
+    """Return which nodes are spares, as a message."""
+    return f"kept for groups that must move (--spares): {shortened(spares)}"
 
 
 def _ends(group: Group) -> str:

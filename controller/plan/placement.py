@@ -148,6 +148,7 @@ class Tally:
     - `ultraservers`, `nodes`, `free`: their number, that of their nodes, and of those that are free.
     - `parts`: UltraServer and number of its free nodes, by name, without those that have none.
     - `cordoned`: the names of cordoned nodes.
+    - `spares`: the number of nodes that are spares, which are not counted as free.
     """
 
     known: Sequence[str]
@@ -156,6 +157,7 @@ class Tally:
     free: int
     parts: Sequence[tuple[str, int]]
     cordoned: Sequence[str]
+    spares: int = 0
 
 
 def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Shortage:
@@ -165,7 +167,7 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
     - CapacitySplit: enough nodes are free, but not in slots of this size.
     - InsufficientCapacity: too few nodes are free.
 
-    The message names cordoned nodes, which are not free.
+    The message names cordoned nodes and counts spares, which are not free.
     """
     kind = workload.instance_type
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
@@ -177,6 +179,8 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
     short = (count - have) * workload.size
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
     also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
+    if counted.spares:
+        also += f"; {counted.spares} nodes are spares, which only groups that must move may take (--spares)"
     if counted.free >= count * workload.size and workload.size > 1:
         number = len(counted.parts)
         parts = [f"{name} has {free}" for name, free in counted.parts[:NODE_NAMES_SHOWN]]

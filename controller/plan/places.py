@@ -60,6 +60,10 @@ class Places:
         """Return the slots in a place, the best fit first."""
         return self._slots.get(place, ())
 
+    def worst(self, place: Place) -> Iterator[Slot]:
+        """Yield the slots in a place, the best fit last."""
+        return reversed(self._slots.get(place, []))
+
     def number(self, place: Place) -> int:
         """Return the number of slots in a place."""
         return len(self._slots.get(place, ()))
@@ -85,7 +89,7 @@ class Places:
 class Overlay:
     """Free slots during a plan: the slots of some UltraServers are replaced, and what is below stays as it is."""
 
-    def __init__(self, below: Places) -> None:
+    def __init__(self, below: Places | Overlay) -> None:
         self._below = below
         self._own = Places()
         self._hidden: Counter[Place] = Counter()  # how many slots of a place below are replaced
@@ -117,14 +121,23 @@ class Overlay:
         below = (slot for slot in self._below.best(place) if slot.ultraserver not in self._of)
         return heapq.merge(below, self._own.best(place), key=_FIT)
 
+    def worst(self, place: Place) -> Iterator[Slot]:
+        """Yield the slots in a place, the best fit last."""
+        below = (slot for slot in self._below.worst(place) if slot.ultraserver not in self._of)
+        return heapq.merge(below, self._own.worst(place), key=_FIT, reverse=True)
+
+    def by_number(self, kind: str, depth: int, at_least: int) -> Iterator[tuple[int, str]]:
+        """Yield number and name of the places of a layer that have enough slots, the smallest first."""
+        touched = self._touched.get((kind, depth), set())
+        counted = ((self.number((kind, depth, name)), name) for name in touched)
+        changed = sorted(each for each in counted if each[0] >= at_least)
+        others = (each for each in self._below.by_number(kind, depth, at_least) if each[1] not in touched)
+        return heapq.merge(changed, others)
+
     def smallest(self, kind: str, depth: int, at_least: int) -> Place | None:
         """Return the place of a layer with the fewest slots that are enough; None if no place has enough."""
-        touched = self._touched.get((kind, depth), set())
-        found = ((self.number((kind, depth, name)), name) for name in touched)
-        fitting = [each for each in found if each[0] >= at_least]
-        others = (each for each in self._below.by_number(kind, depth, at_least) if each[1] not in touched)
-        fitting += itertools.islice(others, 1)
-        return (kind, depth, min(fitting)[1]) if fitting else None
+        found = next(self.by_number(kind, depth, at_least), None)
+        return None if found is None else (kind, depth, found[1])
 
     def _touch(self, slot: Slot) -> list[Place]:
         """Note that the numbers of a slot's places differ; return these."""

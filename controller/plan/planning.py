@@ -94,6 +94,7 @@ def steps(
         reads = view.reads()
         ledger.after(view, ledger.kept(view, reads) or next_step(view), reads)
     ledger.release_the_gone()
+    ledger.find_spares()
     names = ledger.touched
     others: list[Action] = []
     reservations: list[WriteUltraServerStatus] = []
@@ -139,8 +140,9 @@ def _plan(
         kept=Kept(
             index.version,
             ledger.decided,
-            ledger.unsettled & written,
+            ledger.may_differ & written,
             frozenset(action.name for action in labelled),
+            frozenset(ledger.spares),
         ),
         errors=ledger.errors,
         turns=turns,

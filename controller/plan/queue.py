@@ -161,7 +161,7 @@ def starves(view: View) -> bool:
 
 
 def exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None) -> int | None:
-    """Return the largest serverCount that all healthy UltraServers together allow.
+    """Return the largest serverCount that all healthy UltraServers together allow, besides the spares.
 
     None if the spec is within it. Slots of other workloads count as available, because they will be released; the
     workload's own `live` slots count too.
@@ -169,26 +169,30 @@ def exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None)
     workload = view.workload
     mine = {name for each in live.values() for name in each.allocation.nodes}
     usable = len(view.slots_of(mine))
-    largest = len(live) + view.free_slots.capacity(workload.instance_type, workload.size, kind) - usable
-    return None if workload.count <= largest else largest
+    asked = (workload.instance_type, workload.size, kind)
+    largest = len(live) + view.free_slots.capacity(*asked, takes_spares=view.takes_spares) - usable
+    return None if workload.count <= largest else max(largest, len(live))
 
 
 def unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
     """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
     shortage = view.shortage(missing)
-    workload, free_slots = view.workload, view.free_slots
+    workload, free_slots, spares = view.workload, view.free_slots, view.takes_spares
     kind, size = workload.instance_type, workload.size
     if not free_slots.has_type(kind):
         return shortage
     if largest:
         advice = f"set spec.serverCount to at most {largest}"
     else:
-        others = {each: free_slots.capacity(kind, each, None) for each in SLOT_SIZES if each != size}
-        found = " and ".join(f"{number} of {each}" for each, number in others.items() if number)
+        others = (each for each in SLOT_SIZES if each != size)
+        numbers = ((free_slots.capacity(kind, each, None, takes_spares=spares), each) for each in others)
+        found = " and ".join(f"{number} of {each}" for number, each in numbers if number)
         advice = f"there are {found}" if found else "there are none of other sizes"
     groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
-    text = f"all healthy UltraServers together have {groups}: {advice}, or add or repair nodes"
-    reason = Reason.EXCEEDS_FLEET if workload.count > free_slots.members(kind) // size else shortage.reason
+    besides = " besides the spares" if free_slots.keeps_spares(kind) and not spares else ""
+    text = f"all healthy UltraServers together have {groups}{besides}: {advice}, or add or repair nodes"
+    most = free_slots.members(kind, takes_spares=spares) // size
+    reason = Reason.EXCEEDS_FLEET if workload.count > most else shortage.reason
     return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")
 
 

@@ -31,7 +31,9 @@ from controller.observe.model import (
 from controller.plan import placement, planning
 from controller.plan.actions import Plan, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
 from controller.plan.places import everywhere
+from controller.plan.spares import SIZE, Numbers
 from neuron_dra.core.ultraserver import Phase, read_allocations
 
 GROUPS_AT_MOST: Final = 64
@@ -79,16 +81,26 @@ class _Block:
         return frozenset(each.allocation.workload_uid for each in self.movers)
 
 
-def advice(index: FleetIndex, workload: Workload, now: datetime.datetime, known: Known = NOTHING_KNOWN) -> Room | None:
-    """Return what would make room for the groups that a workload lacks; None if nothing is found."""
+def advice(
+    index: FleetIndex,
+    workload: Workload,
+    now: datetime.datetime,
+    known: Known = NOTHING_KNOWN,
+    spares: Numbers = (),
+) -> Room | None:
+    """Return what would make room for the groups that a workload lacks; None if nothing is found.
+
+    - `spares`: how many groups are kept from new workloads, and so from those that would move because of this.
+    """
     live = {each.allocation.ultraserver_index for each in index.held(workload.uid) if _is_live(each)}
     missing = sum(number not in live for number in range(min(workload.count, GROUPS_AT_MOST + len(live) + 1)))
     if workload.size < 2 or not 0 < missing <= GROUPS_AT_MOST:
         return None
     blocks = list(_blocks(index, workload, known.unwritable))
-    judge = _Judge(index, workload, missing, now, known.unwritable)
+    kept = dict(spares).get(workload.instance_type, 0)
+    judge = _Judge(index, workload, missing, now, known.unwritable, kept)
     for kind in placement.KINDS:
-        short = missing - index.places(workload.instance_type, workload.size).number(everywhere(kind))
+        short = missing - _number(index, workload, kind, kept)
         of_kind = [each for each in blocks if each.slot.kind == kind]
         if short <= 0:
             continue
@@ -96,6 +108,20 @@ def advice(index: FleetIndex, workload: Workload, now: datetime.datetime, known:
             if judge.allows(chosen):
                 return _room(chosen)
     return None
+
+
+def _number(index: FleetIndex, workload: Workload, kind: str, kept: int) -> int:
+    """Return how many free places there are for the workload; below 0 if whole groups are missing to the spares.
+
+    - `kept`: the number of spares.
+    """
+    free = index.places(workload.instance_type, workload.size).number(everywhere(kind))
+    if not kept:
+        return free
+    if workload.size == SIZE:
+        return free - kept
+    whole = index.places(workload.instance_type, SIZE).number(everywhere(kind))
+    return free - min(kept, whole) * (SIZE // workload.size)
 
 
 def _is_live(one: Reservation) -> bool:
@@ -171,13 +197,14 @@ def _sets(blocks: Sequence[_Block], number: int) -> Iterator[tuple[_Block, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What the planner judges with: the fleet, the workload that lacks `missing` groups, and the time."""
+    """What the planner judges with: the fleet, the workload that lacks `missing` groups, the time, and the spares."""
 
     index: FleetIndex
     workload: Workload
     missing: int
     now: datetime.datetime
     unwritable: Collection[str]
+    kept: int
 
     def allows(self, chosen: Sequence[_Block]) -> bool:
         """Return True if the planner places the workload, and all that leave the chosen places."""
@@ -191,7 +218,8 @@ class _Judge:
                 return False  # it is about to leave anyway
             asked.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))
         fleet = replace(self.fleet(chosen), workloads=tuple(asked))
-        got = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now))
+        limits = Limits(spares=((self.workload.instance_type, self.kept),))
+        got = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now, limits))
         return all(got[each.uid] == each.count for each in asked)
 
     def fleet(self, chosen: Sequence[_Block]) -> FleetSnapshot:
@@ -220,6 +248,8 @@ class _Judge:
             # Those in chosen places are no places for what leaves them.
             most = number + self.workload.size * len(chosen) + SPARE
             names.update(slot.ultraserver for slot in free[:most])
+        whole = self.index.places(self.workload.instance_type, SIZE).worst(everywhere(chosen[0].slot.kind))
+        names.update(slot.ultraserver for slot in itertools.islice(whole, self.kept))
         return names - {*self.unwritable}
 
 

@@ -83,7 +83,10 @@ def _status(
     held, unread = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
     error = ledger.unrestored.ultraservers.get(stored.name)
     more = (*_problems(stored, held, unread), *([isolation.of_restoration(error)] if error else []))
-    status = objects.ultraserver_status(group, stored, held, ledger.index.in_use, ledger.sight.now, unread, more)
+    spares = [name for slot in ledger.spares.get(stored.name, ()) for name in slot.nodes]
+    status = objects.ultraserver_status(
+        group, stored, held, ledger.index.in_use, ledger.sight.now, unread, more, spares
+    )
     if status == dict(stored.status):
         return []
     changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})

@@ -78,6 +78,7 @@ class View:
     - `unrestored`: why its reservations could not be restored.
     - `starving`: the workload of its type that goes first, if an earlier decision found one.
     - `turns`: since when namespaces hold others back.
+    - `takes_spares`: the groups that it asks for replace others, so spares count as free.
     """
 
     workload: Workload
@@ -96,6 +97,7 @@ class View:
     holdings: Holdings
     free_slots: FreeSlots
     quota: Quota
+    takes_spares: bool = False
 
     @property
     def now(self) -> datetime.datetime:
@@ -231,6 +233,11 @@ class View:
         return bool(self.held.bound or (self.held.pending and self.workload.status.get("allocatedAt")))
 
     @property
+    def was_restarted(self) -> bool:
+        """True if RestartAll has released all groups of the workload, which has to get them again."""
+        return bool(self.workload.status.get("restartedAt")) and not self.held.live()
+
+    @property
     def has_template(self) -> bool:
         """True if the workload's template exists and is for groups of the size in its spec."""
         template = self.template
@@ -295,9 +302,14 @@ class View:
 
     # The nodes that others left
 
+    def replacing(self) -> View:
+        """Return the view of one that asks for groups in place of others."""
+        return self if self.takes_spares else replace(self, takes_spares=True)
+
     def free(self) -> Overlay:
-        """Return the free slots of the workload's type and size."""
-        return self.free_slots.free(self.workload.instance_type, self.workload.size, self._draft())
+        """Return the free slots of the workload's type and size that it may take."""
+        found = self.free_slots.free if self.takes_spares else self.free_slots.beside_spares
+        return found(self.workload.instance_type, self.workload.size, self._draft())
 
     def choose(self, count: int, near: Sequence[Slot]) -> tuple[Slot, ...] | None:
         """Return `count` free slots that the workload can keep until it ends, close to `near`; None without enough."""
@@ -335,7 +347,7 @@ class View:
             lasting = most_of_a_kind(Counter(slot.kind for slot in self._lasting()))
             if lasting < count:
                 return self._too_short(count, have, lasting)
-        return self.free_slots.shortage(self.workload, count, self._draft())
+        return self.free_slots.shortage(self.workload, count, self._draft(), takes_spares=self.takes_spares)
 
     def _too_short(self, count: int, have: int, lasting: int) -> Shortage:
         workload = self.workload

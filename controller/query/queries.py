@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -191,15 +191,21 @@ def _check_type(index: FleetIndex, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """The cluster after the plan's writes. `written` are the allocations of the NeuronUltraServers that it writes."""
+    """The cluster after the plan's writes.
+
+    - `written`: the allocations of the NeuronUltraServers that it writes.
+    - `spares`: the UltraServers with spares.
+    """
 
     index: FleetIndex
     written: Mapping[str, Sequence[Allocation]]
+    spares: Collection[str]
 
     @classmethod
     def of(cls, index: FleetIndex, made: Plan) -> _After:
         writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
-        return cls(index, {action.name: decode_allocations({"status": action.status}) for action in writes})
+        written = {action.name: decode_allocations({"status": action.status}) for action in writes}
+        return cls(index, written, made.kept.spares)
 
     def held(self, workload: Workload) -> list[tuple[str, Allocation]]:
         """Return the reservations of a workload with their UltraServers, in the order of indices."""
@@ -220,6 +226,10 @@ class _After:
                 below = self.index.slot_index.free_of(name, *key)
                 free.put(name, below, placement.slots((group,), taken, *key))
                 free_nodes[name] = group.free_nodes(taken)
+        if not workload.status.get("restartedAt"):
+            for name in self.spares:
+                free.put(name, self.index.slot_index.free_of(name, *key), ())
+                free_nodes[name] = 0
         counted = self.index.tally(workload.instance_type, free_nodes)
         groups = placement.most_of_a_kind(free.of_a_kind())
         return pb.Shortage(

@@ -39,6 +39,7 @@ CONDITIONS: Final = (
     Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
     Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
     Word("CapacityBlockEnd", ULTRASERVER, "when the capacity blocks of its nodes end; absent if that is not known"),
+    Word("Spare", ULTRASERVER, "nodes of it are spares, which only groups that must move may take; absent otherwise"),
 )
 
 
@@ -156,6 +157,7 @@ REASONS: Final = (
         },
     ),
     *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message has the times and the nodes"}),
+    *_reasons(ULTRASERVER, "Spare", {"KeptFree": "the message has the nodes"}),
     *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
     *_reasons(
         ULTRASERVER,

@@ -35,8 +35,13 @@ from controller.plan import (
 )
 from controller.plan import allocation as serving
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.free_slots import FreeSlots
+from controller.plan.ledger import Ledger
+from controller.plan.placement import Slot
+from controller.plan.places import Overlay
 from controller.plan.quota import Quota
 from controller.plan.sight import Sight
+from controller.plan.spares import Pool
 from controller.plan.view import View
 from controller.queue import decide as queue_decide
 from controller.queue import queues
@@ -323,6 +328,39 @@ def ignores_the_ends_of_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(View, "lasts", lambda self, slot: True)
 
 
+def gives_spares_to_everyone(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(FreeSlots, "beside_spares", FreeSlots.free)
+
+
+def keeps_spares_from_groups_that_move(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(View, "replacing", lambda self: self)
+
+
+def keeps_spares_from_restarted_workloads(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(View, "was_restarted", property(lambda self: False))
+
+
+def fills_no_pool_again(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    right = Pool.of
+    first: dict[str, frozenset[str]] = {}
+
+    def only_the_first(pool: Pool, free: Overlay, instance_type: str) -> tuple[Slot, ...]:
+        found = right(pool, free, instance_type)
+        chosen = first.setdefault(instance_type, frozenset(slot.ultraserver for slot in found))
+        return tuple(slot for slot in found if slot.ultraserver in chosen)
+
+    patch.setattr(Pool, "of", only_the_first)
+
+
+def shows_what_was_a_spare(patch: pytest.MonkeyPatch) -> None:
+    """36."""
+    patch.setattr(Ledger, "may_differ", property(lambda self: self.unsettled))
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -396,6 +434,11 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (sees_no_reports, {"agents"}, "is not Degraded, and nodes of it are broken"),
         (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
         (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),
+        (gives_spares_to_everyone, {"spares"}, "is new, and is on a spare|is shown as a spare, and is reserved"),
+        (keeps_spares_from_groups_that_move, {"spares"}, "cannot move"),
+        (keeps_spares_from_restarted_workloads, {"spares"}, "waits .*, and .* groups are free"),
+        (fills_no_pool_again, {"spares"}, "groups are kept as spares, and"),
+        (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
         (takes_a_storm_for_many_faults, {"agents"}, "is evicted during an outage|was removed|is gone"),
     ],
 )

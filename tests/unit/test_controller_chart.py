@@ -272,6 +272,28 @@ def test_invalid_namespace_limit_is_rejected(value: str) -> None:
 
 
 @needs_helm
+def test_spares_are_a_flag() -> None:
+    deployment = ("Deployment", "neuron-ultraserver-controller")
+
+    def flags(*values: str) -> list[str]:
+        (container,) = whole(*values)[deployment]["spec"]["template"]["spec"]["containers"]
+        return [each for each in container["args"] if "spares" in each]
+
+    key = "ultraserverOperator.spares"
+    assert flags() == []
+    found = flags(rf"{key}.trn3\.48xlarge=2", rf"{key}.trn2u\.48xlarge=1")
+    assert found == ["--spares=trn2u.48xlarge=1,trn3.48xlarge=2"]
+
+
+@needs_helm
+@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
+def test_invalid_number_of_spares_is_rejected(value: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        whole(rf"ultraserverOperator.spares.trn3\.48xlarge={value}")
+    assert "spares" in refusal.value.stderr
+
+
+@needs_helm
 def test_label_policy_users_are_a_value() -> None:
     def policies(*values: str) -> list[dict[str, Any]]:
         command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]

@@ -93,6 +93,8 @@ def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | N
         ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),
         ("--grpc-address=8082", "--grpc-address 8082: write host:port, unix:/path, or 0 for none"),
         ("--grpc-address=unix:us.sock", "--grpc-address unix:us.sock: write unix: and an absolute path"),
+        ("--spares=trn3.48xlarge", "--spares=trn3.48xlarge: write TYPE=NUMBER"),
+        ("--spares=p5.48xlarge=1", "p5.48xlarge is not known: write the type of UltraServer nodes"),
         ("--max-reserved-nodes=many", "--max-reserved-nodes=many: write a whole number of nodes, or none"),
         ("--max-reserved-nodes=", "--max-reserved-nodes=: write a whole number of nodes, or none"),
         ("-v=loud", "--v=loud: write a whole number"),

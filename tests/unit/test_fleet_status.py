@@ -230,3 +230,24 @@ def test_status_and_why_say_who_would_have_to_move(tmp_path: Path, capsys: pytes
     found = json.loads(ask(capsys, "status", "--snapshot", file, "-o", "json").out)
     assert [each["message"] for each in found["workloads"]] == [advice]
     assert "moved: ml/pair" in ask(capsys, "why", "workload/big", "-n", "ml", "--snapshot", file).text
+
+
+def test_spares_are_shown_and_no_new_workload_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 3."""
+    own = servers(2)
+    own[1]["status"]["conditions"] = [{"type": "Spare", "status": "True", "reason": "KeptFree", "message": "kept"}]
+    file = snapshot(tmp_path, [*groups(2), *own])
+    assert "us-1 trn2u.48xlarge 4 spare" in ask(capsys, "status", "--snapshot", file).text
+    assert ask(capsys, "topology", "--snapshot", file).out.count("spare\n") == 4
+    found = ask(capsys, "why", "nus/us-1", "-n", "neuron-dra-driver", "--snapshot", file)
+    assert (found.code, "a spare, which only groups that must move may take" in found.text) == (0, True), found.text
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(
+        "apiVersion: neuron.aws.com/v1beta1\nkind: NeuronUltraServerWorkload\nmetadata: {name: job}\n"
+        "spec: {instanceType: trn2u.48xlarge, topologySize: 4, serverCount: 2}\n---\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: rank-0}\n"
+        "spec: {resourceClaims: [{name: a, resourceClaimTemplateName: job}], "
+        "containers: [{name: a, image: a, resources: {claims: [{name: a}]}}]}\n"
+    )
+    said = ask(capsys, "simulate", "-f", str(manifest), "--snapshot", file).text
+    assert "2 groups of 4 nodes wanted, and 1 free; 4 nodes are spares, kept for groups that must move" in said

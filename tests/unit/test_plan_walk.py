@@ -10,7 +10,7 @@ from tests.unit.failing_world import LIMITS, not_ready, running
 from tests.unit.ultraserver_world import World
 
 INDEX = ("fleet_index", "evidence", "reserved", "slot_index", "census", "placement", "places", "outage", "refused_pods")
-RESERVATIONS = ("held", "holdings", "quota", "free_slots", "sight", "view", "limits")
+RESERVATIONS = ("held", "holdings", "quota", "free_slots", "spares", "sight", "view", "limits")
 VALUES = ("actions", "objects", "states")
 READ = [f"controller.plan.{name}" for name in (*INDEX, *RESERVATIONS, *VALUES)]
 """What decisions read and return; the walk is that of the modules that decide."""

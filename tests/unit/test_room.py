@@ -13,8 +13,10 @@ from controller.apply.room_looks import RoomLooks
 from controller.observe.model import Workload
 from controller.plan import room
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
 from controller.plan.planning import plan
 from controller.plan.room import Room
+from controller.plan.spares import Numbers
 from controller.timing import RoomTiming
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World
@@ -49,8 +51,8 @@ def waiting(world: World, size: int = 4, count: int = 1) -> Workload:
     return next(each for each in world.snapshot().workloads if each.name == "big")
 
 
-def asked(world: World, workload: Workload) -> Room | None:
-    return room.advice(FleetIndex.of(world.snapshot()), workload, world.now)
+def asked(world: World, workload: Workload, spares: Numbers = ()) -> Room | None:
+    return room.advice(FleetIndex.of(world.snapshot()), workload, world.now, spares=spares)
 
 
 def test_one_workload_that_moves_makes_room() -> None:
@@ -112,6 +114,23 @@ def test_two_places_are_found_for_two_groups() -> None:
     found = asked(world, waiting(world, count=2))
     assert found is not None
     assert (len(found.workloads), len(found.nodes)) == (2, 4)
+
+
+@pytest.mark.parametrize(("spares", "workloads"), [(1, 1), (2, 2)])
+def test_spares_are_no_place_for_anybody(spares: int, workloads: int) -> None:
+    """Where the pool is short of a group, a place for that is needed, too."""
+    kept = Limits(spares=(("trn3.48xlarge", spares),))
+    world = fleet(6)
+    for number in range(5):
+        put(world, f"pair-{number}", f"u{number}-0", f"u{number}-1")
+    world.settle(kept)
+    world.submit("big", size=4)
+    world.settle(kept)
+    assert world.state("big") == ("Pending", "CapacitySplit")
+    big = next(each for each in world.snapshot().workloads if each.name == "big")
+    found = asked(world, big, kept.spares)
+    assert found is not None
+    assert len(found.workloads) == workloads
 
 
 def cordon(world: World, *numbers: int, cordoned: bool) -> None:

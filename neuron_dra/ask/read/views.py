@@ -204,6 +204,12 @@ class UltraServerView(ObjectView, frozen=True):
         """The names of its nodes."""
         return [each.node_name for each in self.spec.topology if each.node_name]
 
+    @property
+    def is_spare(self) -> bool:
+        """True if the controller keeps its nodes for groups that must move."""
+        found = self.status.condition("Spare")
+        return found is not None and found.status == "True"
+
 
 class Involved(ObjectView, frozen=True):
     """The object that an Event is about."""

@@ -49,6 +49,8 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
         groups = f"{words.count(number, 'group')} of {words.count(size, 'node')}"
         if len(slots) < number:
             text = f"{groups} wanted, and {len(slots)} free"
+            if world.spares:
+                text += f"; {words.count(len(world.spares), 'node')} are spares, kept for groups that must move"
             found.objects.append(_waiting(workload, text))
             found.notes.append(f"{name}: not reserved: {text}")
             continue
@@ -68,7 +70,7 @@ def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iter
     for node in fleet.nodes(world):
         if not node.devices:
             continue
-        free = node.free == len(node.devices) and node.name not in taken
+        free = node.free == len(node.devices) and node.name not in taken and not node.spare
         name = _value(node, GROUPS)
         if free and (name is not None or size == 1) and wanted in (None, "", node.type):
             servers[str(name or node.name)].append(node)

@@ -144,9 +144,10 @@ def _wrong(tile: Tile) -> list[str]:
 
 
 def _note(tile: Tile) -> str:
-    """Return what is wrong with an UltraServer, and which workloads its nodes are reserved for."""
+    """Return what is wrong with an UltraServer, which workloads its nodes are reserved for, or that it is a spare."""
     workloads = {each.node.tag.workload for each in tile.nodes if each.node.tag is not None}
-    return ", ".join([*_wrong(tile), *(f"for {each}" for each in sorted(workloads))])
+    spare = ["spare"] if any(each.node.spare for each in tile.nodes) else []
+    return ", ".join([*_wrong(tile), *(f"for {each}" for each in sorted(workloads)), *spare])
 
 
 def _within(text: str, width: float) -> str:

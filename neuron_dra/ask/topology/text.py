@@ -192,4 +192,6 @@ def _in_short(view: NodeView) -> str:
         return f"reserved for {view.tag.workload}"
     if not view.ready:
         return "not Ready"
-    return "" if view.schedulable else "cordoned"
+    if not view.schedulable:
+        return "cordoned"
+    return "spare" if view.spare else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from neuron_dra.ask.read.snapshot import Key
+from neuron_dra.ask.read.views import UltraServerView
 from neuron_dra.ask.world import users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -48,6 +49,8 @@ def _nodes(world: World, kind: str, item: Wire) -> Iterator[str]:
         yield item["metadata"]["name"]
     elif kind == "ResourceSlice":
         yield item["spec"].get("nodeName") or ""
+    elif kind == "NeuronUltraServer" and UltraServerView.of(item).is_spare:
+        yield from UltraServerView.of(item).nodes
     elif kind == "ResourceClaim":
         yield from _of_claim(world, item)
     elif kind == "Pod" and users.group_of(item):

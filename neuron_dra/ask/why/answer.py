@@ -81,6 +81,8 @@ def of_ultraserver(world: World, server: Wire) -> Report:
     reserved = sorted({member.tag.workload for member in group if member.tag is not None})
     if reserved:
         state += f", reserved for {', '.join(reserved)}"
+    if seen.is_spare:
+        state += ", a spare, which only groups that must move may take"
     return Report(subject, state, tuple(found), fine=not found)
 
 

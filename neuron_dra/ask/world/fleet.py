@@ -70,6 +70,7 @@ class NodeView:
     faulty: int  # devices that are unhealthy or tainted
     free_places: frozenset[int]  # of the devices that an ordinary claim can get now
     reported: tuple[tuple[str, str], ...] = ()  # faults in conditions of the Node: their types, and what agents say
+    spare: bool = False  # only groups of workloads that must move may be reserved on it
 
     @property
     def spec(self) -> InstanceType | None:
@@ -134,6 +135,7 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
         faulty=sum([bool(device.faults) for device in devices]),
         free_places=frozenset(free if usable else ()),
         reported=seen.reported,
+        spare=name in world.spares,
     )
 
 

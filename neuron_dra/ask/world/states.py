@@ -53,4 +53,4 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         return NodeState(StateKind.UNKNOWN, "unknown")
     if node.faulty:
         return NodeState(StateKind.UNHEALTHY, f"free, but for {node.faulty} unhealthy")
-    return NodeState(StateKind.FREE, "free")
+    return NodeState(StateKind.FREE, "spare" if node.spare else "free")

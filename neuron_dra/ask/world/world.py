@@ -18,7 +18,7 @@ from neuron_dra.ask.read.node_views import (
 )
 from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
-from neuron_dra.ask.read.views import EventSubject
+from neuron_dra.ask.read.views import EventSubject, UltraServerView
 from neuron_dra.ask.world import demand, relevance, server, users
 from neuron_dra.ask.world.alike import Alike, Likeness
 from neuron_dra.ask.world.demand import PodClaim
@@ -265,6 +265,12 @@ class World:
             if tag is not None and spec.node_name:
                 found[spec.node_name] = tag
         return found
+
+    @derived("NeuronUltraServer")
+    def spares(self) -> Set[str]:
+        """The names of the nodes that the controller keeps for groups that must move."""
+        every = map(UltraServerView.of, self.snapshot.all("NeuronUltraServer"))
+        return {name for server in every if server.is_spare for name in server.nodes}
 
     @derived("ResourceSlice")
     def _published(self) -> Sequence[SliceSpecView]:

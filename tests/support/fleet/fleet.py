@@ -36,7 +36,7 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import queue_laws, settled
+from tests.support.fleet import queue_laws, settled, spares
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -111,6 +111,8 @@ class Fleet:
         self.caches = self._caches()
         self.view = View(_Live(self.caches, self.pods))
         self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)
+        # Two controllers at once are guarded by nothing but resourceVersions.
+        self.safety.keeps_spares = "spares" in self.actors and "two-at-once" not in self.actors
         self.pods.on_start = self.safety.container_started
         self.ledger.on_eviction = self.safety.evicted
         self.budgets = False
@@ -150,6 +152,7 @@ class Fleet:
             flags=(
                 *(("--jobs-may-reserve",) if "jobs" in self.actors else ()),
                 *(("--queues",) if "queues" in self.actors else ()),
+                *(spares.flags(self.instance_type) if "spares" in self.actors else ()),
             ),
         )
 

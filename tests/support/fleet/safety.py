@@ -11,6 +11,7 @@ from typing import Any
 from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
+from tests.support.fleet import spares
 from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
@@ -59,6 +60,8 @@ class Safety:
         self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self._names = Names()
+        self.keeps_spares = False  # spares are kept for groups that must move
+        self._spares: set[str] = set()  # the NeuronUltraServers that were last shown as spares
         self.found: list[str] = []
 
     def check(self) -> None:
@@ -146,6 +149,16 @@ class Safety:
             known.gone = True
             self._report(f"{_text(known.held)} is gone")
             self._kept(known.held, [each.held for each in ended])
+        if self.keeps_spares:
+            self._spares = spares.shown(self._view)
+
+    def _leaves_spares(self, now: Held) -> None:
+        """Only a group that replaces another one is on a spare."""
+        key = now.allocation.workload_uid, now.allocation.ultraserver_index
+        before = (each.held.allocation for each in self._known.values() if each.held is not now)
+        replaces = any((each.workload_uid, each.ultraserver_index) == key for each in before)
+        if not replaces and spares.must_leave(self._view, now, self._spares):
+            self.violated(f"{_text(now)} is new, and is on a spare")
 
     def _is_not_reported(self, now: Held) -> None:
         """No node is reserved of which an agent has reported a fault for a while."""
@@ -181,6 +194,8 @@ class Safety:
             self._within_limit(now)
             self._is_not_reported(now)
             self._lasts(now)
+            if self.keeps_spares:
+                self._leaves_spares(now)
             if allocation.phase is not Phase.PENDING:
                 self.violated(f"{_text(now)} did not begin as Pending")
             return

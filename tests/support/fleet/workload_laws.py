@@ -9,7 +9,7 @@ from controller.plan.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
-from tests.support.fleet import queue_laws
+from tests.support.fleet import queue_laws, spares
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import MODES, FleetNode
@@ -220,22 +220,17 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         for each in view.all("neuronultraservers")
         if each["metadata"].get("deletionTimestamp")
     }  # nothing new is reserved there
-    usable = {
-        name: node
-        for name, node in nodes.items()
-        if name not in known.closed
-        and node.schedulable
-        and not node.was_reported(known.now)
-        and node.block_end is None  # otherwise it may be too short
-        and node.tags_its_devices
-        and object_name(node.block) not in leaving
-    }
-    free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
+    every = {name: node for name, node in usable(nodes, known).items() if object_name(node.block) not in leaving}
+    free = free_slots(view, every, spec["instanceType"], int(spec["topologySize"]))
     if reason == "WaitingForRelease" and not all(slot_is_well(view, held, nodes) for held in mine if held not in live):
         return  # pods with its ranks may still run on a dead node, which a user must give up
     if reason == "WaitsForOlder" and {"impossible", "giants"} & known.actors:
         yield from _waits_for_older(view, workload, nodes, known)
     kept = known.budgets and reason == "EvictionBlocked" and _ranks_may_run(view, uid, int(spec["serverCount"]))
+    if needs > 0 and not spares.takes_spares(workload, live):
+        kept_free = spares.shown(view)
+        others = {name: node for name, node in every.items() if object_name(node.block) not in kept_free}
+        free = free_slots(view, others, spec["instanceType"], int(spec["topologySize"]))
     if reason != "WaitsForOlder" and needs > 0 and free >= needs and not kept:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
     broken = [held for held in live if not slot_is_well(view, held, nodes)]
@@ -249,6 +244,19 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
     elif reason == "WaitingForNodes" and not broken:
         yield f"workload {name} waits for nodes that are all there"
+
+
+def usable(nodes: Mapping[str, FleetNode], known: Known) -> dict[str, FleetNode]:
+    """Return the nodes that may be reserved if they are free."""
+    return {
+        name: node
+        for name, node in nodes.items()
+        if name not in known.closed
+        and node.schedulable
+        and not node.was_reported(known.now)
+        and node.block_end is None  # otherwise it may be too short
+        and node.tags_its_devices
+    }
 
 
 def _advised(view: View, workload: Wire) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""The pool of spares: free groups of four nodes that only groups which must move may take. Pure.
+
+Which groups are spares is written nowhere: it follows from the free groups at each point of a plan. So every leader
+chooses the same, and the next free group takes the place of a spare that was taken, or that gets a fault, before any
+workload that waits.
+"""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from controller.plan.placement import KINDS, Slot
+from controller.plan.places import Overlay, everywhere
+from neuron_dra.core import catalogue
+
+SIZE: Final = 4
+"""The number of nodes of a spare: a group of any size finds its place there."""
+
+Numbers = tuple[tuple[str, int], ...]
+"""How many spares are kept, by instance type."""
+
+_ENTRY: Final = re.compile(r"([a-z0-9][a-z0-9.-]{0,62})=(\d{1,6})", re.ASCII)
+
+
+def parse(text: str) -> Numbers:
+    """Return the numbers of a text as `TYPE=NUMBER,…`, without zeros; none of an empty one. Raises ValueError."""
+    found: dict[str, int] = {}
+    for word in (each.strip() for each in text.split(",") if each.strip()):
+        entry = _ENTRY.fullmatch(word)
+        if entry is None:
+            raise ValueError("write TYPE=NUMBER,…, such as trn2u.48xlarge=1, with a number of groups of four nodes")
+        instance_type, number = entry[1], int(entry[2])
+        known = catalogue.lookup(instance_type)
+        if known is None or not known.whole_node:
+            problem = "is not known" if known is None else "has no UltraServers"
+            raise ValueError(f"{instance_type} {problem}: write the type of UltraServer nodes, such as trn2u.48xlarge")
+        if instance_type in found:
+            raise ValueError(f"write {instance_type} once")
+        found[instance_type] = number
+    return tuple(sorted((instance_type, number) for instance_type, number in found.items() if number))
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How many spares are kept, and what may be one.
+
+    - `needed_until`: a group whose capacity block ends before is no spare, because nobody may take it.
+    """
+
+    numbers: Numbers
+    needed_until: datetime.datetime
+
+    def number(self, instance_type: str) -> int:
+        """Return how many spares of a type are kept, if that many groups are free."""
+        return next((number for name, number in self.numbers if name == instance_type), 0)
+
+    def of(self, free: Overlay, instance_type: str) -> tuple[Slot, ...]:
+        """Return the spares among the free groups of four nodes of a type."""
+        lasting = (slot for slot in _in_order(free) if slot.until is None or slot.until >= self.needed_until)
+        return tuple(itertools.islice(lasting, self.number(instance_type)))
+
+
+def _in_order(free: Overlay) -> Iterator[Slot]:
+    """Yield free groups in the order in which they become spares.
+
+    New workloads take the best fit, so the worst is a spare: their choices change the pool as seldom as possible. An
+    order by what is known of the groups, such as the results of tests, belongs here and nowhere else.
+    """
+    by_kind = (free.worst(everywhere(kind)) for kind in KINDS)
+    return heapq.merge(*by_kind, key=attrgetter("fit"), reverse=True)
