@@ -33,8 +33,11 @@ STEPS: Final = 8
 PAUSES: Final = ((0.0, 0.05, 0.3, 2.0, 20.0, 700.0), (6, 6, 6, 6, 2, 3))
 GIANT_S: Final = 1800.0
 """The time for which one large workload may delay others: the controller's --starvation-limit."""
+HOLDS_BACK_S: Final = 600.0
+"""How long a workload has waited when it begins to: the controller's --starvation-threshold."""
 NEAR_S: Final = 10.0  # a node that the tenant's pod has just taken causes another choice
 LOOK_S: Final = 0.1
+SIZES: Final = (1, 2, 4)
 MINUTE_S: Final = 60
 ROTATE_S: Final = 600
 
@@ -263,18 +266,53 @@ async def flood(fleet: Fleet, steps: int) -> None:
     schedule = Schedule(fleet)
     await schedule.begin()
     await Tenant(schedule, 0, 0, enforced=True).begin()
-    alone_s = await allocated(fleet, 4, 2, None, 60.0)
+    await _beside_requests(fleet, [(SIZES[number % 3], 1 + number % 1024) for number in range(steps)], held_back_s=0.0)
+
+
+async def flood_beyond_the_fleet(fleet: Fleet, steps: int) -> None:
+    """A tenant without a limit creates `steps` workloads at once, each for more nodes than there are. Raises Violation.
+
+    The victim has its nodes as soon as without them.
+    """
+    await Schedule(fleet).begin()
+    most = len(fleet.nodes)
+    requests = [(SIZES[number % 3], most + 1 + number % (1024 - most)) for number in range(steps)]
+    await _beside_requests(fleet, requests, held_back_s=0.0)
+
+
+async def flood_of_giants(fleet: Fleet, steps: int) -> None:
+    """A tenant creates `steps` workloads at once, each for all nodes that there are. Raises Violation.
+
+    One node is taken, so that they wait, and the victim comes when they hold others back. They do so as long as one of
+    them may, and not one after another.
+    """
+    await Schedule(fleet).begin()
+    await fleet.submit("holder", 1, 1)
+    await fleet.settle("one node is taken")
+    requests = [(1, len(fleet.nodes))] * steps
+    await _beside_requests(fleet, requests, held_back_s=GIANT_S, waited_s=HOLDS_BACK_S + NEAR_S)
+
+
+async def _beside_requests(
+    fleet: Fleet, requests: list[tuple[int, int]], held_back_s: float, waited_s: float = 0.0
+) -> None:
+    """Allocate the victim alone, then beside these (size, count) of the tenant. Raises Violation.
+
+    The requests have waited for `waited_s` when it comes, and may hold it back for `held_back_s`.
+    """
+    alone_s = await allocated(fleet, 1, 4, None, 60.0)
     await fleet.remove(NEURON_WORKLOADS, USERS, "victim")
     await fleet.settle("the victim was here alone")
-    requests = (
-        fleet.submit(f"flood{number}", (1, 2, 4)[number % 3], 1 + number % 1024, namespace=TENANT)
-        for number in range(steps)
+    creations = (
+        fleet.submit(f"flood{number}", size, count, namespace=TENANT) for number, (size, count) in enumerate(requests)
     )
-    await asyncio.gather(*requests)
-    took_s = await allocated(fleet, 4, 2, None, 60.0)
+    await asyncio.gather(*creations)
+    await fleet.sleep(waited_s)
+    most_s = 2 * alone_s + held_back_s + NEAR_S
+    took_s = await allocated(fleet, 1, 4, None, most_s)
     waiting = sum(each["metadata"]["namespace"] == TENANT for each in fleet.workloads())
     fleet.trace(f"beside {waiting} requests, allocated after {took_s:.2f} s, and alone after {alone_s:.2f} s")
-    if took_s > 2 * alone_s + NEAR_S:
+    if took_s > most_s:
         raise Violation(f"the victim was allocated after {took_s:.0f} s or not at all, and alone after {alone_s:.2f} s")
 
 
