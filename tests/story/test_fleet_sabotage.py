@@ -435,7 +435,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
         (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),
         (gives_spares_to_everyone, {"spares"}, "is new, and is on a spare|is shown as a spare, and is reserved"),
-        (keeps_spares_from_groups_that_move, {"spares"}, "cannot move"),
+        (keeps_spares_from_groups_that_move, {"spares"}, "cannot move|waits .*, and .* groups are free"),
         (keeps_spares_from_restarted_workloads, {"spares"}, "waits .*, and .* groups are free"),
         (fills_no_pool_again, {"spares"}, "groups are kept as spares, and"),
         (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
