@@ -12,7 +12,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Draft, Holdings
 from controller.plan.places import Overlay
 from controller.plan.reasons import Reason
-from controller.plan.spares import SIZE, Pool
+from controller.plan.spares import SIZE, SparePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class FreeSlots:
     reservation is made or dropped, because a thousand workloads may wait for the same slots.
     """
 
-    def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str], pool: Pool) -> None:
+    def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str], pool: SparePool) -> None:
         """`unwritable` are the UltraServers in which no reservation can be stored."""
         self._pool = pool
         self._index = index

@@ -31,7 +31,7 @@ from controller.plan.limits import Limits
 from controller.plan.placement import Slot
 from controller.plan.quota import Quota
 from controller.plan.sight import Sight
-from controller.plan.spares import Pool
+from controller.plan.spares import SparePool
 from controller.plan.strategies import NO_OP, STRATEGIES
 from controller.plan.view import Reads, Step, TurnKey, View
 
@@ -117,7 +117,7 @@ class Ledger:
             workloads,
             Sight(index, known, now, limits, found),
             holdings,
-            FreeSlots(index, holdings, known.unwritable, Pool(limits.spares, now + limits.block_lead)),
+            FreeSlots(index, holdings, known.unwritable, SparePool(limits.spares, now + limits.block_lead)),
             quota,
             queue.template_names(index.workloads, index.template_by_key, holdings),
             unrestored,

@@ -48,7 +48,7 @@ def parse(text: str) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class SparePool:
     """How many spares are kept, and what may be one.
 
     - `needed_until`: a group whose capacity block ends before is no spare, because nobody may take it.
