@@ -20,7 +20,10 @@ from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
 def selector_error(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a selector that cannot be evaluated: it blocks the pod on every node."""
-    published = PublishedDevices(world)
+    return _selector_error(world, pod, PublishedDevices(world))
+
+
+def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Finding | None:
     for claim, ask in selection.requests(world, pod):
         found = published.error(ask)
         if found is None:
@@ -56,8 +59,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
         return [found]
     published = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
-        # The reservations are not why no node could serve the claims.
+        # The reservations are not why no node could serve the claims. They keep the class from selecting any device,
+        # and so hide a selector that fails on each.
         published = PublishedDevices(world, world.untagged)
+        if found := _selector_error(world, pod, published):
+            return [found]
     for claim, ask in selection.requests(world, pod):
         if one := _of_request(world, pod, published, claim, ask):
             return [one]
