@@ -198,7 +198,7 @@ class FieldReader:
         # A slice has devices, which are read apart; an older version is converted before it is checked.
         if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
             return found
-        if any(_at(found, path) is not None for path in _RARE):
+        if kind == "Pod" and any(_at(found, path) is not None for path in _RARE):
             return found
         return CheckedObject(found)
 

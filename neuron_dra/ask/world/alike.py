@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.ask.world import relevance
 from neuron_dra.simulate import model
@@ -68,15 +68,20 @@ class Likeness:
         return known
 
 
+_PLAIN: Final = frozenset({str, int, bool})
+
+
 def _seen(device: model.PoolDevice, read: Set[str]) -> object:
     """Return what claims that read these attributes see of a device; all of it if it has a value of an unknown kind."""
     found: list[tuple[str, str, object]] = []
     for name, value in device.attributes.items():
-        [(kind, inner)] = value.items() if len(value) == 1 else [("", None)]
-        if type(inner) not in (str, int, bool):
+        if len(value) != 1:
             return device.key
-        if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
-            found.append((name, kind, inner))
+        for kind, inner in value.items():
+            if type(inner) not in _PLAIN:
+                return device.key
+            if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
+                found.append((name, kind, inner))
     capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
     return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
 

@@ -159,9 +159,10 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
                 continue
             # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
             key = id(device.attributes), device.id.device
-            if key not in free_views:
-                free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
-            yield free_views[key]
+            found = free_views.get(key)
+            if found is None:
+                found = free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
+            yield found
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from neuron_dra.ask.render import words
@@ -68,10 +68,15 @@ class PublishedDevices:
                 if not pool.usable:
                     why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
                     self.unusable[name] = f"pool {pool.driver}/{pool.name} of node {name}: {why}"
-        unique: dict[DeviceId, PoolDevice] = {}  # several nodes can use a device of a shared pool
+
+    @cached_property
+    def devices(self) -> list[PoolDevice]:
+        """The devices of all nodes, each once: several nodes can use a device of a shared pool."""
+        unique: dict[DeviceId, PoolDevice] = {}
         for found in self.by_node.values():
-            unique.update((device.id, device) for device in found)
-        self.devices = list(unique.values())
+            for device in found:
+                unique[device.id] = device
+        return list(unique.values())
 
     def error(self, ask: Asked) -> tuple[str, SelectorError, PoolDevice | None] | None:
         """Return the first selector of class or request that cannot be evaluated, its error, and the device."""

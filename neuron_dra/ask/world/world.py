@@ -16,7 +16,7 @@ from neuron_dra.ask.read.node_views import (
     TaintRuleSpec,
     TaintRuleView,
 )
-from neuron_dra.ask.read.pod_views import PodOwners
+from neuron_dra.ask.read.pod_views import PodOwners, PodRank
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.read.views import EventSubject, UltraServerView
 from neuron_dra.ask.world import demand, relevance, server, users
@@ -321,6 +321,11 @@ class World:
             if _is_driver(PodOwners.of(pod)):
                 found[pod["spec"]["nodeName"]].append(pod)
         return found
+
+    @derived("Pod")
+    def least_priority(self) -> int:
+        """The least priority of all pods; that of a pod without one, which is 0, if there are none."""
+        return min((PodRank.of(pod).spec.priority for pod in self.snapshot.all("Pod")), default=0)
 
     @derived("Event")
     def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
