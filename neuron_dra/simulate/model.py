@@ -133,7 +133,9 @@ class DeviceRequest:
 
     def result_name(self, alternative: DeviceSubRequest) -> str:
         """Return the name that allocation results use."""
-        return f"{self.name}/{alternative.name}" if self.prioritized else self.name
+        if self.prioritized:
+            return f"{self.name}/{alternative.name}"
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
         where=where,
         per_device_nodes=per_device,
         has_counters=bool(spec.get("sharedCounters")),
-        compatibility_groups=any([device.get("compatibilityGroups") for device in published]),
+        compatibility_groups=any(device.get("compatibilityGroups") for device in published),
         devices=tuple(devices),
         counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
     )

@@ -266,5 +266,8 @@ def _field(name: str, shape: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
         return name, NAME
     if isinstance(shape, Needed):
         return name, _struct(shape.shape)
-    kind = msgspec.Raw if isinstance(shape, SharedField) else _struct(shape) | None | msgspec.UnsetType
+    if isinstance(shape, SharedField):
+        kind = msgspec.Raw
+    else:
+        kind = _struct(shape) | None | msgspec.UnsetType
     return name, kind, msgspec.UNSET

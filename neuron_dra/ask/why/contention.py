@@ -40,16 +40,20 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
     changes = working(_changes(world, pod, nodes)) if world.proposes else ()
     if torn is not None:
         return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
-    where = f"node {nodes[0].name} has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
+    if len(nodes) == 1:
+        where = f"node {nodes[0].name} has"
+    else:
+        where = f"{len(nodes)} nodes have"
     return Finding("DevicesInUse", f"{where} too few free devices: {_who(world, nodes)}", facts.done(), changes)
 
 
 def detail(world: World, blocked: Blocked) -> str:
     """Return who holds which devices of a node."""
-    held = sorted(holders(world, blocked), key=lambda each: -len(each[1]))
-    return f"node {blocked.name}: " + words.listed(
-        f"{words.devices(devices, world.type_of(blocked.name))} by {holder}" for holder, devices in held
-    )
+    kind = world.type_of(blocked.name)
+    texts = []
+    for holder, devices in sorted(holders(world, blocked), key=lambda each: -len(each[1])):
+        texts.append(f"{words.devices(devices, kind)} by {holder}")
+    return f"node {blocked.name}: {words.listed(texts)}"
 
 
 def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
@@ -368,4 +372,6 @@ def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
 def _protected(world: World, holder: Holder) -> str:
     """Return why the one pod of a claim may not be evicted; empty if it may."""
     pod = _only_pod(world, holder)
-    return budgets.objection(world.snapshot, pod) if pod is not None else ""
+    if pod is not None:
+        return budgets.objection(world.snapshot, pod)
+    return ""

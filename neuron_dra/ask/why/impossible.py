@@ -40,7 +40,10 @@ def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Fin
         changes: list[ProposedChange] = []
         replacements = selection.replacements(published, expression, published.devices)
         for better in (*replacements, expressions.guarded(expression)):
-            change = None if better == expression else _with_expression(world, pod, claim, ask, expression, better)
+            if better == expression:
+                change = None
+            else:
+                change = _with_expression(world, pod, claim, ask, expression, better)
             if change is not None:
                 changes.append(change)
         text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
@@ -93,10 +96,15 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
             matching = [published.matching(ask) for ask in covered]
             together = 0
             for name in published.by_node:
-                unique = {device.id: device for found in matching for device in found[name]}
+                unique = {}
+                for found in matching:
+                    for device in found[name]:
+                        unique[device.id] = device
                 together = max(together, _together(constraint, list(unique.values())))
             if together < wanted:
-                same = "the same" if constraint.kind == "matchAttribute" else "different"
+                same = "different"
+                if constraint.kind == "matchAttribute":
+                    same = "the same"
                 which = ", ".join(each.name for each in covered)
                 text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
                 return Finding("GroupTooSmall", f"{text}; at most {together} have")
@@ -261,7 +269,10 @@ def _group_too_small(
     same = "the same" if constraint.kind == "matchAttribute" else "different"
     wanted = words.count(ask.alternative.count, "device")
     text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}; at most {together} have"
-    changes = [change for change in _group_changes(world, pod, published, claim, ask, constraint) if change is not None]
+    changes = []
+    for change in _group_changes(world, pod, published, claim, ask, constraint):
+        if change is not None:
+            changes.append(change)
     return Finding("GroupTooSmall", text, facts.done(), tuple(changes[:2]))
 
 

@@ -48,7 +48,11 @@ class Likeness:
 
     def users(self, pools: Set[str]) -> Set[str]:
         """Return the names of the nodes that can use these pools."""
-        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
+        found = set()
+        for name, (_, _, have) in self._of_node.items():
+            if not pools.isdisjoint(p.name for p in have):
+                found.add(name)
+        return found
 
     def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
         """Return the pools that a node can use."""
@@ -58,7 +62,9 @@ class Likeness:
         known = self._of_node.get(node.name)
         if known is None:
             pools = self.inventory.pools(node)
-            devices = [device for pool in pools for device in pool.devices]
+            devices: list[model.PoolDevice] = []
+            for pool in pools:
+                devices += pool.devices
             simple = all(pool.usable and not pool.counters for pool in pools)
             number = None
             if simple and not any(device.per_device_nodes for device in devices):
