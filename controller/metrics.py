@@ -272,4 +272,6 @@ class Metrics:
 def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the condition Degraded of a status; None unless it is True."""
     found = condition(status, "Degraded")
-    return found if found.get("status") == "True" else None
+    if found.get("status") == "True":
+        return found
+    return None

@@ -54,7 +54,9 @@ def _limit(raw: str) -> int | None:
     """Return how many nodes a namespace may reserve; None means no limit."""
     if raw != "none" and not re.fullmatch(r"\d{1,6}", raw, re.ASCII):
         raise ValueError("write a whole number of nodes, or none")
-    return None if raw == "none" else int(raw)
+    if raw == "none":
+        return None
+    return int(raw)
 
 
 def _verbosity(raw: str) -> int:
@@ -200,7 +202,10 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
 
 def load_as(kind: type[SettingsT], parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> SettingsT:
     """Return the settings of a command. Raises SettingsError, which names each invalid value."""
-    flags = {name: text for name, text in vars(parsed).items() if text or name not in _UNSET_IF_EMPTY}
+    flags = {}
+    for name, text in vars(parsed).items():
+        if text or name not in _UNSET_IF_EMPTY:
+            flags[name] = text
     values, _, problems = setting_table.read(kind, flags, environ)
     settings = kind(**{"identity": host, **values})
     problems += _wrong_addresses(settings)

@@ -14,7 +14,7 @@ import ast
 from collections.abc import Iterator
 
 MOST_COMPREHENSIONS = 2
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LIKE_COMPREHENSIONS = ("map", "filter")
 _CHANGES_A_LIST = frozenset({"append", "appendleft", "extend", "insert", "pop", "popleft", "remove", "clear"})
 _CHANGES_ANOTHER = frozenset({"add", "discard", "update", "setdefault", "put_nowait", "unlink"})
@@ -57,7 +57,7 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
 def _is_comprehension(part: ast.AST) -> bool:
     if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
         return part.func.id in _LIKE_COMPREHENSIONS
-    return isinstance(part, _COMPREHENSIONS)
+    return isinstance(part, COMPREHENSIONS)
 
 
 def _has(kind: type[ast.AST], part: ast.AST) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hack import density
@@ -24,6 +24,11 @@ def main() -> int:
     show("functions", functions)
     by_folder = ", ".join(f"{folder} {sum(size for size, _ in sized((folder,)))}" for folder in folders())
     print(f"lines: {by_folder}")
+    lines = sum(size for size, _ in files)
+    loops, conditions = packed_forms(path for _, path in files)
+    print(
+        f"per 1,000 lines: {1000 * loops / lines:.0f} comprehensions, {1000 * conditions / lines:.0f} conditional expressions"
+    )
     others = list(sized(OTHERS))
     functions += [each for _, path in others for each in functions_of(path)]
     wrong = [f"{path} has {size} lines, at most {LONGEST_FILE}" for size, path in files + others if size > LONGEST_FILE]
@@ -35,6 +40,16 @@ def main() -> int:
     for text in packed:
         print(f"too dense: {text}", file=sys.stderr)
     return 1 if wrong or packed else 0
+
+
+def packed_forms(paths: Iterable[str]) -> tuple[int, int]:
+    """Return the numbers of comprehensions and of conditional expressions in files."""
+    loops = conditions = 0
+    for path in paths:
+        for part in ast.walk(ast.parse((ROOT / path).read_text())):
+            loops += isinstance(part, density.COMPREHENSIONS)
+            conditions += isinstance(part, ast.IfExp)
+    return loops, conditions
 
 
 def too_dense(path: str) -> Iterator[str]:

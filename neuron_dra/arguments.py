@@ -64,7 +64,10 @@ class Parser(argparse.ArgumentParser):
             return
         choices = list(map(str, action.choices))
         near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
+        if near:
+            hint = f"did you mean {near[0]}?"
+        else:
+            hint = f"choose from {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
 
     def format_help(self) -> str:
@@ -105,7 +108,9 @@ def object_name(text: str) -> str:
 def documented(text: str) -> str:
     """Return a message with the addresses of the pages that it names, if DOCS is set."""
     address = os.environ.get(DOCS, "").rstrip("/")
-    return _PAGE.sub(rf"{address}/\1.html", text) if address else text
+    if address:
+        return _PAGE.sub(rf"{address}/\1.html", text)
+    return text
 
 
 def go_style(arguments: Sequence[str]) -> list[str]:
@@ -145,7 +150,9 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
         return 141
     except NeuronDraError as err:
         _last_words(program, parsed, str(err))
-        return 2 if isinstance(err, SettingsError) else 1
+        if isinstance(err, SettingsError):
+            return 2
+        return 1
     except OSError as err:
         _forget_output()
         _last_words(program, parsed, f"{err.filename}: {err.strerror}" if err.filename else str(err.strerror or err))
@@ -166,7 +173,10 @@ def _last_words(program: str, parsed: argparse.Namespace | None, text: str) -> N
     text = documented(text)
     wanted = getattr(parsed, "log_format", "text") or os.environ.get("LOG_FORMAT")
     with contextlib.suppress(OSError):
-        line = logs.last_line(program, text) if wanted == "json" else _readable(f"{program}: {text}")
+        if wanted == "json":
+            line = logs.last_line(program, text)
+        else:
+            line = _readable(f"{program}: {text}")
         print(line, file=sys.stderr)  # noqa: T201
 
 

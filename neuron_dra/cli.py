@@ -201,7 +201,9 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
 
 def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraError | OSError:
     found = group.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+    if isinstance(found, BaseExceptionGroup):
+        return _first(found)
+    return found
 
 
 @contextlib.contextmanager

@@ -62,7 +62,11 @@ def _choices(parser: argparse.ArgumentParser) -> Iterable[str]:
 def script(parser: argparse.ArgumentParser) -> str:
     """Return the script for bash, which zsh reads too."""
     table = words(parser)
-    cases = "\n".join(f'    {name}) words="{" ".join(table[name])}" ;;' for name in table if name)
+    texts = []
+    for name in table:
+        if name:
+            texts.append(f'    {name}) words="{" ".join(table[name])}" ;;')
+    cases = "\n".join(texts)
     return f"""\
 # Completion of neuron-dra and kubectl-neuron. In bash: source <(neuron-dra completion)
 [ -n "$ZSH_VERSION" ] && autoload -U +X bashcompinit && bashcompinit
@@ -100,7 +104,10 @@ def offered(parser: argparse.ArgumentParser, line: Sequence[str], names: Names) 
     if "/" in current:
         word, _, _ = current.partition("/")
         kind = _kind(word)
-        found = [f"{word}/{name}" for name in names(kind, _chosen(before))] if kind else []
+        if kind:
+            found = [f"{word}/{name}" for name in names(kind, _chosen(before))]
+        else:
+            found = []
         return _starting(current, found), NO_FILES
     if _takes_types(command) and (kind := _kind_before(command, before[1:])):
         return _starting(current, names(kind, _chosen(before))), NO_FILES
@@ -144,7 +151,9 @@ def _starting(current: str, words: Iterable[str]) -> list[str]:
 def _chosen(before: Sequence[str]) -> Mapping[str, str]:
     """Return the values of the flags that choose a cluster and a namespace."""
     found = {}
-    parts = [part for word in before for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    parts = []
+    for word in before:
+        parts += word.split("=", 1) if word.startswith("-") else [word]
     for flag, value in itertools.pairwise(parts):
         for name, forms in (
             ("namespace", ("-n", "--namespace")),

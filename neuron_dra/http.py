@@ -79,7 +79,9 @@ class HttpServer:
         await writer.wait_closed()
 
     async def _answer(self, request: list[str]) -> tuple[str, str, bytes]:
-        path = request[1].split("?")[0] if len(request) == 3 and request[0] == "GET" else ""
+        path = ""
+        if len(request) == 3 and request[0] == "GET":
+            path = request[1].split("?")[0]
         if path == "/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, await self._metrics()
         if path == "/healthz":

@@ -37,7 +37,10 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line; a traceback follows on separate lines."""
-        pairs = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        texts = []
+        for name, value in _fields(record).items():
+            texts.append(f" {name}={_quoted(value)}")
+        pairs = "".join(texts)
         text = f"{_time(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
@@ -61,7 +64,9 @@ class JsonFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=\n\t') else text
+    if not text or any(c in text for c in ' "=\n\t'):
+        return json.dumps(text)
+    return text
 
 
 def last_line(program: str, text: str) -> str:

@@ -25,7 +25,11 @@ ANYWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 def routed_families() -> frozenset[socket.AddressFamily]:
     """Return the address families with a route beyond this machine in this network namespace. Sends nothing."""
-    return frozenset(family for family, address in ANYWHERE.items() if _has_route(family, address))
+    found = []
+    for family, address in ANYWHERE.items():
+        if _has_route(family, address):
+            found.append(family)
+    return frozenset(found)
 
 
 def _has_route(family: socket.AddressFamily, address: str) -> bool:
@@ -127,7 +131,9 @@ class NetworkPort:
     @property
     def port(self) -> int:
         """The port on which the server listens; 0 before that."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
+        if self._server:
+            return int(self._server.sockets[0].getsockname()[1])
+        return 0
 
     def stop(self) -> None:
         """Stop listening and close all connections."""

@@ -28,7 +28,10 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     """
     source = f"{flag} {path}"
     if path != STDIN and Path(path).is_dir():
-        return [item for each in in_folder(path, source) for item in read(each, flag)]
+        found = []
+        for each in in_folder(path, source):
+            found += read(each, flag)
+        return found
     try:
         text = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
     except OSError as err:
@@ -51,7 +54,11 @@ def decoded(text: bytes, source: str, *, generated: bool = False) -> list[dict[s
 
 def in_folder(folder: str, source: str) -> list[str]:
     """Return the paths of the files of objects in a folder, sorted. Raises SettingsError if there are none."""
-    inside = sorted(str(each) for each in Path(folder).iterdir() if each.suffix in SUFFIXES)
+    found = []
+    for each in Path(folder).iterdir():
+        if each.suffix in SUFFIXES:
+            found.append(str(each))
+    inside = sorted(found)
     if not inside:
         raise SettingsError(f"{source}: the folder has no files with {', '.join(SUFFIXES)}")
     return inside
@@ -65,7 +72,9 @@ def _documents(text: bytes, source: str) -> list[Any]:
     if first in (b"{", b"["):
         try:
             whole = msgspec.json.decode(text)
-            return whole if isinstance(whole, list) else [whole]
+            if isinstance(whole, list):
+                return whole
+            return [whole]
         except (msgspec.DecodeError, RecursionError) as err:
             not_json = f"not JSON: {err}; and "  # YAML may begin with a brace too
         if found := _one_after_the_other(text):

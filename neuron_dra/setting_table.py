@@ -42,7 +42,9 @@ class Setting:
     @property
     def variable(self) -> str:
         """The environment variable, empty if there is none."""
-        return self.name.upper() if self.env is None else self.env
+        if self.env is None:
+            return self.name.upper()
+        return self.env
 
     @property
     def help(self) -> str:
@@ -53,7 +55,10 @@ class Setting:
 
 def settings_of(kind: type) -> list[Setting]:
     """Return the settings of a dataclass, in the order of its fields."""
-    found = [(f.name, f.metadata["setting"]) for f in dataclasses.fields(kind) if f.metadata]
+    found = []
+    for f in dataclasses.fields(kind):
+        if f.metadata:
+            found.append((f.name, f.metadata["setting"]))
     return [dataclasses.replace(setting, name=name) for name, setting in found]
 
 

@@ -186,24 +186,35 @@ class PluginSettings:
     @property
     def registration_socket(self) -> Path:
         """The registration socket, in the kubelet's registry folder."""
-        name = f"neuron.aws.com-{self.pod_uid}-reg.sock" if self.pod_uid else "neuron.aws.com-reg.sock"
+        name = "neuron.aws.com-reg.sock"
+        if self.pod_uid:
+            name = f"neuron.aws.com-{self.pod_uid}-reg.sock"
         return Path(self.kubelet_registrar_directory_path) / name
 
     @property
     def connected_sizes_wanted(self) -> tuple[str, ...]:
         """The sizes of connected sets and core partitions to publish; empty means all."""
-        return tuple(size for size in self.connected_sizes.replace(" ", "").split(",") if size)
+        found = []
+        for size in self.connected_sizes.replace(" ", "").split(","):
+            if size:
+                found.append(size)
+        return tuple(found)
 
     @property
     def oldest_release(self) -> releases.Release | None:
         """The first release of the API server that is good enough for connected sets; None if all are."""
         wanted = self.connected_sets_oldest_release
-        return None if wanted == releases.ANY else releases.parse(wanted)
+        if wanted == releases.ANY:
+            return None
+        return releases.parse(wanted)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and source of every setting, for the log."""
         names = [setting.name for setting in settings_of(PluginSettings)]
-        return [(name, str(getattr(self, name)), self.sources.get(name, "default")) for name in names]
+        found = []
+        for name in names:
+            found.append((name, str(getattr(self, name)), self.sources.get(name, "default")))
+        return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

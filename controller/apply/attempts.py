@@ -46,7 +46,9 @@ class Attempts:
     def due(self, key: str, now: datetime.datetime) -> datetime.datetime:
         """Return when a write may be tried: `now`, unless it waits."""
         tries = self._tries.get(key)
-        return now if tries is None else max(tries.next_at, now)
+        if tries is None:
+            return now
+        return max(tries.next_at, now)
 
     async def make(
         self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime

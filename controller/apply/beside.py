@@ -78,4 +78,7 @@ class Beside:
                 wait_s = next(waits)
                 continue
             waits = backoff.delays(*self._timing.retry_s, random.random)
-            wait_s = None if again_at is None else max(0.0, (again_at - self._clock()).total_seconds())
+            if again_at is None:
+                wait_s = None
+            else:
+                wait_s = max(0.0, (again_at - self._clock()).total_seconds())

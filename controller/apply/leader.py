@@ -141,7 +141,9 @@ class Leader:
         """Return the seconds until the next try, at most until another replica's lease expires."""
         usual = self._timing.retry_s * random.uniform(0.9, 1.2)
         left = self._free_at - self._now()
-        return min(usual, left) if left > 0 else usual
+        if left > 0:
+            return min(usual, left)
+        return usual
 
     async def _take(self) -> bool:
         """Renew or acquire the lease; return True if this replica has it. Raises ApiError."""

@@ -230,11 +230,11 @@ class Reconciler:
         """
         index = self._caches.index()
         ours = {each.uid for each in index.workloads}
-        found = sorted(
-            f"{each.namespace}/{each.name}"
-            for each in index.templates
-            if each.reserved_class and each.owner_uid not in ours
-        )
+        made = []
+        for each in index.templates:
+            if each.reserved_class and each.owner_uid not in ours:
+                made.append(f"{each.namespace}/{each.name}")
+        found = sorted(made)
         if found:
             log.warning(
                 "ResourceClaimTemplates that no workload owns request reserved devices: delete them",
@@ -297,4 +297,6 @@ class Reconciler:
         now = self._clock()
         if self._was_set_back(now):
             return 0.0  # the clock was set back during this pass
-        return max(0.0, (min(moments) - now).total_seconds()) if moments else None
+        if moments:
+            return max(0.0, (min(moments) - now).total_seconds())
+        return None

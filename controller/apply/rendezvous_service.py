@@ -101,7 +101,9 @@ class RendezvousServices:
         if self._forbidden_at is not None:
             again = self._forbidden_at + datetime.timedelta(seconds=self._timing.forbidden_s)
             if again > now or not due:
-                return again if meetings else None
+                if meetings:
+                    return again
+                return None
             due = due[:1]
         await asyncio.gather(*(self._one(each, now) for each in due))
         if self.forbidden != forbidden:
@@ -195,7 +197,9 @@ class RendezvousServices:
         if found is None:
             self._fence.check()
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
-        return None if found["metadata"].get("deletionTimestamp") else found
+        if found["metadata"].get("deletionTimestamp"):
+            return None
+        return found
 
     async def _pod(self, meeting: Meeting) -> dict[str, Any] | None:
         """Return the pod with rank 0; None if it is gone. Raises ApiError."""
@@ -203,7 +207,9 @@ class RendezvousServices:
             return None
         name, uid = meeting.pod
         found = await self._read(PODS, meeting.namespace, name)
-        return found if found is not None and found["metadata"]["uid"] == uid else None
+        if found is not None and found["metadata"]["uid"] == uid:
+            return found
+        return None
 
     async def _follow(
         self, service: dict[str, Any], pod: dict[str, Any] | None, *, all_of_them: bool
@@ -243,7 +249,9 @@ class RendezvousServices:
         earlier = await self._read(ENDPOINT_SLICES, namespace, service["metadata"]["name"])
         if earlier is None or earlier.get("addressType") != wanted["addressType"]:
             return None
-        return earlier if plan.is_owned(earlier, service["metadata"]["uid"]) else None
+        if plan.is_owned(earlier, service["metadata"]["uid"]):
+            return earlier
+        return None
 
     async def _empty_all_but(self, kept: str, service: dict[str, Any]) -> None:
         """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""

@@ -247,7 +247,9 @@ class Applier:
 def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any]) -> None:
     """Cache the answer to a write. Raises Unavailable if it is not the object but, for example, a proxy's page."""
     meta = stored.get("metadata")
-    identity = (meta.get("namespace") or "", meta.get("name")) if isinstance(meta, Mapping) else ()
+    identity: tuple[Any, ...] = ()
+    if isinstance(meta, Mapping):
+        identity = (meta.get("namespace") or "", meta.get("name"))
     if identity != (namespace, name) or not isinstance(meta, Mapping) or not isinstance(meta.get("uid"), str):
         raise Unavailable(f"the API server's answer to a write of {name} is not that object")
     try:
@@ -269,4 +271,6 @@ def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 def _degraded(status: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return reason and message of the condition Degraded; None unless it is True."""
     found = condition(status, "Degraded")
-    return (str(found.get("reason")), str(found.get("message"))) if found.get("status") == "True" else None
+    if found.get("status") == "True":
+        return (str(found.get("reason")), str(found.get("message")))
+    return None

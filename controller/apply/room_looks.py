@@ -38,7 +38,10 @@ class RoomLooks:
 
         `verdicts` are those of a plan, in the order of the queue.
         """
-        split = [uid for uid, verdict in verdicts.items() if verdict.reason == Reason.CAPACITY_SPLIT]
+        split = []
+        for uid, verdict in verdicts.items():
+            if verdict.reason == Reason.CAPACITY_SPLIT:
+                split.append(uid)
         asked = split[:WORKLOADS_AT_MOST]
         self._next = {uid: self._next.get(uid, now) for uid in asked}
         before = self.found
@@ -47,7 +50,9 @@ class RoomLooks:
         if due:
             self._look(due[0], index, known, now)
             self._next[due[0]] = now + datetime.timedelta(seconds=self._timing.again_s)
-        return now if self.found != before else min(self._next.values(), default=None)
+        if self.found != before:
+            return now
+        return min(self._next.values(), default=None)
 
     def end_waits(self) -> None:
         """Look again at once."""

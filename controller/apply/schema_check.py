@@ -39,7 +39,10 @@ class Outdated(ApiError):
 
 def _conditions() -> list[dict[str, Any]]:
     now = datetime.datetime.now(datetime.UTC)
-    return [render.new_condition({}, kind, True, "Trial", _WORD, now, 1) for kind in ("Ready", "Degraded")]
+    found = []
+    for kind in ("Ready", "Degraded"):
+        found.append(render.new_condition({}, kind, True, "Trial", _WORD, now, 1))
+    return found
 
 
 def _allocation(index: int, phase: Phase) -> dict[str, Any]:
@@ -205,7 +208,9 @@ class Schemas:
             if not isinstance(meta, Mapping) or meta.get("name") != name:
                 return None  # a proxy's answer
             lost += dropped(body, stored)
-        return f"drops {shortened(list(dict.fromkeys(lost)))}" if lost else ""
+        if lost:
+            return f"drops {shortened(list(dict.fromkeys(lost)))}"
+        return ""
 
     def end_waits(self) -> None:
         """Try all kinds that are not verified at once."""
@@ -213,7 +218,10 @@ class Schemas:
 
     def check(self, resource: Resource, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Compare a write with the answer."""
-        parts = {name: sent[name] for name in ("spec", "status") if name in sent and name in stored}
+        parts = {}
+        for name in ("spec", "status"):
+            if name in sent and name in stored:
+                parts[name] = sent[name]
         gone = [name for name in ("spec", "status") if name in sent and sent[name] and name not in stored]
         lost = list(dict.fromkeys([*gone, *dropped(parts, stored)]))
         if lost:

@@ -44,7 +44,10 @@ class StatusThrottle:
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Note that a workload's status was written."""
-        recent = {uid: moment for uid, moment in self._written.items() if now < moment + self._longest}
+        recent = {}
+        for uid, moment in self._written.items():
+            if now < moment + self._longest:
+                recent[uid] = moment
         self._written = {**recent, action.uid: now}
 
     def end_waits(self) -> None:
@@ -74,7 +77,10 @@ class StatusThrottle:
 
 def _wording(status: Mapping[str, Any]) -> list[str]:
     """Return the messages of a status without their numbers."""
-    return [_NUMBER.sub("#", str(one.get("message"))) for one in status.get("conditions") or []]
+    found = []
+    for one in status.get("conditions") or []:
+        found.append(_NUMBER.sub("#", str(one.get("message"))))
+    return found
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,4 +91,7 @@ def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _groups(status: Mapping[str, Any]) -> set[str]:
     """Return the identities of the groups in a status."""
-    return {str(one.get("allocationId")) + str(one.get("ultraserverUid")) for one in status.get("groups") or []}
+    found = set()
+    for one in status.get("groups") or []:
+        found.add(str(one.get("allocationId")) + str(one.get("ultraserverUid")))
+    return found

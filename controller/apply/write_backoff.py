@@ -91,7 +91,10 @@ class Backoff:
                 for old in [each for each, found in every.items() if found.next_at + forgotten_after <= now]:
                     del every[old]
             self._last = {name: content for name, content in self._last.items() if name in self._written}
-        first_s = self._timing.first_eviction_s if isinstance(action, Evict) else self._timing.first_s
+        if isinstance(action, Evict):
+            first_s = self._timing.first_eviction_s
+        else:
+            first_s = self._timing.first_s
         tries[key] = tries.get(key, Tries(0, now)).once_more(first_s, now, self._timing.longest_s)
 
 
@@ -107,7 +110,10 @@ def _object(action: Action) -> str:
 
 def _content(action: Action) -> str:
     """Return a digest of the written content without versions and times."""
-    content = {each.name: getattr(action, each.name) for each in fields(action) if each.name not in _VERSIONS}
+    content = {}
+    for each in fields(action):
+        if each.name not in _VERSIONS:
+            content[each.name] = getattr(action, each.name)
     text = json.dumps(_without_times(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -115,7 +121,11 @@ def _content(action: Action) -> str:
 def _without_times(value: Any) -> Any:
     """Return a value without the fields that hold times."""
     if isinstance(value, Mapping):
-        return {key: _without_times(each) for key, each in value.items() if key not in _TIMES}
+        found = {}
+        for key, each in value.items():
+            if key not in _TIMES:
+                found[key] = _without_times(each)
+        return found
     if isinstance(value, list | tuple):
         return [_without_times(each) for each in value]
     return value

@@ -78,7 +78,11 @@ class Writes:
     def rejected_statuses(self, actions: Sequence[Action]) -> frozenset[str]:
         """Return the UIDs of the workloads whose status was rejected, and waits to be written again."""
         statuses = (action for action in actions if isinstance(action, WriteWorkloadStatus))
-        return frozenset(each.uid for each in statuses if self._backoff.next_try(each) is not None)
+        found = []
+        for each in statuses:
+            if self._backoff.next_try(each) is not None:
+                found.append(each.uid)
+        return frozenset(found)
 
     def unwritable(self, now: datetime.datetime) -> dict[str, str]:
         """Return why the status of some NeuronUltraServers cannot be written at present, by name."""

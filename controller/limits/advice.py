@@ -51,7 +51,9 @@ def waiting(pod: Wire) -> Waiting | None:
     if not scheduling_refusal(pod):
         return None
     meta, spec = pod["metadata"], pod.get("spec") or {}
-    wants = {found for each in _containers(spec) for found in _numbers(each)}
+    wants: set[tuple[str, int]] = set()
+    for each in _containers(spec):
+        wants.update(_numbers(each))
     if not wants:
         return None
     return Waiting(meta["namespace"], meta["name"], meta["uid"], tuple(sorted(wants)), _instance_types(spec))
@@ -93,7 +95,10 @@ def advice(pod: Waiting, fleet: Served) -> str:
     Nodes may be added by an autoscaler, so types that the cluster lacks are judged by the catalogue, and a pod that may
     use any type gets no message while the cluster has no Neuron nodes.
     """
-    types = [name for name in pod.instance_types or sorted(fleet) if name in fleet or catalogue.lookup(name)]
+    types = []
+    for name in pod.instance_types or sorted(fleet):
+        if name in fleet or catalogue.lookup(name):
+            types.append(name)
     for kind, number in pod.wants:
         numbers = {name: _numbers_of(name, kind, fleet) for name in types}
         if types and not any(number in each for each in numbers.values()):

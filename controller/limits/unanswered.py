@@ -71,7 +71,9 @@ def _requested(spec: Wire) -> set[str]:
     """Return the names of the resources of which containers request any."""
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     resources = [each.get("resources") or {} for each in containers]
-    amounts = [{**(each.get("requests") or {}), **(each.get("limits") or {})} for each in resources]
+    amounts = []
+    for each in resources:
+        amounts.append({**(each.get("requests") or {}), **(each.get("limits") or {})})
     return {name for each in amounts for name, amount in each.items() if str(amount) != "0"}
 
 

@@ -73,16 +73,25 @@ class LimitsWatcher:
 
     def ready(self) -> str:
         """Return why the watcher is not ready, empty if it is."""
-        missing = [name for name, each in (("pods", self.pods), ("slices", self.slices)) if not each.synced.is_set()]
-        return f"not listed yet: {', '.join(missing)}" if missing else ""
+        missing = []
+        for name, each in (("pods", self.pods), ("slices", self.slices)):
+            if not each.synced.is_set():
+                missing.append(name)
+        if missing:
+            return f"not listed yet: {', '.join(missing)}"
+        return ""
 
     async def run(self) -> None:
         """Watch, and post Events, until stopped."""
         async with self._client as client, asyncio.TaskGroup() as group:
             events = EventRecorder(client, self._settings.identity, NAME)
-            tasks = [group.create_task(each.run()) for each in (self.pods, self.slices, self.nodes)]
+            tasks = []
+            for each in (self.pods, self.slices, self.nodes):
+                tasks.append(group.create_task(each.run()))
             tasks.append(group.create_task(self._explain(events), name="explain"))
-            servers = [(HttpServer(self._registry, self.ready), address) for address in self._settings.http_addresses]
+            servers = []
+            for address in self._settings.http_addresses:
+                servers.append((HttpServer(self._registry, self.ready), address))
             tasks += [group.create_task(server.run(address)) for server, address in servers]
             await self._stopping.wait()
             for task in tasks:
@@ -110,7 +119,9 @@ class LimitsWatcher:
         at = self._observed.next_at(
             now, self._timing.old_limits_s, self._timing.scheduler_s, has_plugin=self._has_plugin
         )
-        return self._timing.retry_s if at is None else min(self._timing.retry_s, at - now)
+        if at is None:
+            return self._timing.retry_s
+        return min(self._timing.retry_s, at - now)
 
     @property
     def _has_plugin(self) -> bool | None:

@@ -141,7 +141,10 @@ class Caches(Generic[IndexT]):
         )
         self.namespaces = self._watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = self._watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
-        self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
+        if claims_for_a_node is None:
+            self._claims_for_a_node = CLAIMS_FOR_A_NODE
+        else:
+            self._claims_for_a_node = claims_for_a_node
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._timing = timing
         self._namespaces_forbidden = False  # Namespaces cannot be read
@@ -195,7 +198,11 @@ class Caches(Generic[IndexT]):
 
     def missing(self) -> list[str]:
         """Return the resources that are not listed yet, without Namespaces if these cannot be read."""
-        return [name for name, each in self._readable().items() if not each.synced.is_set()]
+        found = []
+        for name, each in self._readable().items():
+            if not each.synced.is_set():
+                found.append(name)
+        return found
 
     @property
     def _without_namespaces(self) -> bool:
@@ -346,11 +353,11 @@ class Caches(Generic[IndexT]):
 
     def unread_ultraservers(self) -> dict[str, str]:
         """Return why NeuronUltraServers cannot be read, by name: what they have is unknown, so nothing is written."""
-        return {
-            _name(key): f"the object cannot be read: {each.why}"
-            for key, each in self.ultraservers.damaged.items()
-            if not each.paths
-        }
+        found = {}
+        for key, each in self.ultraservers.damaged.items():
+            if not each.paths:
+                found[_name(key)] = f"the object cannot be read: {each.why}"
+        return found
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:

@@ -88,7 +88,10 @@ def cluster_node(
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)
-    our_labels = {name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    our_labels = {}
+    for name, value in labels.items():
+        if name.startswith(LABEL_PREFIX):
+            our_labels[name] = str(value)
     block_end, block_problem = _block_end(meta, block_annotation)
     internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
     return ClusterNode(
@@ -124,18 +127,20 @@ def claim_use(item: Wire) -> ClaimUse | None:
     """Return the Neuron nodes on which a claim is allocated; None without any, or if all have adminAccess."""
     meta, status = item["metadata"], item.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
-    results = [
-        result
-        for result in devices.get("results") or []
-        if result.get("driver") == names.DRIVER and not result.get("adminAccess")
-    ]
+    results = []
+    for result in devices.get("results") or []:
+        if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
+            results.append(result)
     if not results:
         return None
     classes = _classes(item)
     used_classes = {classes.get(str(result.get("request"))) for result in results}
     workload_id, workload_uid = _workload_named(devices)
     consumers = status.get("reservedFor") or []
-    pods = [(str(one.get("name")), str(one.get("uid"))) for one in consumers if one.get("resource") == "pods"]
+    pods = []
+    for one in consumers:
+        if one.get("resource") == "pods":
+            pods.append((str(one.get("name")), str(one.get("uid"))))
     others = [one for one in consumers if one.get("resource") != "pods"]
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
@@ -299,7 +304,10 @@ def _mode(template: Wire) -> int | None:
     devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
     for entry in devices.get("config") or []:
         parameters = (entry.get("opaque") or {}).get("parameters")
-        mode = parameters.get("ultraserverMode") if isinstance(parameters, Mapping) else None
+        if isinstance(parameters, Mapping):
+            mode = parameters.get("ultraserverMode")
+        else:
+            mode = None
         if isinstance(mode, int) and not isinstance(mode, bool):
             return mode
     return None
@@ -313,7 +321,9 @@ def _requested_kind(item: Wire) -> str:
         for selector in (request.get("exactly") or {}).get("selectors") or []:
             expression = str((selector.get("cel") or {}).get("expression"))
             found.update(_KIND.findall(expression))
-    return found.pop() if len(found) == 1 else ""
+    if len(found) == 1:
+        return found.pop()
+    return ""
 
 
 def snapshot(items: Iterable[Wire]) -> FleetSnapshot:

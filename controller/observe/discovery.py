@@ -101,7 +101,10 @@ def _group(
     shown: Container[str],
 ) -> Group:
     """Return an UltraServer from its nodes, its object, or both."""
-    instance_type = str(stored.spec.get("instanceType")) if stored else members[0].instance_type
+    if stored:
+        instance_type = str(stored.spec.get("instanceType"))
+    else:
+        instance_type = members[0].instance_type
     present = [each for each in members if each.instance_type == instance_type]
     known = _stored_entries(stored)
     entries = _entries(present, known, nodes)
@@ -126,7 +129,10 @@ def _stored_entries(stored: UltraServer | None) -> dict[str, Mapping[str, Any]]:
     """Return the entries of the stored object's spec.topology, by the name of the node."""
     if stored is None:
         return {}
-    return {str(entry.get("nodeName")): entry for entry in stored.spec.get("topology") or []}
+    found = {}
+    for entry in stored.spec.get("topology") or []:
+        found[str(entry.get("nodeName"))] = entry
+    return found
 
 
 def _entries(
@@ -222,11 +228,16 @@ class _Found:
     def _unreadable_ends(self) -> Iterable[Problem]:
         members = (self.nodes[entry["nodeName"]] for entry in self.topology)
         wrong = [node for node in members if node.block_problem]
-        text = f"the end of the capacity block cannot be read ({wrong[0].block_problem}), on: {{}}" if wrong else ""
+        text = ""
+        if wrong:
+            text = f"the end of the capacity block cannot be read ({wrong[0].block_problem}), on: {{}}"
         return _if([node.name for node in wrong], "InvalidBlockEnd", text)
 
     def _foreign_types(self) -> Iterable[Problem]:
-        others = [each.name for each in self.members if each.instance_type != self.instance_type]
+        others = []
+        for each in self.members:
+            if each.instance_type != self.instance_type:
+                others.append(each.name)
         return _if(others, "MixedInstanceTypes", f"nodes of other types than {self.instance_type}: {{}}")
 
     def _numbers(self) -> Iterable[Problem]:
@@ -247,7 +258,10 @@ class _Found:
 
     def _unknown_places(self) -> Iterable[Problem]:
         numbered = {entry["nodeName"] for entry in self.topology}
-        unknown = [each.name for each in self.present if each.name not in numbered or not each.sizes]
+        unknown = []
+        for each in self.present:
+            if each.name not in numbered or not each.sizes:
+                unknown.append(each.name)
         text = "nodes whose Neuron driver does not know their place yet (it reports busy): {}"
         return _if(unknown, "TopologyUnknown", text)
 
@@ -309,7 +323,9 @@ def _identity(present: Sequence[PublishedNode], nodes: Mapping[str, ClusterNode]
         if each.hardware_id:
             by_hardware.setdefault(each.hardware_id, []).append(each.name)
     if len(by_hardware) > 1:
-        parts = [f"{hardware} on {shortened(found)}" for hardware, found in sorted(by_hardware.items())]
+        parts = []
+        for hardware, found in sorted(by_hardware.items()):
+            parts.append(f"{hardware} on {shortened(found)}")
         block = next((each.capacity_block for each in present if each.capacity_block), None)
         yield Problem(
             "IdentityMismatch",
@@ -331,12 +347,16 @@ def _missing(
     expected = max(sizes, default=0)
     present = {str(entry["nodeName"]) for entry in topology}
     reservations = stored.reservations if stored else ()
-    reserved = {name for each in reservations for name in each.allocation.nodes}
+    reserved: set[str] = set()
+    for each in reservations:
+        reserved.update(each.allocation.nodes)
     gone = sorted(reserved - present)
     is_short = len(topology) < expected
     if not is_short and not gone:
         return ()
-    text = f"{len(topology)} of {expected} nodes exist" if is_short else "reserved nodes are gone"
+    text = "reserved nodes are gone"
+    if is_short:
+        text = f"{len(topology)} of {expected} nodes exist"
     if gone:
         text += f"; gone: {shortened(gone)}"
     return (Problem("NodeMissing", text),)
@@ -360,14 +380,19 @@ def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -
     found = []
     for each in reservations:
         names = each.allocation.nodes
-        dead = [name for name in names if name in nodes and _may_still_run_pods(nodes[name])]
+        dead = []
+        for name in names:
+            if name in nodes and _may_still_run_pods(nodes[name]):
+                dead.append(name)
         if each.allocation.phase is Phase.DRAINING and dead:
             found.append(
                 f"{shortened(names)} stay closed after {each.allocation.workload_namespace}/"
                 f"{each.allocation.workload_name} until {shortened(dead)} is Ready again; to give it up, delete its "
                 "Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
             )
-    return (Problem("Quarantined", "; ".join(found)),) if found else ()
+    if found:
+        return (Problem("Quarantined", "; ".join(found)),)
+    return ()
 
 
 def _may_still_run_pods(node: ClusterNode) -> bool:
@@ -391,4 +416,8 @@ def labels(published: PublishedNode) -> dict[str, str]:
     if published.reservation_id and number is not None and 2 in published.sizes:
         found["server-id-2"] = f"{published.reservation_id}-{number // 2}"
         found["node-id-2"] = str(number % 2)
-    return {LABEL_PREFIX + name: value for name, value in found.items() if value is not None}
+    made = {}
+    for name, value in found.items():
+        if value is not None:
+            made[LABEL_PREFIX + name] = value
+    return made

@@ -130,7 +130,9 @@ class ClusterNode:
     @property
     def report(self) -> str:
         """The name of a node with a report, and the report, for messages."""
-        return f"{self.name} ({'; '.join(text for _, text in self.reported)})" if self.reported else self.name
+        if self.reported:
+            return f"{self.name} ({'; '.join(text for _, text in self.reported)})"
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -181,7 +183,9 @@ class ClaimUse:
     @property
     def holder(self) -> str:
         """The pod that uses the claim, else the claim, for messages."""
-        return f"pod {self.namespace}/{self.pods[0][0]}" if self.pods else f"claim {self.namespace}/{self.name}"
+        if self.pods:
+            return f"pod {self.namespace}/{self.pods[0][0]}"
+        return f"claim {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +328,9 @@ class Workload:
     def restarting(self) -> Wire | None:
         """The cause of the current restart by RestartAll, as `since`, `reason` and `message`; None without one."""
         found = self.status.get("restarting")
-        return found if isinstance(found, Mapping) and found.get("reason") else None
+        if isinstance(found, Mapping) and found.get("reason"):
+            return found
+        return None
 
     @property
     def state(self) -> str:
@@ -444,7 +450,9 @@ def scheduling_refusal(pod: Wire) -> Wire:
     meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     scheduled = condition(pod.get("status") or {}, "PodScheduled")
     waits = (scheduled.get("status"), scheduled.get("reason")) == ("False", "Unschedulable")
-    return scheduled if waits and not (spec.get("nodeName") or meta.get("deletionTimestamp")) else {}
+    if waits and not (spec.get("nodeName") or meta.get("deletionTimestamp")):
+        return scheduled
+    return {}
 
 
 def shortened(names: Sequence[str], number: int | None = None) -> str:

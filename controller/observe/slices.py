@@ -59,7 +59,9 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     first = min(_distinct(devices, _KIND), key=_rank, default={})
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
     tags = {_tag(device) for device in _distinct(devices, _TAG)}
-    sick = [_string(device, health.ATTRIBUTE) or "" for device in _distinct(devices, _UNHEALTHY)]
+    sick = []
+    for device in _distinct(devices, _UNHEALTHY):
+        sick.append(_string(device, health.ATTRIBUTE) or "")
     number = _int(first, "ultraserverNodeId")
     modes = (_string(first, "ultraserverModes") or "").split("_")
     reasons = ",".join(sick).split(",")
@@ -97,7 +99,9 @@ KINDS = ("neuron_node", "neuron_device")
 
 def _kind_rank(kind: str | None) -> int:
     """Return how well a device of this kind describes its node; lower is better."""
-    return KINDS.index(kind) if kind in KINDS else len(KINDS) + (not kind)
+    if kind in KINDS:
+        return KINDS.index(kind)
+    return len(KINDS) + (not kind)
 
 
 def _rank(device: Mapping[str, Any]) -> int:
@@ -131,7 +135,9 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
 def _attributes(device: Wire) -> Mapping[str, Any]:
     """Return a device's attributes; in v1beta1 they are one level deeper than in v1."""
     found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
-    return found if isinstance(found, Mapping) else {}
+    if isinstance(found, Mapping):
+        return found
+    return {}
 
 
 def _distinct(devices: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -155,19 +161,27 @@ def _tag(attributes: Mapping[str, Any]) -> Tag | None:
 def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
     """Return an attribute of this kind, with or without the domain of the driver; None without it."""
     value = attributes.get(name) or attributes.get(QUALIFIED[name]) or {}
-    return value.get(kind) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        return value.get(kind)
+    return None
 
 
 def _string(attributes: Mapping[str, Any], name: str) -> str | None:
     value = _value(attributes, name, "string")
-    return str(value) if value else None
+    if value:
+        return str(value)
+    return None
 
 
 def _int(attributes: Mapping[str, Any], name: str) -> int | None:
     value = _value(attributes, name, "int")
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return None
 
 
 def _bool(attributes: Mapping[str, Any], name: str) -> bool | None:
     value = _value(attributes, name, "bool")
-    return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return value
+    return None

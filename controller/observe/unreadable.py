@@ -52,8 +52,13 @@ def claim(raw: Raw, have: Item | None) -> Item | None:
     try:
         results = objects.value_at(raw, RESULTS, _Results)
     except MALFORMED:
-        return have if have is not None else _item(_use(who, (), pods))
-    held = {each.pool for each in results or () if each.driver == names.DRIVER and not each.admin_access}
+        if have is not None:
+            return have
+        return _item(_use(who, (), pods))
+    held = set()
+    for each in results or ():
+        if each.driver == names.DRIVER and not each.admin_access:
+            held.add(each.pool)
     return _item(_use(who, tuple(sorted(held)), pods) if held else None)
 
 
@@ -65,7 +70,9 @@ def existing(make: Callable[[Any], Any], spec: object = UNREADABLE) -> Salvage:
 
     def salvage(raw: Raw, have: Item | None) -> Item | None:
         meta = msgspec.to_builtins(objects.identity(raw))
-        return have if have is not None else {"value": make({"metadata": meta, "spec": spec})}
+        if have is not None:
+            return have
+        return {"value": make({"metadata": meta, "spec": spec})}
 
     return salvage
 
@@ -122,7 +129,9 @@ class PodNodes:
         """Return the node of a pod; empty if it has none or cannot be read."""
         try:
             pod = await self._client.read(PODS, namespace, name)
-            return str((pod.get("spec") or {}).get("nodeName") or "") if pod["metadata"]["uid"] == uid else ""
+            if pod["metadata"]["uid"] == uid:
+                return str((pod.get("spec") or {}).get("nodeName") or "")
+            return ""
         except (ApiError, *MALFORMED) as err:
             log.warning("a pod could not be read", extra={"pod": f"{namespace}/{name}", "error": str(err) or repr(err)})
             return ""

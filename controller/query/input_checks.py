@@ -82,7 +82,10 @@ def _check(item: Mapping[str, Any]) -> None:
     if shape is None:
         return
     meta = item["metadata"]
-    name = f"{kind} {meta['namespace']}/{meta['name']}" if meta.get("namespace") else f"{kind} {meta['name']}"
+    if meta.get("namespace"):
+        name = f"{kind} {meta['namespace']}/{meta['name']}"
+    else:
+        name = f"{kind} {meta['name']}"
     wrong = shapes.wrong(item, {"metadata": _META, **shape})
     if not wrong and kind == "NeuronUltraServerWorkload":
         wrong = _wrong_workload(item.get("spec") or {})
@@ -106,4 +109,6 @@ def _wrong_workload(spec: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    return "is missing" if value is None else f"is {value}"
+    if value is None:
+        return "is missing"
+    return f"is {value}"

@@ -39,7 +39,10 @@ def text(snapshot: FleetSnapshot, plan: Plan) -> str:
 
 def _ultraservers(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
     """Yield lines about UltraServers, their reservations after the plan, and their problems."""
-    written = {a.name: a.status for a in plan.actions if isinstance(a, WriteUltraServerStatus)}
+    written = {}
+    for a in plan.actions:
+        if isinstance(a, WriteUltraServerStatus):
+            written[a.name] = a.status
     stored = {each.name: each.status for each in snapshot.ultraservers}
     for group in discovery.discover(snapshot):
         status = written.get(group.name, stored.get(group.name, {}))
@@ -68,7 +71,9 @@ def _workloads(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
 
 def _why(status: Wire) -> str:
     ready = condition(status, "Ready")
-    return f", {ready['message']}" if ready else ""
+    if ready:
+        return f", {ready['message']}"
+    return ""
 
 
 def describe(action: Action) -> str:
@@ -77,9 +82,8 @@ def describe(action: Action) -> str:
         case CreateUltraServer(body=body):
             return f"create NeuronUltraServer {body['metadata']['name']}"
         case UpdateTopology(name=name, topology=topology):
-            return (
-                f"write the nodes of NeuronUltraServer {name}: {', '.join(e['nodeName'] for e in topology) or 'none'}"
-            )
+            nodes = ", ".join(each["nodeName"] for each in topology)
+            return f"write the nodes of NeuronUltraServer {name}: {nodes or 'none'}"
         case DeleteUltraServer(name=name):
             return f"delete NeuronUltraServer {name}, which has no nodes"
         case WriteUltraServerStatus(name=name, status=status):
@@ -88,9 +92,10 @@ def describe(action: Action) -> str:
                 f"write the status of NeuronUltraServer {name}: {status['state']}, {', '.join(parts) or 'not reserved'}"
             )
         case LabelNode(name=name, labels=labels):
-            return (
-                f"label Node {name}: {', '.join(f'{k}={v}' if v is not None else f'{k}-' for k, v in labels.items())}"
-            )
+            changed = []
+            for label, value in labels.items():
+                changed.append(f"{label}-" if value is None else f"{label}={value}")  # as `kubectl label` has them
+            return f"label Node {name}: {', '.join(changed)}"
         case SetUltraServerFinalizers(name=name, finalizers=finalizers):
             return f"set the finalizers of NeuronUltraServer {name}: {', '.join(finalizers) or 'none'}"
         case SetFinalizers(namespace=namespace, name=name, finalizers=finalizers):

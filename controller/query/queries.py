@@ -120,7 +120,10 @@ def plan(
     found: Grouped, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
 ) -> Generator[None, None, pb.PlanResponse]:
     """Return the controller's plan at `now`, with reasons, in steps. Raises BadRequest."""
-    tried = _tried(found.index, request.workload, now) if request.HasField("workload") else None
+    if request.HasField("workload"):
+        tried = _tried(found.index, request.workload, now)
+    else:
+        tried = None
     index = dry_run.beside(found.index, tried)
     made = yield from dry_run.steps(replace(found, index=index), now, limits)
     if tried is None:
@@ -166,7 +169,10 @@ def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Wor
         }
         return decode.workload({"apiVersion": API_VERSION, "metadata": meta, "spec": spec})
     if existing.deleting or (existing.instance_type, existing.size) != (asked.instance_type, asked.topology_size):
-        what = "is being deleted" if existing.deleting else f"exists with {existing.size} x {existing.instance_type}"
+        if existing.deleting:
+            what = "is being deleted"
+        else:
+            what = f"exists with {existing.size} x {existing.instance_type}"
         raise BadRequest(
             f"workload {existing.ref} {what}: only its server_count can change; write another name for another workload"
         )
@@ -185,7 +191,9 @@ def _check_type(index: FleetIndex, name: str) -> None:
         problem = f"workload.instance_type {name[:80]} is not known"
     else:
         problem = f"workload.instance_type {name[:80]} has no UltraServers"
-    examples = " or ".join(here[:4]) + ", which are here" if here else "trn3.48xlarge or trn2u.48xlarge"
+    examples = "trn3.48xlarge or trn2u.48xlarge"
+    if here:
+        examples = " or ".join(here[:4]) + ", which are here"
     raise BadRequest(f"{problem}: write the type of UltraServer nodes, such as {examples}")
 
 
@@ -209,7 +217,10 @@ class _After:
 
     def held(self, workload: Workload) -> list[tuple[str, Allocation]]:
         """Return the reservations of a workload with their UltraServers, in the order of indices."""
-        stored = [each for each in self.index.held(workload.uid) if each.ultraserver not in self.written]
+        stored = []
+        for each in self.index.held(workload.uid):
+            if each.ultraserver not in self.written:
+                stored.append(each)
         found = [(each.ultraserver, each.allocation) for each in stored]
         for name, allocations in self.written.items():
             found += [(name, each) for each in allocations if each.workload_uid == workload.uid]

@@ -151,12 +151,19 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
         return ()
     classes = _classes(claim)
     results = claim.status.allocation.devices.results or ()
-    return tuple(_allocated(each, classes.get(each.request, "")) for each in results if each.driver == names.DRIVER)
+    found = []
+    for each in results:
+        if each.driver == names.DRIVER:
+            found.append(_allocated(each, classes.get(each.request, "")))
+    return tuple(found)
 
 
 def _allocated(result: Result, device_class: str) -> AllocatedDevice:
     listed = result.tolerations or ()
-    tolerations = tuple(health.Toleration(each.key, each.operator, each.value, each.effect) for each in listed)
+    found = []
+    for each in listed:
+        found.append(health.Toleration(each.key, each.operator, each.value, each.effect))
+    tolerations = tuple(found)
     return AllocatedDevice(
         result.request,
         result.pool,
@@ -220,7 +227,10 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         from neuron_dra.api import config  # pydantic: 8 MiB and 100 ms, only on nodes that need it
 
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
-        source = EntrySource.CLASS if entry.source == "FromClass" else EntrySource.CLAIM
+        if entry.source == "FromClass":
+            source = EntrySource.CLASS
+        else:
+            source = EntrySource.CLAIM
         entries.append(Entry(source, tuple(entry.requests or ()), settings))
     notes = wire.metadata.annotations or Annotations()
     return Claim(
@@ -242,6 +252,9 @@ def first_pod(claim: ResourceClaim) -> str:
 
 def _is_of_its_pod(claim: ResourceClaim) -> bool:
     """Return whether Kubernetes made the claim for the pod that it is reserved for, and deletes it with that pod."""
-    users = {user.uid for user in claim.status.reserved_for or [] if user.resource == "pods"}
+    users = set()
+    for user in claim.status.reserved_for or []:
+        if user.resource == "pods":
+            users.add(user.uid)
     owners = claim.metadata.owner_references or []
     return any(owner.controller is True and owner.kind == "Pod" and owner.uid in users for owner in owners)

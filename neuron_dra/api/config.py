@@ -107,7 +107,9 @@ class FieldRule:
 
 def _own_fields(kind: str) -> list[str]:
     """Return the names of the fields that only this kind has."""
-    names_in_objects = [field.alias or name for name, field in KINDS[kind].model_fields.items()]
+    names_in_objects = []
+    for name, field in KINDS[kind].model_fields.items():
+        names_in_objects.append(field.alias or name)
     return [name for name in names_in_objects if name not in ("apiVersion", "kind")]
 
 
@@ -162,8 +164,13 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
             f"error applying config: {path}.kind {_show(kind)} is not known"
             + _suggestion(str(kind), KINDS, otherwise=f"; use {' or '.join(KINDS)}")
         )
-    problems = "; ".join(_explain(problem, path, str(kind)) for problem in found[:MOST_EXPLAINED])
-    more = f"; and {len(found) - MOST_EXPLAINED} more" if len(found) > MOST_EXPLAINED else ""
+    texts = []
+    for problem in found[:MOST_EXPLAINED]:
+        texts.append(_explain(problem, path, str(kind)))
+    problems = "; ".join(texts)
+    more = ""
+    if len(found) > MOST_EXPLAINED:
+        more = f"; and {len(found) - MOST_EXPLAINED} more"
     raise ClaimError(f"error applying config: strict decoding error: {problems}{more}")
 
 
@@ -186,10 +193,14 @@ def _words(problem: ErrorDetails) -> str:
 def _suggestion(word: str, known: Iterable[str], *, otherwise: str) -> str:
     """Return the nearest known name as ", did you mean ...?", or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f', did you mean "{near[0]}"?' if near else otherwise
+    if near:
+        return f', did you mean "{near[0]}"?'
+    return otherwise
 
 
 def _show(value: object) -> str:
     """Return a value for a message, cut to 60 characters."""
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    return text[:57] + "..."

@@ -24,7 +24,10 @@ def healthy_node(
     gone = set(without_file)
     links = spec.links or ((),) * spec.device_count
     cores = spec.cores_per_device
-    devices = tuple(DeviceFacts(i, cores, links[i], (243, i), i not in gone) for i in range(spec.device_count))
+    found = []
+    for i in range(spec.device_count):
+        found.append(DeviceFacts(i, cores, links[i], (243, i), i not in gone))
+    devices = tuple(found)
     facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=numa.facts(spec))
     return topology.build(facts, NodeLabels())
 
@@ -87,9 +90,10 @@ def allocated_claim(
         results.append({"request": request, "driver": names.DRIVER, "pool": node, **said, "device": label})
     wanted = sorted({result["request"].split("/")[0] for result in results}) or [request]
     user = {"name": pod or name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
-    owners = (
-        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", **user, "controller": True}]} if of_its_pod else {}
-    )
+    if of_its_pod:
+        owners = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", **user, "controller": True}]}
+    else:
+        owners = {}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

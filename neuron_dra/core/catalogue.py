@@ -74,7 +74,11 @@ def _data() -> dict[str, Any]:
 @functools.cache
 def all_types() -> tuple[InstanceType, ...]:
     """Return every instance type, in the catalogue's order."""
-    return tuple(_instance(name, entry) for entry in _data()["instance"] for name in entry["names"])
+    found = []
+    for entry in _data()["instance"]:
+        for name in entry["names"]:
+            found.append(_instance(name, entry))
+    return tuple(found)
 
 
 @functools.cache
@@ -108,7 +112,9 @@ def largest(family: str) -> InstanceType | None:
 def nearest(name: str) -> str:
     """Return "; did you mean ...?" with the types whose names resemble `name`, or an empty string, for messages."""
     near = difflib.get_close_matches(name, [known.name for known in all_types()], n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return ""
 
 
 def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
@@ -147,7 +153,10 @@ def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[
         return tuple(tuple(map(int, row.split(","))) for row in torus)
     steps = (1, -1) if entry["generation"] == "inf1" else (-1, 1)
     if shape == "line":
-        return tuple(tuple(i + step for step in steps if 0 <= i + step < count) for i in range(count))
+        found = []
+        for i in range(count):
+            found.append(tuple(i + step for step in steps if 0 <= i + step < count))
+        return tuple(found)
     if shape == "ring":
         return tuple(tuple((i + step) % count for step in steps) for i in range(count))
     return ()

@@ -77,7 +77,9 @@ class Checkpoint:
     def sequence(self) -> int | None:
         """How often what outlives a boot has changed; None in a checkpoint of a release without that number."""
         number = self.extra.get(_SEQUENCE)
-        return number if type(number) is int else None
+        if type(number) is int:
+            return number
+        return None
 
     def with_sequence(self, number: int) -> Checkpoint:
         """Return a checkpoint with this number."""
@@ -123,7 +125,11 @@ def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
 
 def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
     """Return the names of the published devices that `claims` hold, with adminAccess or without."""
-    return frozenset(device.device for claim in claims for device in claim.devices)
+    found = []
+    for claim in claims:
+        for device in claim.devices:
+            found.append(device.device)
+    return frozenset(found)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -161,10 +167,15 @@ def decode(raw: bytes) -> Checkpoint:
         raise CheckpointDamaged("the checksum does not match the contents")
     try:
         boot_id = _text(body, "bootId")
-        claims = {uid: _claim_from_wire(uid, wire) for uid, wire in _mapping(body, "claims").items()}
+        claims = {}
+        for uid, wire in _mapping(body, "claims").items():
+            claims[uid] = _claim_from_wire(uid, wire)
     except (KeyError, TypeError, ValueError) as err:
         raise CheckpointDamaged(f"a field is missing or of the wrong type: {err}") from err
-    extra = {name: value for name, value in body.items() if name not in ("version", "bootId", "claims")}
+    extra = {}
+    for name, value in body.items():
+        if name not in ("version", "bootId", "claims"):
+            extra[name] = value
     return Checkpoint(boot_id, claims, extra)
 
 
@@ -255,7 +266,9 @@ def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
         wire["shareId"] = device.share_id
     if device.cores is not None:  # a release without cores rejects other claims for the whole device
         wire |= {"firstCore": device.cores.first, "cores": device.cores.number}
-    return {**device.extra, **wire} if device.extra else wire
+    if device.extra:
+        return {**device.extra, **wire}
+    return wire
 
 
 def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
@@ -278,7 +291,10 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
     """Return a device from the form of the file. Raises KeyError or TypeError for a malformed one."""
     device_ids = tuple(_number(each) for each in wire["deviceIds"])
     cdi_ids = tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"])
-    unknown_fields = {name: value for name, value in wire.items() if name not in _DEVICE_FIELDS}
+    unknown_fields = {}
+    for name, value in wire.items():
+        if name not in _DEVICE_FIELDS:
+            unknown_fields[name] = value
     return PreparedDevice(
         request=_text(wire, "request"),
         pool=_text(wire, "pool"),
@@ -303,7 +319,9 @@ def _text(wire: Mapping[str, Any], name: str) -> str:
 
 def _optional(wire: Mapping[str, Any], name: str) -> str | None:
     """Return a field that must be a string if it is present; None if it is absent. Raises TypeError."""
-    return _text(wire, name) if wire.get(name) is not None else None
+    if wire.get(name) is not None:
+        return _text(wire, name)
+    return None
 
 
 def _texts(wire: Mapping[str, Any], name: str) -> dict[str, str] | None:

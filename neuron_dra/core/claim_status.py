@@ -26,7 +26,9 @@ def changed(
     Entries of other devices stay as they are. A device that is not in `allocated`, the devices of this driver that the
     claim has now, gets none. `now`: RFC 3339, UTC, the time for a claim whose own is unknown.
     """
-    belong = {(names.DRIVER, device.pool, device.device, device.share_id) for device in allocated}
+    belong = set()
+    for device in allocated:
+        belong.add((names.DRIVER, device.pool, device.device, device.share_id))
     made = [entry for entry in _entries(claim, now) if _key(entry) in belong]
     known = {_key(entry): entry for entry in present}
     if all(_is_equal(entry, known.get(_key(entry))) for entry in made):

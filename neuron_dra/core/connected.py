@@ -55,7 +55,10 @@ def excludes_partitions(expressions: Iterable[str]) -> bool:
 
 def _expressions(device_class: Mapping[str, Any]) -> list[str]:
     selectors = (device_class.get("spec") or {}).get("selectors") or []
-    return [str((selector.get("cel") or {}).get("expression") or "") for selector in selectors]
+    found = []
+    for selector in selectors:
+        found.append(str((selector.get("cel") or {}).get("expression") or ""))
+    return found
 
 
 def _compact(expression: str) -> str:

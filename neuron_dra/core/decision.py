@@ -78,7 +78,9 @@ def decide(
     workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
     devices = tuple(prepared)
     made = PreparedClaim(claim.ref, devices, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
-    return added(made, claim, node, reservation, metadata) if metadata else made
+    if metadata:
+        return added(made, claim, node, reservation, metadata)
+    return made
 
 
 def _held_ids(claims: Iterable[PreparedClaim]) -> set[int]:
@@ -97,12 +99,17 @@ def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
     This happens when the pod of a claim is deleted by force and the next pod gets the claim before the kubelet has
     unprepared it. The earlier pod's containers may still run.
     """
-    was = sorted((d.request, d.pool, d.device, d.admin_access, d.share_id or "") for d in prepared.devices)
+    found = []
+    for d in prepared.devices:
+        found.append((d.request, d.pool, d.device, d.admin_access, d.share_id or ""))
+    was = sorted(found)
     now = sorted((d.base_request, d.pool, d.device, d.admin_access, d.share_id or "") for d in claim.devices)
     if was == now:
         return
     for_pod = f" for pod {claim.ref.namespace}/{prepared.pod}" if prepared.pod else ""
-    pod = f"pod {claim.ref.namespace}/{claim.pod}" if claim.pod else "the pod that uses it"
+    pod = "the pod that uses it"
+    if claim.pod:
+        pod = f"pod {claim.ref.namespace}/{claim.pod}"
     raise ClaimError(
         f"claim {claim.ref} was allocated again before it was unprepared: {_listed(was)} of it are prepared{for_pod}, "
         f"and {_listed(now) if now else 'no device'} is allocated now; delete {pod}, and the claim is prepared for the "
@@ -169,7 +176,10 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
             raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
         return Members(ids)
     members = partitions.of(device_name, node.spec)
-    wanted = [device_name] if members is None else [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
+    if members is None:
+        wanted = [device_name]
+    else:
+        wanted = [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
     devices = [there[name] for name in wanted if name in there]
     if len(devices) < len(wanted):
         raise ClaimError(
@@ -231,7 +241,9 @@ def _apart(one: Members, other: Members) -> bool:
 def core_environment(claim: Claim, node: Node) -> dict[str, tuple[str, ...]]:
     """Return the variables that `decide` sets because of the cores in an allocation, by request. Raises ClaimError."""
     there = {device.name: device for device in node.devices}
-    parts = [(result, _physical(claim.ref, result.device, node, there)) for result in claim.devices]
+    parts = []
+    for result in claim.devices:
+        parts.append((result, _physical(claim.ref, result.device, node, there)))
     return _visible_cores(claim, parts, node)
 
 
@@ -247,11 +259,17 @@ def _visible_cores(
     if spec is None or all(members.cores is None for _, members in parts):
         return {}
     scale = {}
-    pinned = {}
+    pinned: dict[str, tuple[str, ...]] = {}
     for result, _ in parts:
         asked = config.effective(claim.configs, result.request).neuron
-        scale[result.request] = spec.lnc_default // asked.logical_neuron_core if asked else 1
-        pinned[result.request] = core_size(spec.lnc_default) if spec.lnc_allowed and not asked else ()
+        if asked:
+            scale[result.request] = spec.lnc_default // asked.logical_neuron_core
+        else:
+            scale[result.request] = 1
+        if spec.lnc_allowed and not asked:
+            pinned[result.request] = core_size(spec.lnc_default)
+        else:
+            pinned[result.request] = ()
     links = linked.of_type(spec) | linked.up_now(node)
     found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
     return {request: (*pinned[request], text) for request, text in found.items()}

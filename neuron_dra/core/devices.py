@@ -204,7 +204,9 @@ def named(node: Node, name: str, *, driver_version: str) -> Device | None:
     A claim that was allocated earlier may have it, whatever is published now.
     """
     if name == names.NODE_DEVICE:
-        return _whole_node(node, driver_version) if node.devices else None
+        if node.devices:
+            return _whole_node(node, driver_version)
+        return None
     for device in node.devices:
         if device.name == name:
             ids = groups.group_ids(node.spec) if node.spec else {}
@@ -243,7 +245,9 @@ def numa_node(node: Node, ids: Collection[int]) -> dict[str, Attribute]:
     found = {device.device_id: device.numa_node for device in node.devices}
     nodes = {found.get(device_id) for device_id in ids}
     only = nodes.pop() if len(nodes) == 1 else None
-    return {} if only is None else {names.NUMA_NODE: Attribute("int", only)}
+    if only is None:
+        return {}
+    return {names.NUMA_NODE: Attribute("int", only)}
 
 
 def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, Attribute | None]:
@@ -286,9 +290,14 @@ def ultraserver_id(node: Node) -> str | None:
     if node.spec is None or not node.spec.whole_node:
         return None
     facts = node.ultraserver
-    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
+    if isinstance(facts.reservation_id, Unread):
+        hardware_id = facts.server_id_4
+    else:
+        hardware_id = facts.reservation_id
     found = node.labels.capacity_block_id or hardware_id
-    return None if isinstance(found, Unread) else found or None
+    if isinstance(found, Unread):
+        return None
+    return found or None
 
 
 def _ultraserver(node: Node) -> dict[str, Attribute | None]:
@@ -340,12 +349,16 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
 
 def _string(value: str | Unread | None) -> Attribute | None:
     """Return a string attribute; None, for no attribute, if the value is unread or empty."""
-    return Attribute("string", value) if isinstance(value, str) and value else None
+    if isinstance(value, str) and value:
+        return Attribute("string", value)
+    return None
 
 
 def _int(value: int | Unread) -> Attribute | None:
     """Return an int attribute; None, for no attribute, if the value is unread."""
-    return None if isinstance(value, Unread) else Attribute("int", value)
+    if isinstance(value, Unread):
+        return None
+    return Attribute("int", value)
 
 
 def _present(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:

@@ -68,7 +68,10 @@ class DividedOutcome:
 
 def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> bool:
     """Return True if devices with counters are published, or a claim holds a connected set or a core partition."""
-    held = {device.device for claim in prepared for device in claim.devices}
+    held = set()
+    for claim in prepared:
+        for device in claim.devices:
+            held.add(device.device)
     counted = any(device.get("consumesCounters") or members.is_partition(device["name"]) for device in published)
     return counted or any(members.is_partition(name) for name in held)
 
@@ -97,7 +100,10 @@ def decide(
     devices, if they were listed from `now` on because a decision had `needs_allocated`.
     """
     current = situation.current
-    held = {device.device for claim in situation.prepared for device in claim.devices}
+    held = set()
+    for claim in situation.prepared:
+        for device in claim.devices:
+            held.add(device.device)
     offered = () if situation.refused else division.offered
     wire = publication.free(situation, offered, held, lambda name: division.named(name) is not None)
     leaving = frozenset(current) - set(wire) - held
@@ -148,7 +154,10 @@ def _kept(situation: Situation, division: Division, wanted: Collection[str]) -> 
         made = division.named(name)
         published = situation.current.get(name)
         if published is not None:
-            consumes = {"consumesCounters": made.to_wire()["consumesCounters"]} if made is not None else {}
+            if made is not None:
+                consumes = {"consumesCounters": made.to_wire()["consumesCounters"]}
+            else:
+                consumes = {}
             found[name] = {**published, **consumes}
         elif made is not None:
             found[name] = made.to_wire()
@@ -159,5 +168,8 @@ def _withdrawn(device: Wire, situation: Situation) -> Wire:
     """Return a device with the taint that keeps new claims away, unless the API server keeps no taints."""
     if situation.keeps_taints is False:
         return device
-    taints: list[Any] = [taint for taint in device.get("taints") or () if taint["key"] != TAINT_KEY]
+    taints: list[Any] = []
+    for taint in device.get("taints") or ():
+        if taint["key"] != TAINT_KEY:
+            taints.append(taint)
     return {**device, "taints": [*taints, TAINT]}

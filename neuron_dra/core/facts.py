@@ -55,7 +55,11 @@ RUNTIME_MODES: Final[Mapping[int, tuple[int, ...]]] = {1: (4,), 2: (3, 2), 4: (1
 def group_sizes(modes: Iterable[int]) -> list[int]:
     """Return the numbers of nodes, in ascending order, for which the runtime has one of these modes."""
     offered = set(modes)
-    return [nodes for nodes, choices in RUNTIME_MODES.items() if not offered.isdisjoint(choices)]
+    found = []
+    for nodes, choices in RUNTIME_MODES.items():
+        if not offered.isdisjoint(choices):
+            found.append(nodes)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,9 @@ class Beat:
 
     def after(self, value: int, now: float) -> Beat:
         """Return the heartbeat after the next reading, `value` at time `now`."""
-        return self if value == self.value else Beat(value, now, moves=True)
+        if value == self.value:
+            return self
+        return Beat(value, now, moves=True)
 
     def is_stale(self, now: float) -> bool:
         """Return True if the firmware's health check does not run.
@@ -166,7 +168,10 @@ def _beating(before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_
     """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs."""
     found, beat = readings(facts), before.beat
     if facts is not None and not isinstance(facts.heartbeat, Unread):
-        beat = Beat(facts.heartbeat, now) if beat is None else beat.after(facts.heartbeat, now)
+        if beat is None:
+            beat = Beat(facts.heartbeat, now)
+        else:
+            beat = beat.after(facts.heartbeat, now)
     stale = facts is not None and beat is not None and beat.is_stale(now)
     if stale and not found.get(FaultSignal.COMPONENTS):
         found.pop(FaultSignal.COMPONENTS, None)
@@ -226,7 +231,10 @@ def _observed(
     Readings of the signals `weak` can show faults and that these have ended, but not that the device is healthy. A
     fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
     """
-    bad = {(p.signal, p.reason): DeviceFault(p) for problems in found.values() for p in problems}
+    bad = {}
+    for problems in found.values():
+        for p in problems:
+            bad[(p.signal, p.reason)] = DeviceFault(p)
     held = []
     for fault in before.faults:
         problem = fault.problem
@@ -258,7 +266,9 @@ def _severity(reason: str) -> tuple[int, str]:
 
 def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
-    members = {i: watch.get(i) or _observed(WatchedDevice(), readings(None), 0.0, 0.0) for i in ids}
+    members = {}
+    for i in ids:
+        members[i] = watch.get(i) or _observed(WatchedDevice(), readings(None), 0.0, 0.0)
     faults = [(i, fault) for i, member in members.items() for fault in member.faults]
     several = name == names.NODE_DEVICE or len(ids) > 1
     if faults:
@@ -283,7 +293,9 @@ def _message(faults: Iterable[tuple[int, DeviceFault]], *, several: bool) -> str
     """Return the problems in words; with `several` devices behind the published one, those that have them."""
     texts: dict[str, list[int]] = {}
     for i, fault in faults:
-        again = " (recovering; awaiting confirmation)" if fault.well_since is not None else ""
+        again = ""
+        if fault.well_since is not None:
+            again = " (recovering; awaiting confirmation)"
         texts.setdefault(fault.problem.message + again, []).append(i)
     if not several:
         return "; ".join(texts)
@@ -296,10 +308,9 @@ def _listed(ids: Iterable[int]) -> str:
 
 def event_message(health: DeviceHealth, effect: str) -> str:
     """Return the Event message for an unhealthy device, without counts: each new count would be a new Event."""
-    advice = [
-        ADVICE.get(reason, f"the kernel driver reports its component {reason} as unhealthy")
-        for reason in health.reasons
-    ]
+    advice = []
+    for reason in health.reasons:
+        advice.append(ADVICE.get(reason, f"the kernel driver reports its component {reason} as unhealthy"))
     happens = {
         "NoSchedule": "New claims do not get it; running pods keep it",
         "NoExecute": "New claims do not get it; pods whose claims have it are evicted if the API server keeps taints",
@@ -329,7 +340,10 @@ def marked(device: Mapping[str, Any], reasons: Sequence[str], effect: str) -> di
     `device` has the form of resource.k8s.io/v1. Every version of the API server keeps the attribute; the taints keep
     claims away where the API server supports them.
     """
-    attributes = {key: value for key, value in (device.get("attributes") or {}).items() if key != ATTRIBUTE}
+    attributes = {}
+    for key, value in (device.get("attributes") or {}).items():
+        if key != ATTRIBUTE:
+            attributes[key] = value
     result = {key: value for key, value in device.items() if key not in ("attributes", "taints")}
     if reasons:
         attributes[ATTRIBUTE] = {"string": _joined(reasons)}
@@ -344,7 +358,11 @@ def reasons_on(device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the reasons in a published device's attribute, worst first."""
     text = ((device.get("attributes") or {}).get(ATTRIBUTE) or {}).get("string")
     words = text.split(",") if isinstance(text, str) else []
-    return tuple(word for word in words if word in _WORST_FIRST or COMPONENT.fullmatch(word))
+    found = []
+    for word in words:
+        if word in _WORST_FIRST or COMPONENT.fullmatch(word):
+            found.append(word)
+    return tuple(found)
 
 
 def _joined(reasons: Sequence[str]) -> str:

@@ -45,7 +45,10 @@ def wish(text: str) -> Wish:
             raise InvalidWish(f"{part.strip()[:60]!r}: write name=value, separated by commas")
         if name not in _READERS:
             near = difflib.get_close_matches(name, _READERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_READERS)}"
+            if near:
+                hint = f"did you mean {near[0]}?"
+            else:
+                hint = f"there are {', '.join(_READERS)}"
             raise InvalidWish(f"{name[:60]!r} is no part of it: {hint}")
         if name in found:
             raise InvalidWish(f"{name} is there twice")

@@ -105,7 +105,9 @@ def _value_problem(attribute: Attribute) -> str:
         if attribute.kind == "version":
             return _version_problem(value)
     elif attribute.kind == "bool":
-        return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
+        if isinstance(value, bool):
+            return ""
+        return f"{value!r} is neither true nor false"
     elif not isinstance(value, int) or isinstance(value, bool):
         return f"{value!r} is not a whole number"
     elif not (-(2**63) <= value < 2**63):

@@ -89,7 +89,10 @@ def followed(before: Links, node: Node, now: float, hold_s: float) -> Links:
     times = []
     for pair, is_up in readings(node).items():
         known = before.each.get(pair)
-        link = _followed(known, is_up, now, hold_s) if known is not None else _first(pair in usual, now)
+        if known is not None:
+            link = _followed(known, is_up, now, hold_s)
+        else:
+            link = _first(pair in usual, now)
         each[pair] = link
         if link.well_since is not None:
             times.append(link.well_since + _hold_s(link, hold_s))

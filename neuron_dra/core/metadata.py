@@ -75,7 +75,9 @@ def added(
         described = _described(claim, result, device, node, place, source.driver_version)
         documents[device.request]["requests"][0]["devices"].append(described)
         changed.append(device)
-    texts = {request: cdi.line(document).decode() for request, document in documents.items()}
+    texts = {}
+    for request, document in documents.items():
+        texts[request] = cdi.line(document).decode()
     return replace(prepared, devices=tuple(changed), metadata=texts)
 
 
@@ -93,7 +95,9 @@ def files(claim: PreparedClaim) -> dict[str, bytes]:
     """Return the bytes of a claim's files, by name; a claim that was prepared without them has none."""
     found = {}
     for request, text in (claim.metadata or {}).items():
-        lines = [f'{{"apiVersion":"{version}","kind":"DeviceMetadata",{text[1:]}\n' for version in VERSIONS]
+        lines = []
+        for version in VERSIONS:
+            lines.append(f'{{"apiVersion":"{version}","kind":"DeviceMetadata",{text[1:]}\n')
         found[file_name(claim.ref.uid, request)] = "".join(lines).encode()
     return found
 
@@ -107,7 +111,10 @@ def _container_path(claim: Claim, request: str) -> str | None:
     if not (_LABEL.fullmatch(request) and _SUBDOMAIN.fullmatch(claim.ref.name)):
         return None
     made = _LABEL.fullmatch(claim.pod_claim)
-    folder = f"resourceclaimtemplates/{claim.pod_claim}" if made else f"resourceclaims/{claim.ref.name}"
+    if made:
+        folder = f"resourceclaimtemplates/{claim.pod_claim}"
+    else:
+        folder = f"resourceclaims/{claim.ref.name}"
     return f"{CONTAINER_FOLDER}/{folder}/{request}/{names.DRIVER}-metadata.json"
 
 
@@ -126,7 +133,9 @@ def _mount(host_path: str, container_path: str) -> dict[str, Any]:
 def _place(claim: Claim, result: AllocatedDevice, reservation: NodeReservation | None) -> Place | None:
     """Return the node's place in the workload of the claim, as for the request's environment; None without one."""
     wanted = config.effective(claim.configs, result.request).ultraserver
-    return reservation.place if reservation is not None and reservation.names(wanted, claim.ref) else None
+    if reservation is not None and reservation.names(wanted, claim.ref):
+        return reservation.place
+    return None
 
 
 def _document(claim: Claim, result: AllocatedDevice, place: Place | None) -> dict[str, Any]:

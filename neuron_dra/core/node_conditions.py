@@ -84,6 +84,11 @@ def _plain(text: object, most: int) -> str:
     if not isinstance(text, str):
         return ""
     start = text[: 4 * most]  # the rest is not looked at
-    printable = "".join(character if character.isprintable() else " " for character in start)
+    texts = []
+    for character in start:
+        texts.append(character if character.isprintable() else " ")
+    printable = "".join(texts)
     words = " ".join(printable.split())
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+    if len(words) <= most:
+        return words
+    return f"{words[: most - 1]}…"

@@ -86,7 +86,10 @@ def partitioned(
     """
     if node.spec is None:
         return None
-    shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
+    shown = []
+    for device in published:
+        if device.name == names.NODE_DEVICE or _is_of(device, node.spec):
+            shown.append(device)
     at_most = devices_at_most(node.spec) if at_most is None else at_most
     up = linked.up_now(node) if links is None else links
     with_node = any(device.name == names.NODE_DEVICE for device in shown)
@@ -116,7 +119,9 @@ def partitioned(
 
 def devices_at_most(spec: InstanceType | None) -> int:
     """Return the most devices that a node of a type publishes."""
-    return DEVICES_AT_MOST_INF1 if spec is not None and spec.generation == "inf1" else DEVICES_AT_MOST
+    if spec is not None and spec.generation == "inf1":
+        return DEVICES_AT_MOST_INF1
+    return DEVICES_AT_MOST
 
 
 def named(node: Node, name: str) -> Device | None:
@@ -234,7 +239,9 @@ class _Maker:
         if total < 2:
             return {}
         if self._spec.shape in ("ring", "line"):
-            found: dict[int, list[tuple[int, ...]]] = {size: list(self._arcs(size)) for size in range(2, total)}
+            found: dict[int, list[tuple[int, ...]]] = {}
+            for size in range(2, total):
+                found[size] = list(self._arcs(size))
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
         if self._with_ones:
@@ -267,7 +274,10 @@ class _Maker:
 
     def _of_devices(self, device: Device, ids: Sequence[int]) -> Partition:
         """Return `device` as a partition that consumes all cores of the devices `ids`."""
-        cores = frozenset(core for device_id in ids for core in self._cores_of(device_id))
+        found: list[int] = []
+        for device_id in ids:
+            found += self._cores_of(device_id)
+        cores = frozenset(found)
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
         attributes = {**device.attributes, **_sizes(len(ids), len(cores))}
         if len(attributes) + len(device.capacity) > limits.ROOM:
@@ -296,7 +306,10 @@ class _Maker:
         """Return the ranges that start at a device and do not wrap past the last: visible cores must increase."""
         span = -(-number // self._each)
         starts = self.ids[: len(self.ids) - span + 1]
-        return [self.cores_of(range(first * self._each, first * self._each + number)) for first in starts]
+        found = []
+        for first in starts:
+            found.append(self.cores_of(range(first * self._each, first * self._each + number)))
+        return found
 
     def cores_of(self, cores: range) -> Partition:
         """Return the partition of a range of logical cores, numbered in the node.
@@ -354,4 +367,6 @@ def _sizes(devices: int, cores: int) -> dict[str, Attribute]:
 
 
 def _common_attributes(node: Node) -> dict[str, Attribute]:
-    return {"instanceType": Attribute("string", node.instance_type_name)} if node.instance_type_name else {}
+    if node.instance_type_name:
+        return {"instanceType": Attribute("string", node.instance_type_name)}
+    return {}

@@ -86,7 +86,9 @@ class Outcome:
     @property
     def look_at(self) -> float | None:
         """When to decide again at the latest; None if only a change requires it."""
-        return self.claimed.until if self.claimed is not None else None
+        if self.claimed is not None:
+            return self.claimed.until
+        return None
 
 
 def decide(
@@ -102,7 +104,10 @@ def decide(
     read because a decision had `needs_allocated`.
     """
     current = situation.current
-    held = {device.device for claim in situation.prepared for device in claim.devices}
+    held = set()
+    for claim in situation.prepared:
+        for device in claim.devices:
+            held.add(device.device)
     if situation.refused:
         return _refused(now, situation, held, last, answer, timing)
     offered, keeps_shape = situation.offered, False
@@ -112,7 +117,10 @@ def decide(
             return Outcome(needs_allocated=True)
         if situation.prepared or (known is not None and known.names):
             offered, keeps_shape = situation.other, True
-            last = known if known is not None else Claimed(frozenset(), now + timing.shape_s, timing.shape_s)
+            if known is not None:
+                last = known
+            else:
+                last = Claimed(frozenset(), now + timing.shape_s, timing.shape_s)
     wire = free(situation, offered, held)
     claimed: Claimed | None = None
     if leaving := set(current) - set(wire) - held:
@@ -150,8 +158,13 @@ def _refused(
             return Outcome(needs_allocated=True)
         held = held | (leaving & known.names)
         claimed = known if leaving & known.names else None
-    there: dict[str, Wire] = {device.name: device.to_wire() for device in (*situation.other, *situation.offered)}
-    wire = {name: there.get(name) or current[name] for name in held if name in there or name in current}
+    there: dict[str, Wire] = {}
+    for device in (*situation.other, *situation.offered):
+        there[device.name] = device.to_wire()
+    wire = {}
+    for name in held:
+        if name in there or name in current:
+            wire[name] = there.get(name) or current[name]
     if not wire and not current:
         return Outcome()
     return Outcome(marked(situation, wire), claimed=claimed)
@@ -248,4 +261,6 @@ def order(name: str) -> tuple[int, str]:
     So `neuron-device-10` follows `neuron-device-9`, and slices keep their devices when one is added.
     """
     suffix = name.removeprefix(names.DEVICE_PREFIX)
-    return (int(suffix), name) if suffix.isdigit() else (-1, name)
+    if suffix.isdigit():
+        return (int(suffix), name)
+    return (-1, name)

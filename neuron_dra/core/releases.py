@@ -123,6 +123,8 @@ def table(faults: Iterable[KnownBad] = KNOWN_BAD) -> list[tuple[str, str, str, s
     rows = []
     for bad in faults:
         last = (*bad.fixed_in[:2], bad.fixed_in[2] - 1)
-        does = "publishes no connected sets" if bad.forbids else "publishes them; `doctor` names such pools"
+        does = "publishes them; `doctor` names such pools"
+        if bad.forbids:
+            does = "publishes no connected sets"
         rows.append((f"{text(bad.since)} to {text(last)}", bad.breaks, str(bad.issue), does))
     return rows

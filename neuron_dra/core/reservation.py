@@ -123,7 +123,9 @@ def _why_refused(
     if reservation is None:
         if wanted is not None and named:
             return _not_reserved(ref, wanted)
-        return _NOT_OF_A_WORKLOAD if reserved_class else ""
+        if reserved_class:
+            return _NOT_OF_A_WORKLOAD
+        return ""
     holder = f"{reservation.namespace}/{reservation.workload}"
     if reservation.names(wanted, ref):
         return _not_yet(holder, reservation, node_name)

@@ -36,7 +36,10 @@ class Semver:
     def _key(self) -> tuple[object, ...]:
         """Return the sort key of section 11 of the specification."""
         # A version without a pre-release is above every pre-release of it; numbers are below words.
-        marks = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.pre)
+        found = []
+        for part in self.pre:
+            found.append((0, int(part), "") if part.isdigit() else (1, 0, part))
+        marks = tuple(found)
         return (self.major, self.minor, self.patch, not self.pre, marks)
 
     def __str__(self) -> str:
@@ -73,7 +76,10 @@ def _normalized(text: str) -> str:
     for index, part in enumerate(parts):
         if len(part) > 1:
             stripped = part.lstrip("0")
-            parts[index] = stripped if stripped[:1] in tuple("0123456789") else f"0{stripped}"
+            if stripped[:1] in tuple("0123456789"):
+                parts[index] = stripped
+            else:
+                parts[index] = f"0{stripped}"
     if len(parts) < 3 and any(mark in parts[-1] for mark in "+-"):
         return text  # where the missing numbers of "1.0-beta" go is ambiguous
     return ".".join(parts + ["0"] * (3 - len(parts)))

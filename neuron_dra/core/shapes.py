@@ -55,11 +55,11 @@ def fitting(value: Any, shape: Any) -> Any:
         return value
     if isinstance(shape, Mapping):
         members = value.items() if isinstance(value, Mapping) else ()
-        return {
-            name: fitting(each, shape[name]) if name in shape else each
-            for name, each in members
-            if _may_fit(each, shape.get(name))
-        }
+        found = {}
+        for name, each in members:
+            if _may_fit(each, shape.get(name)):
+                found[name] = fitting(each, shape[name]) if name in shape else each
+        return found
     entries = value if isinstance(value, list) else ()
     return [fitting(each, shape[0]) for each in entries if each is not None and _may_fit(each, shape[0])]
 
@@ -76,7 +76,9 @@ def _may_fit(value: Any, shape: Any) -> bool:
 def called(value: object) -> str:
     """Return a value for a message, cut to 40 characters."""
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    if len(text) <= 40:
+        return text
+    return f"{text[:40]}..."
 
 
 class CompiledShape:

@@ -92,7 +92,9 @@ def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem
 
 def _reason(component: str) -> str:
     """Return a component's name if it is a valid taint value, or else `other`."""
-    return component if COMPONENT.fullmatch(component) else OTHER
+    if COMPONENT.fullmatch(component):
+        return component
+    return OTHER
 
 
 _FILES: Final = {
@@ -104,4 +106,8 @@ _FILES: Final = {
 
 def by_name(facts: DeviceFacts | None) -> frozenset[FaultSignal]:
     """Return the signals whose files were found by name: a good reading of these is no evidence of health."""
-    return frozenset(_FILES[name] for name in (facts.found if facts else ()) if name in _FILES)
+    found = []
+    for name in facts.found if facts else ():
+        if name in _FILES:
+            found.append(_FILES[name])
+    return frozenset(found)

@@ -55,7 +55,9 @@ def core_counts(spec: InstanceType) -> frozenset[int]:
 
 def counts(spec: InstanceType, kind: str) -> frozenset[int]:
     """Return the numbers of devices, or of cores, that one container can have."""
-    return device_counts(spec) if kind == DEVICE else core_counts(spec)
+    if kind == DEVICE:
+        return device_counts(spec)
+    return core_counts(spec)
 
 
 def refusal(instance_type: str, kind: str, count: int) -> str:
@@ -81,9 +83,9 @@ def in_words(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    texts = [
-        text
-        for run in runs
-        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
-    ]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+    texts = []
+    for run in runs:
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run]
+    if len(texts) == 1:
+        return texts[0]
+    return f"{', '.join(texts[:-1])} or {texts[-1]}"

@@ -89,7 +89,9 @@ def layout(devices: Sequence[Wire], position: Mapping[str, int] | None = None) -
     for device in devices:
         place = position.get(device["name"])
         (rest if place is None else fixed[place // DEVICES_PER_SLICE]).append(device)
-    more = [list(rest[start : start + DEVICES_PER_SLICE]) for start in range(0, len(rest), DEVICES_PER_SLICE)]
+    more = []
+    for start in range(0, len(rest), DEVICES_PER_SLICE):
+        more.append(list(rest[start : start + DEVICES_PER_SLICE]))
     return [*fixed, *more] or [[]]
 
 
@@ -122,7 +124,10 @@ def desired(
     is that of `layout`.
     """
     contents = _contents(devices, counters, position)
-    called = called if called is not None else slice_names(pool.node_name, len(contents))
+    if called is not None:
+        called = called
+    else:
+        called = slice_names(pool.node_name, len(contents))
     in_pool = {"name": pool.node_name, "generation": generation, "resourceSliceCount": len(contents)}
     found: list[dict[str, Any]] = []
     for name, content in zip(called, contents, strict=True):
@@ -136,7 +141,9 @@ def _contents(
     devices: Sequence[Wire], counters: Sequence[Wire], position: Mapping[str, int] | None
 ) -> list[dict[str, Any]]:
     """Return the part of each slice's spec in which they differ."""
-    chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices, position)]
+    chunks: list[dict[str, Any]] = []
+    for chunk in layout(devices, position):
+        chunks.append({"devices": chunk} if chunk else {})
     if counters:
         chunks.append({"sharedCounters": list(counters)})
     return chunks
@@ -272,15 +279,17 @@ def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], S
 
 def _comparable(devices: Sequence[Wire]) -> list[Any]:
     """Return devices in a comparable form: their order counts, a taint's time, which the API server sets, does not."""
-    return [
-        {
-            **device,
-            "taints": [_without_time(taint) for taint in device.get("taints") or []],
-            "attributes": device.get("attributes") or {},
-            "capacity": device.get("capacity") or {},
-        }
-        for device in devices
-    ]
+    found = []
+    for device in devices:
+        found.append(
+            {
+                **device,
+                "taints": [_without_time(taint) for taint in device.get("taints") or []],
+                "attributes": device.get("attributes") or {},
+                "capacity": device.get("capacity") or {},
+            }
+        )
+    return found
 
 
 def _without_time(taint: Wire) -> dict[str, Any]:

@@ -97,7 +97,13 @@ class DeviceCounters:
 
 def files(*, cores: bool) -> tuple[tuple[str, ...], ...]:
     """Return the files to read of each device, as groups of one path; with `cores` also those of each core."""
-    of_cores = [f"neuron_core{core}/{path}" for core in range(CORES) for path in _CORE_FILES] if cores else []
+    if cores:
+        of_cores = []
+        for core in range(CORES):
+            for path in _CORE_FILES:
+                of_cores.append(f"neuron_core{core}/{path}")
+    else:
+        of_cores = []
     return tuple((path,) for path in (*_DEVICE_FILES, *of_cores))
 
 
@@ -107,7 +113,9 @@ def counters(device_id: int, texts: Texts) -> DeviceCounters:
     ecc, rest = rest[: len(ECC)], rest[len(ECC) :]
     host, rest = rest[: len(HOST_MEMORY)], rest[len(HOST_MEMORY) :]
     size = len(_CORE_FILES)
-    found = {number // size: _core(rest[number : number + size]) for number in range(0, len(rest), size)}
+    found = {}
+    for number in range(0, len(rest), size):
+        found[number // size] = _core(rest[number : number + size])
     return DeviceCounters(
         device_id=device_id,
         power=_power(power),
@@ -132,7 +140,9 @@ def _numbers(keys: Iterable[str], texts: Texts) -> dict[str, int]:
 
 def _number(text: bytes | None) -> int | None:
     word = (text or b"").strip()
-    return int(word) if word.isdigit() and len(word) <= _DIGITS else None
+    if word.isdigit() and len(word) <= _DIGITS:
+        return int(word)
+    return None
 
 
 def _power(text: bytes | None) -> Power | None:
@@ -144,7 +154,9 @@ def _power(text: bytes | None) -> Power | None:
         least, most, average = (float(word) for word in words[2:])
     except ValueError:
         return None
-    return Power(least, most, average) if all(0 <= each <= 100 for each in (least, most, average)) else None
+    if all(0 <= each <= 100 for each in (least, most, average)):
+        return Power(least, most, average)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,17 +121,14 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         )
     linked = _links(facts, spec, findings)
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
-    devices = tuple(
-        replace(
-            _device(device, spec, linked[device.device_id], findings),
-            numa_node=_numa_node(device.device_id, spec, facts.numa),
-        )
-        for device in in_order
-    )
+    devices = []
+    for device in in_order:
+        found = _device(device, spec, linked[device.device_id], findings)
+        devices.append(replace(found, numa_node=_numa_node(device.device_id, spec, facts.numa)))
     _count(facts, spec, findings)
     findings += hangs(facts.hanging)
     _moved(facts, spec, findings)
-    return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
+    return Node(name, spec, facts.driver_version, tuple(devices), facts.ultraserver, labels, tuple(sorted(findings)))
 
 
 def hangs(paths: Iterable[str]) -> list[HardwareFinding]:
@@ -140,14 +137,14 @@ def hangs(paths: Iterable[str]) -> list[HardwareFinding]:
     Paths are relative to the host's root. A hanging read is a fault of the kernel driver; the plugin keeps the last
     value.
     """
-    return [
-        HardwareFinding(
-            "reading-hangs",
+    found = []
+    for path in paths:
+        text = (
             f"a read of /{path} does not end: the kernel driver hangs. Its last value is used, and the health of the "
-            "devices behind it is unknown. Check the kernel log; reload the kernel driver, or reboot the node",
+            "devices behind it is unknown. Check the kernel log; reload the kernel driver, or reboot the node"
         )
-        for path in paths
-    ]
+        found.append(HardwareFinding("reading-hangs", text))
+    return found
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[HardwareFinding]) -> str | None:
@@ -178,10 +175,11 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareF
     present = {device.device_id: device for device in facts.devices}
     if spec is not None and spec.shape == "switch":
         return {one: frozenset(present) - {one} for one in present}
-    said = {
-        device_id: frozenset(device.connected) - {device_id} if not isinstance(device.connected, Unread) else None
-        for device_id, device in present.items()
-    }
+    said = {}
+    for device_id, device in present.items():
+        said[device_id] = (
+            frozenset(device.connected) - {device_id} if not isinstance(device.connected, Unread) else None
+        )
     result: dict[int, frozenset[int]] = {}
     for one, neighbours in said.items():
         both = set()
@@ -311,7 +309,9 @@ def _expected(facts: NodeFacts, spec: InstanceType | None) -> set[str]:
         expected |= {"sram_ecc_uncorrected", "mem_ecc_uncorrected"}
     if spec.whole_node:
         expected.add("ultraserver_mode")
-    numbers = [int(part) if part.isdecimal() else 0 for part in (facts.driver_version or "").split(".")]
+    numbers = []
+    for part in (facts.driver_version or "").split("."):
+        numbers.append(int(part) if part.isdecimal() else 0)
     if spec.generation in ("trn2", "trn3") and numbers >= [2, 30, 2]:
         expected.add("unhealthy_components")
     return expected
@@ -321,7 +321,9 @@ def _reported(facts: DeviceFacts, spec: InstanceType | None) -> frozenset[int] |
     """Return the devices to which one end reports a link; None if it is unread. A switch connects every pair."""
     if spec is not None and spec.shape == "switch":
         return frozenset(range(spec.device_count)) - {facts.device_id}
-    return None if isinstance(facts.connected, Unread) else frozenset(facts.connected) - {facts.device_id}
+    if isinstance(facts.connected, Unread):
+        return None
+    return frozenset(facts.connected) - {facts.device_id}
 
 
 def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> int | None:
@@ -352,20 +354,21 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareF
         present = {device.device_id for device in facts.devices}
         extra = sorted(present - set(range(spec.device_count)))
         if extra:
-            findings.append(
-                HardwareFinding(
-                    "unexpected-device",
-                    f"{', '.join(f'neuron{i}' for i in extra)} {'exceeds' if len(extra) == 1 else 'exceed'} the "
-                    f"device count of {spec.name} ({spec.device_count}); published without group and coordinates. "
-                    "Check the instance type",
-                )
+            exceed = "exceeds" if len(extra) == 1 else "exceed"
+            text = (
+                f"{_listed(extra)} {exceed} the device count of {spec.name} ({spec.device_count}); published without "
+                "group and coordinates. Check the instance type"
             )
+            findings.append(HardwareFinding("unexpected-device", text))
         missing = sorted(set(range(spec.device_count)) - present)
         if missing:
-            findings.append(
-                HardwareFinding(
-                    "missing-device",
-                    f"{', '.join(f'neuron{i}' for i in missing)} of {spec.name}'s {spec.device_count} devices "
-                    f"{'is' if len(missing) == 1 else 'are'} missing; the others are published. Replace the instance",
-                )
+            are = "is" if len(missing) == 1 else "are"
+            text = (
+                f"{_listed(missing)} of {spec.name}'s {spec.device_count} devices {are} missing; the others are "
+                "published. Replace the instance"
             )
+            findings.append(HardwareFinding("missing-device", text))
+
+
+def _listed(device_ids: Iterable[int]) -> str:
+    return ", ".join(f"neuron{each}" for each in device_ids)

@@ -165,7 +165,10 @@ class Reading:
 
     def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
         """Return the reading without allocations of an earlier Node of this name, whose instance was replaced."""
-        gone = {a for a in self.allocations if node_name in a.nodes and not a.is_for(node_name, node_uid)}
+        gone = set()
+        for a in self.allocations:
+            if node_name in a.nodes and not a.is_for(node_name, node_uid):
+                gone.add(a)
         kept = tuple(a for a in self.allocations if a not in gone)
         return replace(self, allocations=kept, replaced=frozenset(a.allocation_id for a in gone))
 
@@ -210,7 +213,10 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
 def _unread(entry: Any, problem: str) -> UnreadAllocation:
     """Return an unreadable entry, with the fields that can be read."""
     nodes: Any = entry.get("allocatedNodes") if isinstance(entry, Mapping) else None
-    named = tuple(node for node in nodes if isinstance(node, str)) if _is_list(nodes) else ()
+    if _is_list(nodes):
+        named = tuple(node for node in nodes if isinstance(node, str))
+    else:
+        named = ()
     official = None
     if isinstance(entry, Mapping) and not entry.get("allocationId"):
         with contextlib.suppress(ValueError):
@@ -273,7 +279,10 @@ def _faults(entry: Mapping[str, Any]) -> tuple[Fault, ...]:
         return ()
     faults = []
     for one in found:
-        texts = [one.get(name) for name in _FAULT_FIELDS] if isinstance(one, Mapping) else [None]
+        if isinstance(one, Mapping):
+            texts = [one.get(name) for name in _FAULT_FIELDS]
+        else:
+            texts = [None]
         if all(isinstance(text, str) for text in texts):
             faults.append(Fault(*map(str, texts)))
     return tuple(faults)
@@ -346,8 +355,14 @@ TAG_ATTRIBUTES: Final = ("workloadNamespace", "workloadId", "workloadUid", "allo
 
 def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
     """Return the allocation that lists the node, or None; of several, the one in its tag, or else the first."""
-    mine = [allocation for allocation in reading.allocations if node_name in allocation.nodes]
-    same = [a for a in mine if current is not None and a.allocation_id == current.allocation_id]
+    mine = []
+    for allocation in reading.allocations:
+        if node_name in allocation.nodes:
+            mine.append(allocation)
+    same = []
+    for a in mine:
+        if current is not None and a.allocation_id == current.allocation_id:
+            same.append(a)
     return next(iter(same or mine), None)
 
 
@@ -355,8 +370,13 @@ def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allo
     """Return the allocation by AWS's operator that lists the node, or None; its workload UID is in the node's tag."""
     for found in (each.official for each in reading.unread):
         if found is not None and node_name in found.nodes:
-            known = current if current is not None and current.workload == found.workload else None
-            return found if known is None else replace(found, workload_uid=known.workload_uid)
+            if current is not None and current.workload == found.workload:
+                known = current
+            else:
+                known = None
+            if known is None:
+                return found
+            return replace(found, workload_uid=known.workload_uid)
     return None
 
 
@@ -383,30 +403,43 @@ def next_tag(
     """
     slot = slot_of(reading, node_name, current)
     if current is None:
-        return None if slot is None else Tag.of(slot, reading.object_uid)
+        if slot is None:
+            return None
+        return Tag.of(slot, reading.object_uid)
     if slot is not None and slot.allocation_id == current.allocation_id:
         return Tag.of(slot, reading.object_uid)
     if reading.may_hold(node_name):
         return current
     if slot is None:
         kept = occupied or (current.phase is Phase.BOUND and not given_up)
-        return current if kept and outlives(current, reading) else None
-    return replace(current, phase=Phase.DRAINING) if occupied else Tag.of(slot, reading.object_uid)
+        if kept and outlives(current, reading):
+            return current
+        return None
+    if occupied:
+        return replace(current, phase=Phase.DRAINING)
+    return Tag.of(slot, reading.object_uid)
 
 
 def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:
     """Return True if the next tag depends on whether claims are left on the node."""
-    either = {next_tag(current, reading, node_name, occupied=each, given_up=given_up) for each in (True, False)}
+    either = set()
+    for each in (True, False):
+        either.add(next_tag(current, reading, node_name, occupied=each, given_up=given_up))
     return len(either) > 1
 
 
 def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
     """Return a device, in the form of resource.k8s.io/v1, with `tag` in place of its own; None removes it."""
-    attributes = {k: v for k, v in (device.get("attributes") or {}).items() if k not in TAG_ATTRIBUTES}
+    attributes = {}
+    for k, v in (device.get("attributes") or {}).items():
+        if k not in TAG_ATTRIBUTES:
+            attributes[k] = v
     if tag is not None:
         attributes |= {name: {"string": text} for name, text in tag.texts().items()}
     rest = {name: value for name, value in device.items() if name != "attributes"}
-    return {**rest, "attributes": dict(sorted(attributes.items()))} if attributes else rest
+    if attributes:
+        return {**rest, "attributes": dict(sorted(attributes.items()))}
+    return rest
 
 
 def tag_on(devices: Sequence[Mapping[str, Any]]) -> Tag | None:

@@ -36,7 +36,9 @@ class VersionProblem:
 def parse(version: str) -> tuple[int, int] | None:
     """Return (major, minor) of a version such as v1.34.4-eks-1234, or None."""
     match = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else None
+    if match:
+        return (int(match[1]), int(match[2]))
+    return None
 
 
 def kubelet_problems(version: str) -> list[VersionProblem]:

@@ -76,8 +76,9 @@ def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collecti
             f"cores-{len(visible)}.neuron.aws.com"
         )
     if not linked.is_connected(ids, links):
+        devices = ", ".join(f"neuron{i}" for i in ids)
         raise ClaimError(
-            f"claim {claim.ref}: a container would get cores of {', '.join(f'neuron{i}' for i in ids)}, which no links "
+            f"claim {claim.ref}: a container would get cores of {devices}, which no links "
             "connect, but the Neuron runtime uses its cores together; request them as one number of cores, such as "
             f"cores-{len(visible)}.neuron.aws.com"
         )
@@ -85,9 +86,15 @@ def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collecti
 
 
 def _all_of(ids: Iterable[int], each: int) -> list[int]:
-    return [device_id * each + core for device_id in ids for core in range(each)]
+    found = []
+    for device_id in ids:
+        for core in range(each):
+            found.append(device_id * each + core)
+    return found
 
 
 def _text(visible: range, scale: int) -> str:
     first, last = visible.start * scale, visible.stop * scale - 1
-    return str(first) if first == last else f"{first}-{last}"
+    if first == last:
+        return str(first)
+    return f"{first}-{last}"

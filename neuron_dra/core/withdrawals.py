@@ -100,7 +100,11 @@ def _seconds(wire: object) -> dict[int, int]:
     """Return the seconds that `to_wire` returned; none if another release dropped them, which only keeps more."""
     if not isinstance(wire, dict):
         return {}
-    return {int(second): number for second, number in wire.items() if second.isdecimal() and type(number) is int}
+    found = {}
+    for second, number in wire.items():
+        if second.isdecimal() and type(number) is int:
+            found[int(second)] = number
+    return found
 
 
 def refusal(ref: ClaimRef) -> ClaimError:

@@ -193,7 +193,9 @@ class Cluster:
         try:
             await self.api.until("resourceslices", all_published, timeout_s=timeout_s)
         except TimeoutError:
-            have = {wire["spec"].get("nodeName") for wire in self.api.objects("resourceslices")}
+            have = set()
+            for wire in self.api.objects("resourceslices"):
+                have.add(wire["spec"].get("nodeName"))
             missing = sorted(set(self.nodes) - have)
             raise DemoError(f"nothing published by {missing}: {self.nodes[missing[0]].last_words()}") from None
         for node in self.nodes.values():

@@ -38,17 +38,21 @@ def resource_slice(node: str, instance_type: str) -> Obj:
     """Return the slice of a node: one device per EFA interface, in the groups of its Neuron devices."""
     spec = catalogue.lookup(instance_type)
     # By interface, because two devices of a trn1 share one.
-    by_interface = {ids[1]: ids for _, ids in sorted(groups.group_ids(spec).items())} if spec else {}
-    devices = [
-        {
-            "name": f"pci-{address.replace(':', '-').replace('.', '-')}",
-            "attributes": {
-                "pciDevice": {"string": PCI_DEVICE},
-                **{f"resource.aws.com/devicegroup{size}_id": {"string": text} for size, text in ids.items()},
-            },
-        }
-        for address, ids in by_interface.items()
-    ]
+    if spec:
+        by_interface = {ids[1]: ids for _, ids in sorted(groups.group_ids(spec).items())}
+    else:
+        by_interface = {}
+    devices = []
+    for address, ids in by_interface.items():
+        devices.append(
+            {
+                "name": f"pci-{address.replace(':', '-').replace('.', '-')}",
+                "attributes": {
+                    "pciDevice": {"string": PCI_DEVICE},
+                    **{f"resource.aws.com/devicegroup{size}_id": {"string": text} for size, text in ids.items()},
+                },
+            }
+        )
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -89,9 +93,13 @@ class EfaDriver(registration_pb2_grpc.RegistrationServicer, dra_pb2_grpc.DRAPlug
         return registration_pb2.RegistrationStatusResponse()
 
     async def NodePrepareResources(self, request: Any, context: Any) -> dra_pb2.NodePrepareResourcesResponse:
-        answers = {claim.uid: dra_pb2.NodePrepareResourceResponse() for claim in request.claims}
+        answers = {}
+        for claim in request.claims:
+            answers[claim.uid] = dra_pb2.NodePrepareResourceResponse()
         return dra_pb2.NodePrepareResourcesResponse(claims=answers)
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> dra_pb2.NodeUnprepareResourcesResponse:
-        answers = {claim.uid: dra_pb2.NodeUnprepareResourceResponse() for claim in request.claims}
+        answers = {}
+        for claim in request.claims:
+            answers[claim.uid] = dra_pb2.NodeUnprepareResourceResponse()
         return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)

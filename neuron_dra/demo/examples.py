@@ -22,19 +22,24 @@ def folder() -> Path:
 def load(name: str) -> list[Obj]:
     """Return the objects of one example file, with pods in place of LeaderWorkerSets and Deployments."""
     objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
-    return [pod for item in objects for pod in _pods(item)]
+    found = []
+    for item in objects:
+        found += _pods(item)
+    return found
 
 
 def _pods(item: Obj) -> list[Obj]:
     if item["kind"] == "Deployment":
-        return [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                **_named(item["spec"]["template"], f"{item['metadata']['name']}-{index}"),
-            }
-            for index in range(int(item["spec"]["replicas"]))
-        ]
+        found = []
+        for index in range(int(item["spec"]["replicas"])):
+            found.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    **_named(item["spec"]["template"], f"{item['metadata']['name']}-{index}"),
+                }
+            )
+        return found
     if item["kind"] != "LeaderWorkerSet":
         return [item]
     name, spec = item["metadata"]["name"], item["spec"]["leaderWorkerTemplate"]

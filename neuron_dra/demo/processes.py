@@ -49,7 +49,10 @@ class Process:
 
     def last_words(self) -> str:
         """Return the end of the log, for an error message."""
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        if self._log.exists():
+            lines = self._log.read_text(errors="replace").splitlines()
+        else:
+            lines = []
         return " | ".join(lines[-3:]) or "its log is empty"
 
     async def stop(self, number: int = signal.SIGTERM) -> None:

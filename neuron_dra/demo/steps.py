@@ -37,7 +37,9 @@ class Steps:
         """Return when all of these pods run."""
 
         def all_run(found: list[Obj]) -> bool:
-            phases = {wire["metadata"]["name"]: (wire.get("status") or {}).get("phase") for wire in found}
+            phases = {}
+            for wire in found:
+                phases[wire["metadata"]["name"]] = (wire.get("status") or {}).get("phase")
             return all(phases.get(pod) == "Running" for pod in pods)
 
         await self.until("pods", all_run, f"{', '.join(pods)} to run")
@@ -47,13 +49,12 @@ class Steps:
         found: list[str] = []
 
         def rejected(pods: list[Obj]) -> bool:
-            found[:] = [
-                str(condition["message"])
-                for wire in pods
-                if wire["metadata"]["name"] == pod
-                for condition in (wire.get("status") or {}).get("conditions") or ()
-                if condition["type"] == "PodScheduled" and condition["status"] == "False"
-            ]
+            for wire in pods:
+                if wire["metadata"]["name"] != pod:
+                    continue
+                for condition in (wire.get("status") or {}).get("conditions") or ():
+                    if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                        found.append(str(condition["message"]))
             return bool(found)
 
         await self.until("pods", rejected, f"{pod} to be rejected by the scheduler")
@@ -62,7 +63,9 @@ class Steps:
     def why(self, pod: str, node: str) -> list[str]:
         """Return the scheduler's reasons against a pod on one node."""
         waiting = self._scheduler.waiting.get(pod)
-        return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())] if waiting else []
+        if waiting:
+            return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())]
+        return []
 
     async def event(self, pod: str, reason: str) -> Obj:
         """Wait for an Event of a pod with this reason, and return it."""
@@ -89,10 +92,14 @@ class Steps:
         try:
             await self._api.until(kind, condition, timeout_s=limit_s)
         except TimeoutError:
-            said = [text for node in self._cluster.nodes.values() for text in node.agent.failures]
+            said = []
+            for node in self._cluster.nodes.values():
+                said += node.agent.failures
             said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
             said += [f"{each['metadata']['name']}: {status_text(each)[1]}" for each in self._api.objects(WORKLOADS)]
-            why = said[-1] if said else "see the plugins' logs (neuron-dra demo --keep)"
+            why = "see the plugins' logs (neuron-dra demo --keep)"
+            if said:
+                why = said[-1]
             raise DemoError(f"waited {limit_s:g} s for {what}: {why}") from None
 
     def claim_of(self, pod: str, *, missing_ok: bool = False) -> Obj:
@@ -112,7 +119,10 @@ def owner(claim: Obj) -> str:
 
 def values(device: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a published device, without their types."""
-    return {name: next(iter(value.values())) for name, value in device["attributes"].items()}
+    found = {}
+    for name, value in device["attributes"].items():
+        found[name] = next(iter(value.values()))
+    return found
 
 
 def published(driver: str, devices: list[Obj]) -> str:
@@ -124,14 +134,19 @@ def published(driver: str, devices: list[Obj]) -> str:
         return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
     if len(devices) == 16:
         return "16 devices in a 4 x 4 torus"
-    return "1 device" if len(devices) == 1 else f"{len(devices)} devices"
+    if len(devices) == 1:
+        return "1 device"
+    return f"{len(devices)} devices"
 
 
 def status_text(workload: Obj) -> tuple[str, str]:
     """Return the state of a NeuronUltraServerWorkload, and its conditions' messages."""
     status = workload.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    texts = [f"{status.get('state')}: {conditions['Ready']['message']}"] if "Ready" in conditions else []
+    if "Ready" in conditions:
+        texts = [f"{status.get('state')}: {conditions['Ready']['message']}"]
+    else:
+        texts = []
     degraded = conditions.get("Degraded", {})
     if degraded.get("status") == "True":
         texts.insert(0, f"{degraded['reason']}: {degraded['message']}")

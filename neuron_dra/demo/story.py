@@ -64,7 +64,10 @@ class Story(Steps):
         )
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
-            slices = [w["spec"] for w in self._api.objects("resourceslices") if w["spec"]["nodeName"] == spec.name]
+            slices = []
+            for w in self._api.objects("resourceslices"):
+                if w["spec"]["nodeName"] == spec.name:
+                    slices.append(w["spec"])
             slices.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
             what = " + ".join(published(one["driver"], one["devices"]) for one in slices)
             row = (spec.name, spec.instance_type, spec.driver_version, what)
@@ -106,7 +109,10 @@ class Story(Steps):
         if "NEURON_RT_ULTRASERVER_MODE" in env:
             said.append(f"mode {env['NEURON_RT_ULTRASERVER_MODE']}, node {env['NEURON_RT_ULTRASERVER_NODE_ID']}")
         results = self._results(self.claim_of(pod))
-        others = [result["driver"] for result in results if result["driver"] != names.DRIVER]
+        others = []
+        for result in results:
+            if result["driver"] != names.DRIVER:
+                others.append(result["driver"])
         devices = ranges(_ids(_files(container))) + (f" + {len(others)} EFA" if others else "")
         return example, pod, node, devices, ", ".join(said)
 
@@ -180,20 +186,31 @@ class Story(Steps):
         view.line(f"pod4   Running {took_ms:.0f} ms after pod2 was deleted, on the devices that it had", "green")
 
     def _held(self, node: str) -> dict[int, str]:
-        return {
-            number: pod
-            for pod in (wire["metadata"]["name"] for wire in self._api.objects("pods"))
-            for number in self._devices_of(pod, node)
-        }
+        found = {}
+        for pod in (wire["metadata"]["name"] for wire in self._api.objects("pods")):
+            for number in self._devices_of(pod, node):
+                found[number] = pod
+        return found
 
     def _devices_of(self, pod: str, node: str) -> list[int]:
-        mine = [r["device"] for r in self._results(self.claim_of(pod, missing_ok=True)) if r["pool"] == node]
-        return [int(name.removeprefix(names.DEVICE_PREFIX)) for name in mine if name.startswith(names.DEVICE_PREFIX)]
+        mine = []
+        for r in self._results(self.claim_of(pod, missing_ok=True)):
+            if r["pool"] == node:
+                mine.append(r["device"])
+        found = []
+        for name in mine:
+            if name.startswith(names.DEVICE_PREFIX):
+                found.append(int(name.removeprefix(names.DEVICE_PREFIX)))
+        return found
 
 
 def _files(container: Container) -> list[str]:
     """Return the Neuron device files of a container: device nodes or, without root, mounted plain files."""
-    return [path for path in (*container.device_nodes, *container.mounts) if path.startswith("/dev/neuron")]
+    found = []
+    for path in (*container.device_nodes, *container.mounts):
+        if path.startswith("/dev/neuron"):
+            found.append(path)
+    return found
 
 
 def _ids(paths: Iterable[str]) -> list[int]:

@@ -138,24 +138,31 @@ class UltraServers(Steps):
 
     def _ranks(self) -> dict[str, int]:
         """Return the rank of every reserved node, by name."""
-        return {
-            node: allocation.rank(node)
-            for item in self._api.objects("neuronultraservers")
-            for allocation in decode_allocations(item)
-            if allocation.phase is not Phase.DRAINING
-            for node in allocation.nodes
-        }
+        found = {}
+        for item in self._api.objects("neuronultraservers"):
+            for allocation in decode_allocations(item):
+                if allocation.phase is not Phase.DRAINING:
+                    for node in allocation.nodes:
+                        found[node] = allocation.rank(node)
+        return found
 
     def _map(self, gone: str = "") -> Mapping[str, str]:
         ranks = self._ranks()
-        return {spec.name: "x" if spec.name == gone else str(ranks.get(spec.name, ".")) for spec in NODES}
+        found = {}
+        for spec in NODES:
+            found[spec.name] = "x" if spec.name == gone else str(ranks.get(spec.name, "."))
+        return found
 
     def _environment(self) -> str:
         """Return the UltraServer variables in the pod on us2-1."""
         for pod in self._api.objects("pods"):
             node, container = self._cluster.container(pod["metadata"]["name"])
             if node == "us2-1":
-                return " ".join(f"{name}={value}" for name, value in sorted(container.env.items()) if name in SHOWN)
+                texts = []
+                for name, value in sorted(container.env.items()):
+                    if name in SHOWN:
+                        texts.append(f"{name}={value}")
+                return " ".join(texts)
         raise DemoError("no pod of the job runs on us2-1")
 
 

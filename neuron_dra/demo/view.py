@@ -43,7 +43,9 @@ class DemoScreen:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print columns as wide as their widest cell; the last one is wrapped if it does not fit."""
-        widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
+        widths = []
+        for index in range(len(columns)):
+            widths.append(max(len(row[index]) for row in (columns, *rows)))
         if any(columns):
             self._row(columns, widths, ["dim"] * len(columns))
         for row in rows:
@@ -86,7 +88,9 @@ class DemoScreen:
     def ranks(self, groups: Sequence[str], moments: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Print the ranks of the nodes of each group: a line for each moment, a column for each node."""
         margin = max(len(caption) for caption, _ in moments) + 4
-        nodes = [sorted(name for name in moments[0][1] if name.rpartition("-")[0] == group) for group in groups]
+        nodes = []
+        for group in groups:
+            nodes.append(sorted(name for name in moments[0][1] if name.rpartition("-")[0] == group))
         gap = "      "
         heads = (Text(nodes[index][0] + " to " + nodes[index][-1]) for index in range(len(groups)))
         line = Text(" " * margin, "dim")

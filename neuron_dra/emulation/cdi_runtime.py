@@ -94,7 +94,11 @@ class CdiRuntime:
 
     def specs(self) -> dict[Path, dict[str, Any]]:
         """Return all spec files, checked. Raises CdiError for the first invalid one."""
-        return {path: load_spec(path) for directory in self._directories for path in _spec_files(directory)}
+        found = {}
+        for directory in self._directories:
+            for path in _spec_files(directory):
+                found[path] = load_spec(path)
+        return found
 
     def _load(self) -> tuple[dict[str, tuple[Path, dict[str, Any], dict[str, Any]]], list[str]]:
         devices: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}

@@ -132,17 +132,19 @@ def error_words(error: grpc.aio.AioRpcError) -> str:
 def result_of(answer: Any) -> PreparedResult:
     if answer.error:
         return PreparedResult(error=answer.error)
-    return PreparedResult(
-        tuple(
-            KubeletDevice(
-                request_names=tuple(device.request_names),
-                pool_name=device.pool_name,
-                device_name=device.device_name,
-                cdi_device_ids=tuple(device.cdi_device_ids),
-                share_id=device.share_id if "share_id" in _presence(device) and device.HasField("share_id") else None,
-            )
-            for device in answer.devices
-        )
+    return PreparedResult(tuple(_device_of(each) for each in answer.devices))
+
+
+def _device_of(device: Any) -> KubeletDevice:
+    share_id = None
+    if "share_id" in _presence(device) and device.HasField("share_id"):
+        share_id = device.share_id
+    return KubeletDevice(
+        request_names=tuple(device.request_names),
+        pool_name=device.pool_name,
+        device_name=device.device_name,
+        cdi_device_ids=tuple(device.cdi_device_ids),
+        share_id=share_id,
     )
 
 

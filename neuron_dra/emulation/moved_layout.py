@@ -51,17 +51,20 @@ def move(device: Path, seed: int) -> frozenset[str]:
 def move_class(folder: Path, seed: int) -> None:
     """Move the files of the class to folders below it, with decoys whose names resemble them."""
     chosen = random.Random(seed)
-    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+    files = []
+    for path in folder.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            files.append(path)
     for name in sorted(_moved(folder, files, chosen)):
         put(folder / "old" / f"{name}_before", "1\n")
 
 
 def _files(device: Path) -> list[Path]:
-    return [
-        path
-        for path in device.rglob("*")
-        if path.is_file() and path.name not in _KERNEL and not str(path.relative_to(device)).startswith("neuron_core")
-    ]
+    found = []
+    for path in device.rglob("*"):
+        if path.is_file() and path.name not in _KERNEL and not str(path.relative_to(device)).startswith("neuron_core"):
+            found.append(path)
+    return found
 
 
 def _moved(folder: Path, files: Iterable[Path], chosen: random.Random) -> set[str]:

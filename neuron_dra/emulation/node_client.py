@@ -60,7 +60,9 @@ class NodeClient:
         self, method: str, path: str, body: Any = None, *, params: Mapping[str, str] | None = None
     ) -> Any:
         """Return the decoded reply; a PATCH is a merge patch. Raises RefusedError or one of UNREACHABLE."""
-        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = "application/json"
+        if method == "PATCH":
+            content = "application/merge-patch+json"
         data = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=10)
         async with self._open_session().request(

@@ -39,12 +39,10 @@ class PodScheduler:
         self._resting: dict[str, float] = {}  # by pod UID: no attempt before this time of the loop
         self.waiting: dict[str, Unschedulable] = {}
         resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
-        self._caches = {
-            resource.plural: Reflector(
-                self._client, resource, on_change=self._wake.set if resource is PODS else self._changed
-            )
-            for resource in resources
-        }
+        self._caches = {}
+        for resource in resources:
+            on_change = self._wake.set if resource is PODS else self._changed
+            self._caches[resource.plural] = Reflector(self._client, resource, on_change=on_change)
         self._revision = 0  # of everything but pods
         self._judged: dict[
             str, tuple[int, str]
@@ -83,7 +81,10 @@ class PodScheduler:
 
     def _pending(self) -> list[Obj]:
         """Return the pods without a node, oldest first (timestamps have whole seconds only)."""
-        pods = [pod for pod in self._caches["pods"].items.values() if self._is_to_be_placed(pod)]
+        pods = []
+        for pod in self._caches["pods"].items.values():
+            if self._is_to_be_placed(pod):
+                pods.append(pod)
         for name in set(self.waiting) - {pod["metadata"]["name"] for pod in pods}:
             del self.waiting[name]
         for uid in self._judged.keys() - {pod["metadata"]["uid"] for pod in pods}:
@@ -100,16 +101,18 @@ class PodScheduler:
     def _inventory(self) -> PoolInventory:
         """Return the slices, decoded again only after a change."""
         items = self._items("resourceslices")
-        seen = [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in items]
+        seen = []
+        for item in items:
+            seen.append((item["metadata"]["uid"], item["metadata"]["resourceVersion"]))
         if self._decoded is None or self._decoded[0] != seen:
             self._decoded = (seen, PoolInventory(items))
         return self._decoded[1]
 
     def _claims(self, pod: Obj) -> list[Obj] | None:
         """Return the pod's claims in their order; None while one is missing."""
-        made = {
-            s["name"]: s.get("resourceClaimName") for s in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-        }
+        made = {}
+        for s in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+            made[s["name"]] = s.get("resourceClaimName")
         claims = []
         for wanted in pod["spec"].get("resourceClaims") or ():
             name = wanted.get("resourceClaimName") or made.get(wanted["name"])
@@ -176,13 +179,15 @@ class PodScheduler:
     async def _refuse(self, pod: Obj, outcome: Unschedulable) -> None:
         meta = pod["metadata"]
         self.waiting[meta["name"]] = outcome
-        shown = next(
-            (c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] == "PodScheduled"), None
-        )
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        shown = next((each for each in conditions if each["type"] == "PodScheduled"), None)
         if shown is not None and shown.get("message") == outcome.message:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
-        kept = [c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] != "PodScheduled"]
+        kept = []
+        for c in (pod.get("status") or {}).get("conditions") or ():
+            if c["type"] != "PodScheduled":
+                kept.append(c)
         with contextlib.suppress(ApiError):  # the pod may be gone; if not, the next attempt handles it
             await self._client.request(
                 "PATCH",

@@ -234,7 +234,10 @@ class ScriptedKubelet:
     async def health(self, dialect: str = "", *, driver: str = "") -> AsyncGenerator[list[ReportedHealth], None]:
         """Open a health stream and yield each complete list. `dialect` "" takes the first that the plugin offers."""
         instance = self._pick(driver)
-        offered = [service for service in instance.registration.offered if service in HEALTH_SERVICES]
+        offered = []
+        for service in instance.registration.offered:
+            if service in HEALTH_SERVICES:
+                offered.append(service)
         if not dialect and not offered:
             raise KubeletError(f"DRA driver {instance.registration.driver} offers no health service")
         messages, stub = HEALTH_SERVICES[dialect or offered[0]]
@@ -253,7 +256,9 @@ class ScriptedKubelet:
         refs = [KubeletClaim.of(claim) for claim in claims]
         instance = self._pick(driver)
         messages, stub = DRA_SERVICES[instance.registration.service]
-        wire = [messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in refs]
+        wire = []
+        for ref in refs:
+            wire.append(messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name))
         request = getattr(messages, f"{method}Request")(claims=wire)
         try:
             response = await getattr(stub(instance.channel), method)(
@@ -275,7 +280,10 @@ class ScriptedKubelet:
         drivers = {instance.registration.driver for instance in self._instances}
         if not driver and len(drivers) == 1:
             driver = drivers.pop()
-        mine = [instance for instance in self._instances if instance.registration.driver == driver]
+        mine = []
+        for instance in self._instances:
+            if instance.registration.driver == driver:
+                mine.append(instance)
         if not mine:
             raise KubeletError(f"DRA driver {driver} is not registered" if driver else "DRA driver name is empty")
         return next((instance for instance in reversed(mine) if instance.connected), mine[-1])
@@ -305,7 +313,9 @@ class ScriptedKubelet:
             try:
                 retry = await self._attempt(socket, channel)
             except (grpc.aio.AioRpcError, TimeoutError) as error:
-                text = error_words(error) if isinstance(error, grpc.aio.AioRpcError) else "context deadline exceeded"
+                text = "context deadline exceeded"
+                if isinstance(error, grpc.aio.AioRpcError):
+                    text = error_words(error)
                 self.attempts.append(f"{socket.path}: {text}")
                 retry = True
             finally:
@@ -390,9 +400,8 @@ class ScriptedKubelet:
         self._changed.set()
 
     def _settle_wipe(self, driver: str) -> None:
-        self._wiper.settle(
-            driver, is_connected=any(i.registration.driver == driver and i.connected for i in self._instances)
-        )
+        of_driver = [each for each in self._instances if each.registration.driver == driver]
+        self._wiper.settle(driver, is_connected=any(each.connected for each in of_driver))
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

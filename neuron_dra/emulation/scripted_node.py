@@ -101,7 +101,10 @@ class ScriptedNode:
     @property
     def containers(self) -> dict[str, dict[str, Container]]:
         """What the containers of running pods got: `containers["namespace/pod"]["container"]`."""
-        running = [worker for worker in self._workers.values() if worker.containers is not None]
+        running = []
+        for worker in self._workers.values():
+            if worker.containers is not None:
+                running.append(worker)
         return {_key(worker.pod): worker.containers or {} for worker in running}
 
     @property
@@ -112,7 +115,9 @@ class ScriptedNode:
     def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         """Return a claim's prepared devices by driver; None for an unknown claim."""
         claim = self._claims.get((namespace, name))
-        return None if claim is None else claim.devices
+        if claim is None:
+            return None
+        return claim.devices
 
     async def start(self) -> None:
         await self._client.open()
@@ -236,7 +241,9 @@ class ScriptedNode:
         claims = await self._prepare(pod)
         containers = {}
         for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]:
-            env = {entry["name"]: entry.get("value", "") for entry in container.get("env") or []}
+            env = {}
+            for entry in container.get("env") or []:
+                env[entry["name"]] = entry.get("value", "")
             ids: list[str] = []
             for wanted in (container.get("resources") or {}).get("claims") or []:
                 if wanted["name"] in claims:
@@ -284,14 +291,10 @@ class ScriptedNode:
     async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _CheckpointedClaim:
         """Read one claim of a pod and check that the pod may use it."""
         meta = pod["metadata"]
-        name = entry.get("resourceClaimName") or next(
-            (
-                status.get("resourceClaimName")
-                for status in pod.get("status", {}).get("resourceClaimStatuses") or []
-                if status["name"] == entry["name"]
-            ),
-            None,
-        )
+        name = entry.get("resourceClaimName")
+        if not name:
+            created = pod.get("status", {}).get("resourceClaimStatuses") or []
+            name = next((each.get("resourceClaimName") for each in created if each["name"] == entry["name"]), None)
         if not name:
             raise KubeletError(f'PodResourceClaim "{entry["name"]}": ResourceClaim not created yet')
         try:
@@ -343,11 +346,9 @@ class ScriptedNode:
     async def _write_running(self, pod: Pod) -> None:
         meta, started = pod["metadata"], now()
         types = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-        status = {
-            "phase": "Running",
-            "startTime": started,
-            "conditions": [{"type": name, "status": "True", "lastTransitionTime": started} for name in types],
-            "containerStatuses": [
+        containers = []
+        for container in pod["spec"]["containers"]:
+            containers.append(
                 {
                     "name": container["name"],
                     "image": container.get("image", ""),
@@ -357,8 +358,12 @@ class ScriptedNode:
                     "restartCount": 0,
                     "state": {"running": {"startedAt": started}},
                 }
-                for container in pod["spec"]["containers"]
-            ],
+            )
+        status = {
+            "phase": "Running",
+            "startTime": started,
+            "conditions": [{"type": name, "status": "True", "lastTransitionTime": started} for name in types],
+            "containerStatuses": containers,
         }
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
         await self._client.request("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status})

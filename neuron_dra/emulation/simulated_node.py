@@ -80,7 +80,10 @@ def write(
     spec = catalogue.lookup(instance_type)
     if spec is None:
         near = catalogue.nearest(instance_type)
-        known = "" if near else "; it has " + ", ".join(known.name for known in catalogue.all_types())
+        if near:
+            known = ""
+        else:
+            known = "; it has " + ", ".join(known.name for known in catalogue.all_types())
         raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
     if node_id is not None and not spec.whole_node:
         raise NeuronDraError(f"--node-id: {instance_type} is not an UltraServer type; leave it out")
@@ -91,7 +94,10 @@ def write(
     if not _DRIVER_VERSION.fullmatch(driver_version):
         raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
-    place = SimulatedPlace(node_id, _server_id(server_id), 4, capacity_block_id or "") if node_id is not None else None
+    if node_id is not None:
+        place = SimulatedPlace(node_id, _server_id(server_id), 4, capacity_block_id or "")
+    else:
+        place = None
     try:
         _clear(root)
         return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
@@ -182,7 +188,11 @@ class SimulatedNode:
     def device_ids(self) -> list[int]:
         """Return the ids of the devices in the class folder."""
         names = [entry.name for entry in (self.root / CLASS).iterdir()]
-        return sorted(int(name[6:]) for name in names if name.startswith("neuron") and name[6:].isdigit())
+        found = []
+        for name in names:
+            if name.startswith("neuron") and name[6:].isdigit():
+                found.append(int(name[6:]))
+        return sorted(found)
 
     def folder(self, device_id: int) -> Path:
         """Return the sysfs folder of one device."""
@@ -366,7 +376,9 @@ class SimulatedNode:
         ids = self.device_ids()
         if not ids:
             return "it has no devices"
-        return f"it has neuron{ids[0]}" if len(ids) == 1 else f"it has neuron{ids[0]} to neuron{ids[-1]}"
+        if len(ids) == 1:
+            return f"it has neuron{ids[0]}"
+        return f"it has neuron{ids[0]} to neuron{ids[-1]}"
 
     def add_ecc(self, device_id: int, counter: str = "mem_ecc_uncorrected", count: int = 1) -> None:
         """Add to an error counter; a negative count subtracts, down to 0."""
@@ -384,7 +396,10 @@ class SimulatedNode:
 
         The file exists since driver 2.30.2.
         """
-        unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
+        unknown = []
+        for name in components.split(","):
+            if name and name not in COMPONENTS:
+                unknown.append(name)
         if unknown:
             raise NeuronDraError(f"{', '.join(unknown)} is not a component; write {', '.join(COMPONENTS)}")
         self.write_unhealthy_components(device_id, components + "\n")

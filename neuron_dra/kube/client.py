@@ -211,7 +211,9 @@ class KubeClient:
 
     @property
     def _credentials_number(self) -> int:
-        return self._config.credentials.number if self._config.credentials is not None else 0
+        if self._config.credentials is not None:
+            return self._config.credentials.number
+        return 0
 
     async def _may_try_again(self, number: int) -> bool:
         renewed = self._config.credentials is not None and await self._config.credentials.refused(number)
@@ -227,7 +229,10 @@ class KubeClient:
         timeout_s: float,
         most_bytes: int | None = None,
     ) -> bytes:
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        if body is None:
+            data = None
+        else:
+            data = json.dumps(body, separators=(",", ":")).encode()
         try:
             headers = self._headers()
             if data is not None:
@@ -356,7 +361,10 @@ async def _messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[by
     async for message in socket:
         if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
             raise Unavailable(f"the connection broke ({message.data})")
-        data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+        if isinstance(message.data, str):
+            data = message.data.encode()
+        else:
+            data = bytes(message.data)
         size += len(data)
         if size > MAX_ANSWER_BYTES:
             raise Unavailable(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")

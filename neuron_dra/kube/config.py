@@ -35,7 +35,9 @@ class KubeConfig:
     @property
     def proof(self) -> Proof:
         """The credentials to use now."""
-        return self.credentials.proof if self.credentials is not None else Proof(self.token, self.tls)
+        if self.credentials is not None:
+            return self.credentials.proof
+        return Proof(self.token, self.tls)
 
 
 def from_settings(

@@ -100,7 +100,10 @@ class Credentials:
         if fresh.expires > self.proof.expires:
             self._due = _Pause(self._timing.retry_s, self._timing.calm_s, self._now)
             self._since = self._now()
-        self._stamps = stamps if fresh.files == self.proof.files else _stamps(fresh.files)
+        if fresh.files == self.proof.files:
+            self._stamps = stamps
+        else:
+            self._stamps = _stamps(fresh.files)
         self.proof = fresh
         self.number += 1
         log.info("credentials for the API server renewed", extra={"expires": int(fresh.expires)})

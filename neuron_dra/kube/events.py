@@ -92,7 +92,9 @@ class EventRecorder:
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         """Patch an Event and return its count."""
         found = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
-        return found if isinstance(found, int) else 1
+        if isinstance(found, int):
+            return found
+        return 1
 
     def _event(
         self,

@@ -109,6 +109,7 @@ def _load(paths: str, context: str) -> Login:
         certificates.not_after(certificate),
         _end_of(bearer),
     ]
+    own_files = [os.path.abspath(path) for path in paths.split(os.pathsep) if path]
     return Login(
         url=str(loaded.host).rstrip("/"),
         authority=_text(loaded.ssl_ca_cert),
@@ -117,7 +118,7 @@ def _load(paths: str, context: str) -> Login:
         key=_text(loaded.key_file),
         bearer=bearer,
         expires=min((end for end in ends if end), default=0.0),
-        files=(*(os.path.abspath(path) for path in paths.split(os.pathsep) if path), *_named_files(loader)),
+        files=(*own_files, *_named_files(loader)),
         namespace=_namespace(loader),
     )
 
@@ -150,7 +151,9 @@ def _end_of(bearer: str) -> float:
 
 
 def _text(path: str | None) -> str:
-    return Path(path).read_text() if path else ""
+    if path:
+        return Path(path).read_text()
+    return ""
 
 
 def main(paths: str, context: str = "") -> int:

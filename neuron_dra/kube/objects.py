@@ -166,7 +166,9 @@ def readable(raw: bytes) -> bytes:
         rest, _ = without_unreadable(raw)
     except ValueError:
         return raw
-    return rest if is_readable(rest) else raw
+    if is_readable(rest):
+        return rest
+    return raw
 
 
 def is_readable(raw: bytes | msgspec.Raw) -> bool:
@@ -194,7 +196,11 @@ def without_unreadable(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 def opaque_values(raw: bytes) -> list[tuple[Span, str]]:
     """Return where the values are that the API server passes through, in order, and their paths. Raises NotJson."""
-    return sorted((span, ".".join(path)) for path in PASSED_THROUGH for span in scan.find(raw, path))
+    found = []
+    for path in PASSED_THROUGH:
+        for span in scan.find(raw, path):
+            found.append((span, ".".join(path)))
+    return sorted(found)
 
 
 def identity(raw: bytes | msgspec.Raw) -> Identity:
@@ -229,4 +235,6 @@ def value_at(raw: bytes | msgspec.Raw, path: tuple[str, ...], kind: type[T]) -> 
     """
     text = bytes(raw)
     span = next(scan.find(text, path), None)
-    return None if span is None else msgspec.json.decode(text[slice(*span)], type=kind)
+    if span is None:
+        return None
+    return msgspec.json.decode(text[slice(*span)], type=kind)

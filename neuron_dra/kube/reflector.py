@@ -306,23 +306,29 @@ def _key(item: Mapping[str, Any]) -> str:
 
 def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
     """Return True if two projections differ in nothing but their resourceVersion."""
-    return all(
-        one[key] == two[key]
-        if key != "metadata"
-        else {**one[key], "resourceVersion": ""} == {**two[key], "resourceVersion": ""}
-        for key in two
-    )
+    for key in two:
+        if key == "metadata":
+            same = {**one[key], "resourceVersion": ""} == {**two[key], "resourceVersion": ""}
+        else:
+            same = one[key] == two[key]
+        if not same:
+            return False
+    return True
 
 
 def _version_of(item: Mapping[str, Any]) -> int:
     """Return an object's resourceVersion as a number, -1 if it is not one."""
     version = item["metadata"].get("resourceVersion", "")
-    return int(version) if version.isdigit() else -1
+    if version.isdigit():
+        return int(version)
+    return -1
 
 
 def _seen(version: str) -> range:
     """Return the range of versions that a list or watch has shown when it has reached `version`."""
-    return range(int(version) + 1) if version.isdigit() else range(0)
+    if version.isdigit():
+        return range(int(version) + 1)
+    return range(0)
 
 
 def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

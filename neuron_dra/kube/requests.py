@@ -16,7 +16,10 @@ class Resource:
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path of the collection, of one object, or of its subresource; in all namespaces by default."""
-        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if self.group:
+            base = f"/apis/{self.group}/{self.version}"
+        else:
+            base = f"/api/{self.version}"
         parts = [base]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

@@ -103,7 +103,9 @@ def _first(raw: bytes, start: int, brackets: bytes) -> int | None:
     if raw[start : start + 1] != brackets[:1]:
         return None
     position = _skip_space(raw, start + 1)
-    return None if raw[position : position + 1] == brackets[1:] else position
+    if raw[position : position + 1] == brackets[1:]:
+        return None
+    return position
 
 
 def _next(raw: bytes, end: int, closing: bytes) -> int | None:
@@ -119,7 +121,9 @@ def _next(raw: bytes, end: int, closing: bytes) -> int | None:
 
 def _skip_space(raw: bytes, position: int) -> int:
     found = _SPACE.match(raw, position)
-    return found.end() if found is not None else position
+    if found is not None:
+        return found.end()
+    return position
 
 
 def _text(literal: bytes) -> str:

@@ -27,7 +27,9 @@ class OwnNode:
     def object(self) -> dict[str, Any] | None:
         """The Node as last read; None while unknown, or if it does not exist."""
         found = self._reflector.items.get(f"/{self.name}")
-        return found if found is not None and _is_node(found) else None
+        if found is not None and _is_node(found):
+            return found
+        return None
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -119,7 +119,9 @@ def run(args: argparse.Namespace) -> int:
         )
     shown = [one.device for one in divided.partitions] if divided else kept
     behind = {device.name: device.device_ids for device in shown}
-    items = [_marked(as_published(item), facts, node, behind) for item in slice_objects(args.node_name, kept, divided)]
+    items = []
+    for item in slice_objects(args.node_name, kept, divided):
+        items.append(_marked(as_published(item), facts, node, behind))
     if args.output == "table":
         _print_table(_rows(items))
     elif args.output == "json":
@@ -182,7 +184,10 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
     if name == "name":
         return device_name
     if name == "links":
-        up = [way for way in ("vertical", "horizontal") if values.get(f"link{way.title()}")]
+        up = []
+        for way in ("vertical", "horizontal"):
+            if values.get(f"link{way.title()}"):
+                up.append(way)
         return ",".join(up) or ("none" if "linkVertical" in values else "")
     text = str(values.get(name, ""))
     if name == "ultraserverModes":

@@ -49,7 +49,9 @@ async def asked_apart(client: KubeClient) -> str | None:
     except ApiError as err:
         log.info("no answer about the API server's version", extra={"error": str(err)})
         return None
-    return found if isinstance(found, str) else None
+    if isinstance(found, str):
+        return found
+    return None
 
 
 def kubelet(node: Mapping[str, Any] | None) -> str:

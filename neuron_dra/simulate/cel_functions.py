@@ -59,14 +59,18 @@ def semver_message(text: str, normalize: bool = False) -> Any:
 def _to_cel(value: Any) -> Any:
     if isinstance(value, Quantity):
         return _QUANTITY(**{"in": str(value)})
-    return _SEMVER(**{"in": str(value)}) if isinstance(value, Semver) else value
+    if isinstance(value, Semver):
+        return _SEMVER(**{"in": str(value)})
+    return value
 
 
 def _from_cel(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_cel(item) for item in value]
     read = _READERS.get(type(value))
-    return read(getattr(value, "in")) if read else value
+    if read:
+        return read(getattr(value, "in"))
+    return value
 
 
 def regex(pattern: str) -> Any:
@@ -81,12 +85,16 @@ def regex(pattern: str) -> Any:
 
 def _find(text: str, pattern: str) -> str:
     match = regex(pattern).search(text)
-    return str(match.group(0)) if match else ""
+    if match:
+        return str(match.group(0))
+    return ""
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     found = [str(match.group(0)) for match in regex(pattern).finditer(text)]
-    return found if limit < 0 else found[:limit]
+    if limit < 0:
+        return found
+    return found[:limit]
 
 
 def _substring(text: str, start: int, end: int) -> str:
@@ -205,13 +213,11 @@ def _on_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def declarations() -> list[Any]:
     """Return the functions whose names the engine does not have, and REDECLARED, for `NewEnv(functions=...)`."""
-    new = [cel.FunctionDecl(name, found) for name, found in _overloads(_NEW).items()]
-    return new + [
-        cel.FunctionDecl(
-            name, [cel.Overload(f"{name}{i}", T.BOOL, list(pair), False) for i, pair in enumerate(_ORDERED)]
-        )
-        for name in REDECLARED
-    ]
+    found = [cel.FunctionDecl(name, overloads) for name, overloads in _overloads(_NEW).items()]
+    for name in REDECLARED:
+        overloads = [cel.Overload(f"{name}{i}", T.BOOL, list(pair), False) for i, pair in enumerate(_ORDERED)]
+        found.append(cel.FunctionDecl(name, overloads))
+    return found
 
 
 def extension() -> Any:

@@ -148,7 +148,9 @@ def _same(left: Any, right: Any, *, inner: bool = False) -> bool:
 
 def _kind(type_: Any) -> str:
     fields = type_.ListFields()
-    return "dyn" if not fields or fields[0][0].name == "type_param" else str(fields[0][0].name)
+    if not fields or fields[0][0].name == "type_param":
+        return "dyn"
+    return str(fields[0][0].name)
 
 
 def _check_pattern(call: Any) -> None:

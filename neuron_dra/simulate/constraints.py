@@ -18,7 +18,10 @@ def attribute(device: PoolDevice, name: str) -> Value | None:
     found = device.attributes.get(name)
     if found is None:
         domain, slash, local = name.partition("/")
-        found = device.attributes.get(local) if slash and domain == device.id.driver else None
+        if slash and domain == device.id.driver:
+            found = device.attributes.get(local)
+        else:
+            found = None
     return next(((kind, value) for kind, value in (found or {}).items() if value is not None), None)
 
 

@@ -133,7 +133,9 @@ class DeviceRequest:
 
     def result_name(self, alternative: DeviceSubRequest) -> str:
         """Return the name that allocation results use."""
-        return f"{self.name}/{alternative.name}" if self.prioritized else self.name
+        if self.prioritized:
+            return f"{self.name}/{alternative.name}"
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +222,11 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
     pool = spec["pool"]
     per_device = bool(spec.get("perDeviceNodeSelection"))
     where = _where(spec)
-    devices = tuple(
-        decoder.decode(
-            device, spec["driver"], pool["name"], _where(device) if per_device else where, per_device=per_device
-        )
-        for device in spec.get("devices") or ()
-    )
+    published = spec.get("devices") or ()
+    devices = []
+    for device in published:
+        at = _where(device) if per_device else where
+        devices.append(decoder.decode(device, spec["driver"], pool["name"], at, per_device=per_device))
     return PoolSlice(
         name=wire["metadata"]["name"],
         driver=spec["driver"],
@@ -235,8 +236,8 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
         where=where,
         per_device_nodes=per_device,
         has_counters=bool(spec.get("sharedCounters")),
-        compatibility_groups=any(device.get("compatibilityGroups") for device in spec.get("devices") or ()),
-        devices=devices,
+        compatibility_groups=any(device.get("compatibilityGroups") for device in published),
+        devices=tuple(devices),
         counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
     )
 

@@ -27,9 +27,9 @@ def _term(term: Wire, node: NodeTraits) -> bool:
     if not expressions and not fields:
         return False
     own_fields = {"metadata.name": node.name}
-    return all(_requirement(item, node.labels) for item in expressions) and all(
-        _requirement(item, own_fields) for item in fields
-    )
+    if not all(_requirement(item, node.labels) for item in expressions):
+        return False
+    return all(_requirement(item, own_fields) for item in fields)
 
 
 def _requirement(requirement: Wire, labels: Mapping[str, str]) -> bool:
@@ -68,9 +68,9 @@ def objection(pod: Wire, node: NodeTraits) -> str:
     tolerations = model.tolerations(spec.get("tolerations")) if marks else ()
     for taint in marks:
         if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in tolerations):
-            return (
-                "node(s) were unschedulable" if node.unschedulable else f"node(s) had untolerated taint {{{taint.key}}}"
-            )
+            if node.unschedulable:
+                return "node(s) were unschedulable"
+            return f"node(s) had untolerated taint {{{taint.key}}}"
     if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return "node(s) didn't match Pod's node affinity/selector"
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(

@@ -39,7 +39,9 @@ class PermutationSearch(Search):
         """Return the picks of each claim, or None if there is no solution. Raises AllocationError."""
         self._limit = sys.maxsize  # devices tried; the number of steps limits them
         try:
-            return self._picks if self._claim(0) else None
+            if self._claim(0):
+                return self._picks
+            return None
         except _TooManyDevices:
             return None
 

@@ -38,7 +38,10 @@ def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], 
     except AllocationError as err:
         return str(err)
     found = _sorted_out(need, matching, usable, in_use)
-    wanted = "all devices" if need.all_devices is not None else _count(need.count, "device")
+    if need.all_devices is not None:
+        wanted = "all devices"
+    else:
+        wanted = _count(need.count, "device")
     head = f"request {need.result_name} wants {wanted}"
     if not matching:
         return f"{head}: {_none_match(devices, pools)}"
@@ -53,7 +56,9 @@ def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], 
             continue
         together = _together(state, found.free)
         if together < need.count:
-            what = "the same" if state.constraint.kind == "matchAttribute" else "different"
+            what = "different"
+            if state.constraint.kind == "matchAttribute":
+                what = "the same"
             return f"{head} with {what} {state.constraint.attribute}: {amount}, at most {together} together are free"
     return ""
 

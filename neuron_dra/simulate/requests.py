@@ -107,7 +107,10 @@ def needs(
     for request in claim.requests:
         alternatives: list[Need] = []
         for number, alternative in enumerate(request.alternatives):
-            known = alternatives[0].all_devices if rules.shared_all and number == 1 else None
+            if rules.shared_all and number == 1:
+                known = alternatives[0].all_devices
+            else:
+                known = None
             alternatives.append(_need(claim, request, alternative, classes, pools, matcher, known))
         found.append(tuple(alternatives))
     least = sum(min(need.count for need in alternatives) for alternatives in found)
@@ -147,7 +150,10 @@ def _need(
     devices: list[PoolDevice] = []
     for pool in pools:
         if not pool.usable:
-            state = "currently being updated" if pool.incomplete else f"currently invalid ({pool.invalid})"
+            if pool.incomplete:
+                state = "currently being updated"
+            else:
+                state = f"currently invalid ({pool.invalid})"
             message = f"{where}: asks for all devices, but resource pool {pool.driver}/{pool.name} is {state}"
             raise AllocationError(FailureKind.NODE_ERROR, message)
         devices += [device for device in pool.devices if matcher.matches(claim, alternative, device_class, device)]

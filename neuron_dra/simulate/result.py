@@ -66,7 +66,9 @@ def _covers(names: Sequence[str], need: Need) -> bool:
 
 def _entry(source: str, names: Sequence[str], config: Wire) -> dict[str, Any]:
     rest = {key: value for key, value in config.items() if key != "requests"}
-    return {"source": source, "requests": list(names), **rest} if names else {"source": source, **rest}
+    if names:
+        return {"source": source, "requests": list(names), **rest}
+    return {"source": source, **rest}
 
 
 def _node_selector(picks: Sequence[Pick], node: NodeTraits) -> dict[str, Any] | None:
@@ -80,12 +82,16 @@ def _node_selector(picks: Sequence[Pick], node: NodeTraits) -> dict[str, Any] | 
                 known = term.setdefault(kind, [])
                 if not any(_same(requirement, other) for other in known):
                     known.append(requirement)
-    return {"nodeSelectorTerms": [term]} if term else None
+    if term:
+        return {"nodeSelectorTerms": [term]}
+    return None
 
 
 def _requirements(where: Where, kind: str) -> Sequence[Wire]:
     terms: Sequence[Wire] = (where.selector or {}).get("nodeSelectorTerms") or []
-    return (terms[0].get(kind) or []) if len(terms) == 1 else []
+    if len(terms) == 1:
+        return terms[0].get(kind) or []
+    return []
 
 
 def _same(left: Wire, right: Wire) -> bool:

@@ -91,7 +91,9 @@ def message(total: int, short: Mapping[str, int]) -> str:
 
 
 def _short(failure: Failure) -> str:
-    return CANNOT_ALLOCATE if failure.kind is FailureKind.NO_SOLUTION else failure.reasons[0]
+    if failure.kind is FailureKind.NO_SOLUTION:
+        return CANNOT_ALLOCATE
+    return failure.reasons[0]
 
 
 def _unreachable(claims: Sequence[ClaimDemand], node: NodeTraits) -> str:

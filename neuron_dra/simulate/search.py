@@ -75,7 +75,9 @@ class Search:
         """Return the picks of each claim, or None if there is no solution. Raises AllocationError."""
         found = self._search()
         self._check(self.steps)
-        return self._picks if found else None
+        if found:
+            return self._picks
+        return None
 
     def _check(self, steps: int) -> None:
         """Raise AllocationError if Kubernetes' allocator may need more than its 10 s for so many steps."""
@@ -228,7 +230,10 @@ class Search:
                 found = self._free_matches(need)
                 same = frozenset(device.id for device in found)
                 sizes = self._groups(claim, need, found)
-                left = [number - taken[same] for number in sizes] if len(sizes) == 1 else [*sizes]
+                if len(sizes) == 1:
+                    left = [number - taken[same] for number in sizes]
+                else:
+                    left = [*sizes]
                 here += sum(math.comb(number, need.count) for number in left if number > 0)
                 here = here or sum(2 ** max(number, 0) for number in left)
                 taken[same] += need.count if need is alternatives[0] else 0

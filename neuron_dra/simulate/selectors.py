@@ -181,7 +181,9 @@ def device_value(driver: str, attributes: Attributes, capacity: Mapping[str, str
 def qualified(name: str, driver: str) -> tuple[str, str]:
     """Return the domain and the identifier of a published name; the driver's name is the default domain."""
     domain, slash, local = name.rpartition("/")
-    return (domain, local) if slash else (driver, local)
+    if slash:
+        return (domain, local)
+    return (driver, local)
 
 
 def _attribute(name: str, attribute: Mapping[str, Any]) -> Any:

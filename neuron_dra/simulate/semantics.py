@@ -41,4 +41,6 @@ OLD: Final = Semantics(
 
 def of(version: tuple[int, int] | None) -> Semantics:
     """Return the semantics of a version of the scheduler; the newest ones if it is unknown."""
-    return OLD if version is not None and version < versions.FIRST_NEW_ALLOCATOR else NEW
+    if version is not None and version < versions.FIRST_NEW_ALLOCATOR:
+        return OLD
+    return NEW

@@ -82,6 +82,7 @@ def test_ultraserver_that_lacks_a_node_has_three_of_four(tmp_path: Path, capsys:
     found = status(capsys, tmp_path, [*groups(3, lacking=(1,)), *servers(3)])
     assert "us-1" in "\n".join(found.out.splitlines()[:6]), found.out
     assert "3 of 4 nodes" in found.text
+    assert "3 free; 3 of 4 nodes" in found.text
 
 
 def test_node_with_a_sick_device_is_not_called_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

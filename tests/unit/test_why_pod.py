@@ -74,6 +74,14 @@ def test_selector_that_matches_nothing_shows_what_was_there() -> None:
     ]
 
 
+def test_selector_that_fails_is_named_though_all_nodes_are_reserved() -> None:
+    first = report(broken(faults.reserved, faults.wrong_attribute)).findings[0]
+    assert first.code == "SelectorFails"
+    assert first.text.startswith(
+        "the selector of request neurons fails on a device, which blocks the pod on every node"
+    )
+
+
 def test_busy_devices_show_who_holds_them() -> None:
     lines = report_text.lines(report(broken(faults.held_in_part)))
     assert lines[0].startswith("pod default/p waits for a node: 2 nodes have too few free devices")

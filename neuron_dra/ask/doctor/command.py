@@ -92,7 +92,9 @@ def _inside(kube: KubeConfig, runner: asyncio.Runner, seen: Seen, node: str) -> 
     from neuron_dra.ask.world.world import World
 
     pod = remote.chosen(World(seen.snapshot, proposes=False).driver_pods.get(node, ()))
-    return [pod] if isinstance(pod, Line) else runner.run(remote.look(kube, pod))
+    if isinstance(pod, Line):
+        return [pod]
+    return runner.run(remote.look(kube, pod))
 
 
 def _outside(seen: Seen, node: str) -> list[Line]:

@@ -33,7 +33,11 @@ def lines(seen: Seen) -> Iterator[Line]:
             f"scheduler.oldestRelease={releases.text(release)}"
         )
         yield wrong(AREA, "KubernetesKnownBad", f"{why}. {_holders(seen)}", todo)
-    shared = sorted({spec.driver for spec in counted if not spec.is_ours and spec.pool.name in ours})
+    found = set()
+    for spec in counted:
+        if not spec.is_ours and spec.pool.name in ours:
+            found.add(spec.driver)
+    shared = sorted(found)
     faults = [bad for bad in releases.known_bad(release) if not bad.forbids]
     for bad in faults if shared else ():
         text = f"{words.listed(shared)} and {names.DRIVER} have counters in pools of the same name: {bad.text}"
@@ -47,7 +51,11 @@ def lines(seen: Seen) -> Iterator[Line]:
 def _holders(seen: Seen) -> str:
     """Return which claims keep counters published."""
     claims = [ClaimView.of(claim) for claim in seen.snapshot.all("ResourceClaim")]
-    held = sorted(f"{each.metadata.namespace}/{each.metadata.name}" for each in claims if _holds_a_part(each))
+    found = []
+    for each in claims:
+        if _holds_a_part(each):
+            found.append(f"{each.metadata.namespace}/{each.metadata.name}")
+    held = sorted(found)
     if not held:
         return "No claim has a set: the driver takes them all back"
     count = words.count(len(held), "claim")

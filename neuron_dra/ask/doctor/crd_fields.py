@@ -32,11 +32,11 @@ def fields(schema: Wire, path: str = "") -> Iterator[str]:
 
 def schemas(definition: Wire) -> Mapping[str, Wire]:
     """Return the schemas of the versions that a CRD serves, by version."""
-    return {
-        str(each.get("name")): _map(_map(each.get("schema")).get("openAPIV3Schema"))
-        for each in _map(definition.get("spec")).get("versions") or ()
-        if each.get("served")
-    }
+    found = {}
+    for each in _map(definition.get("spec")).get("versions") or ():
+        if each.get("served"):
+            found[str(each.get("name"))] = _map(_map(each.get("schema")).get("openAPIV3Schema"))
+    return found
 
 
 def dropped(paths: Sequence[str], definition: Wire) -> list[str]:
@@ -54,7 +54,10 @@ def _keeps(schema: Wire, path: str) -> bool:
     for part in path.replace("[]", ".[]").split("."):
         if here.get(_ALL) is True:
             return True
-        inner = here.get("items") if part == "[]" else _map(here.get("properties")).get(part)
+        if part == "[]":
+            inner = here.get("items")
+        else:
+            inner = _map(here.get("properties")).get(part)
         if inner is None:
             inner = here.get("additionalProperties")
         if inner is True:
@@ -66,4 +69,6 @@ def _keeps(schema: Wire, path: str) -> bool:
 
 
 def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}

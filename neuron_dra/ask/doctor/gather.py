@@ -82,7 +82,10 @@ def live(
 
 async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> Seen:
     pods = [PodOwners.of(pod).metadata for pod in snapshot.all("Pod")]
-    spaces = {meta.namespace for meta in pods if "neuron-ultraserver" in str(meta.labels.get(_PART))}
+    spaces = set()
+    for meta in pods:
+        if "neuron-ultraserver" in str(meta.labels.get(_PART)):
+            spaces.add(meta.namespace)
     unread: dict[str, str] = {}
     wanted = [("", name) for name in crd_fields.wanted()]
     held = [(space, LEASE) for space in spaces or {NAMESPACE}]
@@ -112,7 +115,10 @@ async def _read(
     except TimeoutError:
         unread[kind] = f"no answer within {limit_s:g} s"
     except Forbidden as err:
-        unread[kind] = "forbidden" if err.status == 403 else "the API server rejects the credentials"
+        if err.status == 403:
+            unread[kind] = "forbidden"
+        else:
+            unread[kind] = "the API server rejects the credentials"
     except NotFound:
         unread[kind] = "this API server does not serve them"
     except (ApiError, SettingsError) as err:
@@ -172,7 +178,9 @@ def clock(date: str) -> datetime.datetime | None:
         found = email.utils.parsedate_to_datetime(date)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    if found.tzinfo is not None:
+        return found
+    return None
 
 
 def _decoded(raw: bytes) -> dict[str, Any]:

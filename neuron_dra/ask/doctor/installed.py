@@ -97,7 +97,10 @@ def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
 
 
 def _expressions(device_class: Wire) -> list[str]:
-    return [each.cel.expression for each in DeviceClassView.of(device_class).spec.selectors]
+    found = []
+    for each in DeviceClassView.of(device_class).spec.selectors:
+        found.append(each.cel.expression)
+    return found
 
 
 def _cel(device_class: Wire) -> str:
@@ -223,7 +226,10 @@ def _damaged(seen: Seen) -> Iterator[Line]:
     if parts:
         text = f"values that their author wrote cannot be decoded, and are left out: {words.listed(parts)}"
         yield unknown("objects", text, "nothing else is affected; have their author correct or delete them")
-    whole = [f"{each.kind} {each.key} ({each.why})" for each in seen.snapshot.damaged if not each.paths]
+    whole = []
+    for each in seen.snapshot.damaged:
+        if not each.paths:
+            whole.append(f"{each.kind} {each.key} ({each.why})")
     if whole:
         text = f"objects cannot be decoded, and are left out: {words.listed(whole)}"
         yield wrong("objects", "Unreadable", text, "correct or delete them")
@@ -234,7 +240,9 @@ def _time(text: object) -> datetime.datetime | None:
         found = datetime.datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
+    if found.tzinfo is not None:
+        return found
+    return found.replace(tzinfo=datetime.UTC)
 
 
 def _unread(seen: Seen, kind: str) -> str | None:

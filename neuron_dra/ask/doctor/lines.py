@@ -68,7 +68,9 @@ def from_wire(found: object) -> Line:
 def printable(text: str) -> str:
     """Return a text in one line, without control characters: a terminal obeys those, and other programs wrote it."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
+    if len(plain) <= _LONGEST:
+        return plain
+    return f"{plain[:_LONGEST]}..."
 
 
 def exit_code(lines: Iterable[Line]) -> int:

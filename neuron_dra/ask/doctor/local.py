@@ -75,7 +75,10 @@ async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list
         "API server": _api_server,
     }
     found = await asyncio.gather(*(_bounded(area, check(node), timing.check_s) for area, check in checks.items()))
-    return [line for part in found for line in part]
+    made = []
+    for part in found:
+        made += part
+    return made
 
 
 async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> list[Line]:
@@ -118,8 +121,14 @@ def _settings(state: PluginState | None) -> PluginSettings:
         with contextlib.suppress(SettingsError):
             return settings.load({}, os.environ)
         return PluginSettings()
-    texts = {each.name for each in dataclasses.fields(PluginSettings) if each.type == "str"}
-    values: dict[str, Any] = {e.name: e.value for e in state.configuration.settings if e.name in texts}
+    texts = set()
+    for each in dataclasses.fields(PluginSettings):
+        if each.type == "str":
+            texts.add(each.name)
+    values: dict[str, Any] = {}
+    for e in state.configuration.settings:
+        if e.name in texts:
+            values[e.name] = e.value
     return PluginSettings(**values)
 
 
@@ -128,7 +137,9 @@ async def _plugin(node: CheckedNode) -> list[Line]:
         todo = "look at the log of the driver's pod on this node: kubectl logs"
         return [wrong("plugin", "PluginSilent", node.problem, todo)]
     todo = "neuron-dra explain, docs/troubleshooting.md and the driver's log have more"
-    found = [wrong("plugin", "PluginProblem", text, todo) for text in plugin_state.problems(node.state)]
+    found = []
+    for text in plugin_state.problems(node.state):
+        found.append(wrong("plugin", "PluginProblem", text, todo))
     status = node.state.status
     published = (
         f"{words.count(status.devices, 'device')} in {words.count(status.slices, 'slice')}, "
@@ -189,7 +200,9 @@ def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
 def _checkpoint(node: CheckedNode) -> Checkpoint | None:
     """Return what the checkpoint file has, None if there is none. Raises CheckpointDamaged, OSError."""
     raw = node_files.read(node.survey.checkpoint_file)
-    return None if raw is None else checkpoints.decode(raw)
+    if raw is None:
+        return None
+    return checkpoints.decode(raw)
 
 
 async def _cdi_folder(node: CheckedNode) -> list[Line]:
@@ -210,10 +223,10 @@ async def _permissions(node: CheckedNode) -> list[Line]:
     wrongs = [text for text in problems if text]
     if os.geteuid() != 0:
         wrongs.append(f"it runs as uid {os.geteuid()}, and the kubelet's registry and core_count are root's")
+    if not wrongs:
+        return [ok("permissions", "the kubelet's folders are writable")]
     todo = "use the DaemonSet of the chart: uid 0, and the kubelet's folders mounted writable"
-    return [wrong("permissions", "NoPermission", text, todo) for text in wrongs] or [
-        ok("permissions", "the kubelet's folders are writable")
-    ]
+    return [wrong("permissions", "NoPermission", text, todo) for text in wrongs]
 
 
 async def _kubelet(node: CheckedNode) -> list[Line]:
@@ -248,7 +261,9 @@ async def _wire(node: CheckedNode) -> Wire | None:
     with contextlib.suppress(ApiError):
         async with KubeClient(node.kube) as client:
             found = await _listed(client, requests.NODES, f"metadata.name={node.name}")
-            return found[0] if found else None
+            if found:
+                return found[0]
+            return None
     return None
 
 

@@ -27,7 +27,10 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
     """Return whether the devices of sysfs are those that the plugin has, and readable."""
     area, found = "hardware", []
     ids = {device.device_id for device in facts.devices}
-    kind = state.devices.instance_type if state is not None else facts.product_name or ""
+    if state is not None:
+        kind = state.devices.instance_type
+    else:
+        kind = facts.product_name or ""
     spec = catalogue.lookup(kind)
     if facts.vanished:
         text = "there is no /sys/class/neuron_device: the kernel driver is not loaded, so the devices are unknown"
@@ -38,7 +41,11 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
     if spec is not None and len(ids) < spec.device_count:
         text = f"sysfs shows {len(ids)} of the {spec.device_count} devices of a {kind}"
         found.append(wrong(area, "DevicesMissing", text, "docs/health.md has the reasons and remedies"))
-    dark = sorted(each.device_id for each in facts.devices if each.core_count is Unread.UNKNOWN)
+    made = []
+    for each in facts.devices:
+        if each.core_count is Unread.UNKNOWN:
+            made.append(each.device_id)
+    dark = sorted(made)
     if dark:
         text = f"core_count of {words.count(len(dark), 'device')} cannot be read: {words.ranges(dark)}"
         found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
@@ -107,7 +114,10 @@ def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> l
     area = "slices"
     specs = [SliceView.of(item).spec for item in slices]
     ours = [spec for spec in specs if spec.is_ours]
-    have = {str(device.get("name")) for spec in ours for device in spec.published}
+    have = set()
+    for spec in ours:
+        for device in spec.published:
+            have.add(str(device.get("name")))
     if state is None:
         return [unknown(area, f"{words.count(len(have), 'device')} in slices; the plugin does not say which it has")]
     if len(have) != state.status.devices or len(ours) != state.status.slices:
@@ -118,8 +128,15 @@ def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> l
         return [wrong(area, "SlicesDiffer", text, "wait a minute and try again; then look at the driver's log")]
     there = {each.name for each in state.devices.devices}
     held = {each.name for each in state.devices.devices if each.claim_uid}
-    gone = sorted(name for name in have if name.startswith(names.DEVICE_PREFIX) and name not in there | held)
-    healthy = [each for each in state.devices.devices if each.published and each.health == pb.HEALTH_HEALTHY]
+    found = []
+    for name in have:
+        if name.startswith(names.DEVICE_PREFIX) and name not in there | held:
+            found.append(name)
+    gone = sorted(found)
+    healthy = []
+    for each in state.devices.devices:
+        if each.published and each.health == pb.HEALTH_HEALTHY:
+            healthy.append(each)
     lost = sorted(each.name for each in healthy if each.name not in have)
     if lost:
         text = f"healthy devices are not in the slices: {words.devices(lost)}"
@@ -143,7 +160,10 @@ def clock(server: datetime.datetime | None, now: datetime.datetime) -> Line:
 
 def same_devices(claim: PreparedClaim, found: wire.ResourceClaim, node: str) -> bool:
     """Return whether a prepared claim has the devices of this node that the API server has allocated to it."""
-    allocated = {each.device for each in wire.allocated_devices(found) if each.pool == node}
+    allocated = set()
+    for each in wire.allocated_devices(found):
+        if each.pool == node:
+            allocated.add(each.device)
     return allocated == {each.device for each in claim.devices}
 
 

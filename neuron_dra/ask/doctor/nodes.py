@@ -71,8 +71,14 @@ def _ultraservers(world: World) -> Iterator[Line]:
         for fault in faults.of_ultraserver(name, faults.members(world, name), servers.get(name)):
             same[fault.what].append(fault)
     for what, group in same.items():
-        who = f"UltraServer {group[0].name}" if len(group) == 1 else f"{len(group)} UltraServers"
-        names = "" if len(group) == 1 else f": {words.listed((each.name for each in group), 8)}"
+        if len(group) == 1:
+            who = f"UltraServer {group[0].name}"
+        else:
+            who = f"{len(group)} UltraServers"
+        if len(group) == 1:
+            names = ""
+        else:
+            names = f": {words.listed((each.name for each in group), 8)}"
         to_do = _explained(group[0].name, servers.get(group[0].name))
         yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", to_do)
 
@@ -105,13 +111,17 @@ def _findings(world: World, name: str, missing: Mapping[str, str]) -> Iterator[F
 def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
     """Return one line for all nodes with a finding, with the words about the first of them."""
     name, finding = group[0]
-    count = f" (and {len(group) - 1} more: {words.listed([each for each, _ in group[1:]])})" if len(group) > 1 else ""
+    count = ""
+    if len(group) > 1:
+        count = f" (and {len(group) - 1} more: {words.listed([each for each, _ in group[1:]])})"
     facts = "; ".join(f"{label} {text}".strip() for label, text in finding.facts[:2])
     text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
     todo = _TO_DO.get(code, "neuron-dra why node/NODE").replace("NODE", name)
     if code == "DriverMissing":
         todo = "let the driver's DaemonSet select the node, or delete its ResourceSlices"
-    return unknown("nodes", text, todo) if code == "Unknown" else wrong("nodes", code, text, todo)
+    if code == "Unknown":
+        return unknown("nodes", text, todo)
+    return wrong("nodes", code, text, todo)
 
 
 def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]:

@@ -209,7 +209,11 @@ def redacted(item: Wire) -> dict[str, Any]:
 def _known(value: Any, shape: Any) -> Any:
     """Return the part of a value that a shape names; an empty shape means all of it."""
     if isinstance(shape, Mapping) and shape and isinstance(value, Mapping):
-        return {key: _known(value[key], inner) for key, inner in shape.items() if value.get(key) is not None}
+        found = {}
+        for key, inner in shape.items():
+            if value.get(key) is not None:
+                found[key] = _known(value[key], inner)
+        return found
     if isinstance(shape, list) and isinstance(value, list):
         return [_known(each, shape[0]) for each in value]
     return value

@@ -85,4 +85,7 @@ def parsed(output: bytes, status: bytes, pod: str, by_hand: str) -> list[Line]:
         ended = lines.printable(status.decode(errors="replace"))[:200] or "the connection ended"
         text = f"{pod} did not answer; a driver before this release has no doctor ({ended})"
         return [unknown("on node", text, by_hand)]
-    return [Line(each.state, AREA + each.area, each.code, each.text, each.todo) for each in found]
+    made = []
+    for each in found:
+        made.append(Line(each.state, AREA + each.area, each.code, each.text, each.todo))
+    return made

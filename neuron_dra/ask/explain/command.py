@@ -42,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     found = meanings.find(args.name) if args.name else meanings.entries()
     if not found:
         near = words.nearest(args.name, meanings.known())
-        hint = f"; did you mean {near}?" if near else f"; topics: {', '.join(meanings.TOPICS)}"
+        if near:
+            hint = f"; did you mean {near}?"
+        else:
+            hint = f"; topics: {', '.join(meanings.TOPICS)}"
         raise SettingsError(f"{args.name} is no name of this driver{hint}")
     if args.output != "text":
         terminal.write_data("Explanation", [each.to_wire() for each in found], args.output)

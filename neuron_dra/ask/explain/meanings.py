@@ -48,7 +48,11 @@ def find(name: str) -> list[Meaning]:
     """Return the entries of a name, in any case, or those of a topic. `NeuronConfig` has all fields of that kind."""
     wanted = name.lower()
     plain = wanted.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
-    return [each for each in entries() if wanted == each.topic or plain in _spellings(each.name)]
+    found = []
+    for each in entries():
+        if wanted == each.topic or plain in _spellings(each.name):
+            found.append(each)
+    return found
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -106,7 +110,9 @@ def _events() -> Iterator[Meaning]:
 
 def _unhealthy() -> Iterator[Meaning]:
     for name, text in vocabulary.UNHEALTHY.items():
-        facts = (("to do", health.ADVICE[name].partition("; ")[2]),) if name in health.ADVICE else ()
+        facts: tuple[tuple[str, str], ...] = ()
+        if name in health.ADVICE:
+            facts = (("to do", health.ADVICE[name].partition("; ")[2]),)
         yield Meaning(
             UNHEALTHY, name, f"value of the attribute unhealthy, and of the taint {health.TAINT_KEY}", text, facts
         )

@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
         terminal.write_data("PluginState", {"socket": str(path), **parts}, args.output)
     else:
         terminal.write(node_text.lines(state, wide=args.output == "wide"))
-    return 1 if problems(state) else 0
+    if problems(state):
+        return 1
+    return 0
 
 
 def read(wanted: str, *, folder: str = FOLDER, call_s: float = DEFAULT_TIMING.call_s) -> tuple[Path, PluginState]:
@@ -66,7 +68,10 @@ def read(wanted: str, *, folder: str = FOLDER, call_s: float = DEFAULT_TIMING.ca
 
     `wanted` is the socket, empty for those in `folder`; `call_s` is the limit of each call.
     """
-    paths = [Path(wanted)] if wanted else sorted(Path(folder).glob("dra*.sock"), key=_age)
+    if wanted:
+        paths = [Path(wanted)]
+    else:
+        paths = sorted(Path(folder).glob("dra*.sock"), key=_age)
     failures = []
     for path in paths:
         try:

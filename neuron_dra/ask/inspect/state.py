@@ -22,7 +22,10 @@ class PluginState:
 
     def parts(self) -> dict[str, Any]:
         """Return the answers by name."""
-        return {name: getattr(self, name) for name in ("status", "devices", "claims", "reservation", "configuration")}
+        found = {}
+        for name in ("status", "devices", "claims", "reservation", "configuration"):
+            found[name] = getattr(self, name)
+        return found
 
 
 def problems(state: PluginState) -> list[str]:

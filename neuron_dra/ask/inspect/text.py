@@ -24,7 +24,9 @@ def lines(state: PluginState, *, wide: bool = False) -> list[str]:
     if state.claims.claims:
         out += ["", *terminal.table(_claims(state))]
     if wide:
-        settings = [[each.name, each.value, each.source] for each in state.configuration.settings]
+        settings = []
+        for each in state.configuration.settings:
+            settings.append([each.name, each.value, each.source])
         out += ["", *terminal.table([["SETTING", "VALUE", "FROM"], *settings])]
     return out
 
@@ -43,7 +45,9 @@ def _devices(state: PluginState) -> list[list[str]]:
 def _claims(state: PluginState) -> list[list[str]]:
     rows = [["PREPARED CLAIM", "DEVICES", "SINCE"]]
     for each in state.claims.claims:
-        admin = " (admin access)" if any(device.admin_access for device in each.devices) else ""
+        admin = ""
+        if any(device.admin_access for device in each.devices):
+            admin = " (admin access)"
         devices = words.devices([device.device for device in each.devices]) + admin
         rows.append([f"{each.namespace}/{each.name}", devices, each.prepared_at])
     return rows
@@ -54,7 +58,9 @@ def _reservation(found: pb.GetReservationResponse) -> list[str]:
         return []
     text = f"UltraServer {found.ultraserver}"
     if not found.HasField("reservation"):
-        return [f"{text}: not reserved"] if found.known else [text]
+        if found.known:
+            return [f"{text}: not reserved"]
+        return [text]
     mine = found.reservation
     text += f": reserved for workload {mine.workload}, {mine.phase}"
     if mine.HasField("rank"):

@@ -103,7 +103,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         for file in files:
             sys.stdout.writelines(_diff(file))
-    return 1 if any(file.problems for file in files) else 0
+    if any(file.problems for file in files):
+        return 1
+    return 0
 
 
 def _why_no_sets(text: str) -> str:
@@ -138,7 +140,10 @@ def _parse(file: File) -> None:
     from neuron_dra.ask.migrate import files
 
     try:
-        file.documents = files.read(file.text.removeprefix(MARK)) if not file.bad else []
+        if not file.bad:
+            file.documents = files.read(file.text.removeprefix(MARK))
+        else:
+            file.documents = []
     except BadInput as err:
         file.bad.append(str(err))
 
@@ -241,7 +246,9 @@ def _called(value: Any) -> str:
         return ""
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    return f", {value.get('kind')} {name}" if value.get("kind") and name else ""
+    if value.get("kind") and name:
+        return f", {value.get('kind')} {name}"
+    return ""
 
 
 def _diff(file: File) -> Iterator[str]:

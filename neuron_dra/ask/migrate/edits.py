@@ -110,7 +110,10 @@ class _Patch:
         key, value = entry
         start = self._text.rfind("\n", 0, key.start_mark.index) + 1
         if self._text[start : key.start_mark.index].strip():
-            following = [other for other, _ in node.value if other.start_mark.index > key.start_mark.index]
+            following = []
+            for other, _ in node.value:
+                if other.start_mark.index > key.start_mark.index:
+                    following.append(other)
             if not following:
                 raise Unpatchable("the only entry of a list's item")
             self._edit(key.start_mark.index, following[0].start_mark.index, "")
@@ -141,7 +144,9 @@ class _Patch:
         if index and self._text[index - 1] == "\n":
             return index
         found = self._text.find("\n", index)
-        return len(self._text) if found < 0 else found + 1
+        if found < 0:
+            return len(self._text)
+        return found + 1
 
     def _end(self, node: yaml.Node) -> int:
         return end_of(self._text, node)
@@ -173,7 +178,9 @@ def end_of(text: str, node: yaml.Node) -> int:
         last = node.value[-1]
         node = last[1] if isinstance(node, yaml.MappingNode) else last
     end: int = node.end_mark.index
-    return len(text[:end].rstrip()) if getattr(node, "style", None) in ("|", ">") else end
+    if getattr(node, "style", None) in ("|", ">"):
+        return len(text[:end].rstrip())
+    return end
 
 
 def _scalar(value: Any, style: str | None) -> str:

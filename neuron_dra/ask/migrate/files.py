@@ -99,7 +99,10 @@ def _patched(text: str, document: Document, new: Any) -> str:
 
 def _replaced(text: str, document: Document, new: Any) -> str:
     """Return `text` with a whole document written again, without its comments, anchors and merge keys."""
-    start = document.node.start_mark.index if document.node is not None else document.end
+    if document.node is not None:
+        start = document.node.start_mark.index
+    else:
+        start = document.end
     return text[:start] + edits.dump(new).rstrip("\n") + text[document.end :]
 
 
@@ -144,4 +147,6 @@ def _unshared(value: Any) -> Any:
     """Return a copy without shared parts, even if the text has aliases."""
     if isinstance(value, dict):
         return {key: _unshared(item) for key, item in value.items()}
-    return [_unshared(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_unshared(item) for item in value]
+    return value

@@ -87,6 +87,8 @@ def lines(left: list[Left]) -> list[str]:
         by_text.setdefault(each.text, []).append(each.where)
     result = []
     for text, places in by_text.items():
-        more = f" and {len(places) - _EXAMPLES} more places" if len(places) > _EXAMPLES else ""
+        more = ""
+        if len(places) > _EXAMPLES:
+            more = f" and {len(places) - _EXAMPLES} more places"
         result.append(f"{', '.join(places[:_EXAMPLES])}{more}: {text}")
     return result

@@ -36,7 +36,9 @@ def wanted(container: Any, where: str) -> LimitsDemand | None:
     requests = _counts(resources, "requests", where)
     for name, count in requests.items():
         if limits.get(name) != count:
-            stated = f"the limit is {limits[name]}" if name in limits else "there is no limit"
+            stated = "there is no limit"
+            if name in limits:
+                stated = f"the limit is {limits[name]}"
             raise BadInput(f"{where}.resources.requests: {name} is {count} and {stated}; write the same limit")
     found = {name: count for name, count in limits.items() if count}
     if not found:
@@ -44,7 +46,10 @@ def wanted(container: Any, where: str) -> LimitsDemand | None:
     if len(found) > 1:
         raise CannotMigrate(f"{where}.resources.limits: {both(sorted(found))}")
     [(name, count)] = found.items()
-    served = [key for key, value in (resources.get("limits") or {}).items() if _is_ours(key) and str(value) != "0"]
+    served = []
+    for key, value in (resources.get("limits") or {}).items():
+        if _is_ours(key) and str(value) != "0":
+            served.append(key)
     if served:
         raise CannotMigrate(f"{where}.resources.limits: {both([name, served[0]])}")
     return LimitsDemand(container, where, sizes.KINDS[name], name, count)
@@ -61,7 +66,11 @@ def _is_ours(name: Any) -> bool:
 
 def _counts(resources: dict[str, Any], field: str, where: str) -> dict[str, int]:
     values = _mapping(resources.get(field), f"{where}.resources.{field}")
-    return {name: _whole(values[name], f"{where}.resources.{field}: {name}") for name in sizes.KINDS if name in values}
+    found = {}
+    for name in sizes.KINDS:
+        if name in values:
+            found[name] = _whole(values[name], f"{where}.resources.{field}: {name}")
+    return found
 
 
 def _whole(value: Any, where: str) -> int:
@@ -146,7 +155,10 @@ def instance_types(pod: dict[str, Any]) -> tuple[str, ...]:
 
 def _types_of(term: Any) -> list[str] | None:
     """Return the instance types of a term of a node affinity; None if it allows any."""
-    expressions = (term.get("matchExpressions") or ()) if isinstance(term, dict) else ()
+    if isinstance(term, dict):
+        expressions = term.get("matchExpressions") or ()
+    else:
+        expressions = ()
     for each in expressions:
         if isinstance(each, dict) and each.get("key") in TYPE_LABELS and each.get("operator") == "In":
             return [str(value) for value in each.get("values") or ()]

@@ -49,7 +49,10 @@ def of_each(path: Path | None, documents: Sequence[Any], others: Mapping[Key, Se
     name.
     """
     named = list(_kustomized(path)) if path is not None else []
-    return [_why(document, named, others) if has_old(document) else "" for document in documents]
+    found = []
+    for document in documents:
+        found.append(_why(document, named, others) if has_old(document) else "")
+    return found
 
 
 def _why(document: Any, named: Sequence[str], others: Mapping[Key, Sequence[str]]) -> str:
@@ -66,7 +69,9 @@ def note(document: Any) -> str:
     """Return that a document looks like a patch, though nothing names it as one; empty if it does not."""
     found = key(document)
     name = _without_image(document) if found is not None and found[0] in WHOLE else ""
-    return f"container {name} has no image; if this is a patch, {leftovers.RENDER}" if name else ""
+    if name:
+        return f"container {name} has no image; if this is a patch, {leftovers.RENDER}"
+    return ""
 
 
 def _without_image(value: Any) -> str:
@@ -128,6 +133,8 @@ def _read(path: Path) -> Any:
 def _text(path: Path) -> str:
     """Return the text of a small file; empty if there is none."""
     try:
-        return path.read_text() if path.stat().st_size <= MOST_BYTES else ""
+        if path.stat().st_size <= MOST_BYTES:
+            return path.read_text()
+        return ""
     except (OSError, UnicodeDecodeError):
         return ""

@@ -46,7 +46,10 @@ def read(name: str) -> Bundle:
     if not isinstance(objects, dict) or not isinstance(report, dict):
         raise SettingsError(f"--snapshot {name}: it is no bundle of neuron-dra doctor")
     not_seen = report.get("notSeen")
-    kinds = {str(kind): str(why) for kind, why in not_seen.items()} if isinstance(not_seen, dict) else {}
+    if isinstance(not_seen, dict):
+        kinds = {str(kind): str(why) for kind, why in not_seen.items()}
+    else:
+        kinds = {}
     return Bundle(objects, str(report.get("apiServer") or ""), kinds)
 
 

@@ -168,7 +168,9 @@ class ClaimView(ObjectView, frozen=True):
     @property
     def results(self) -> tuple[ResultView, ...]:
         """The devices that it has."""
-        return self.status.allocation.devices.results if self.status.allocation is not None else ()
+        if self.status.allocation is not None:
+            return self.status.allocation.devices.results
+        return ()
 
     @property
     def requests(self) -> tuple[RequestView, ...]:

@@ -150,7 +150,10 @@ async def _list(
     client: KubeClient, kind: str, resource: Resource, damaged: list[snapshot.DamagedObject], namespace: str = ""
 ) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+    if resource.group:
+        version = f"{resource.group}/{resource.version}"
+    else:
+        version = resource.version
     async for page in client.list(resource, namespace):
         try:
             listed = page.decoded(dict[str, Any])

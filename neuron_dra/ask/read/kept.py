@@ -198,7 +198,7 @@ class FieldReader:
         # A slice has devices, which are read apart; an older version is converted before it is checked.
         if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
             return found
-        if any(_at(found, path) is not None for path in _RARE):
+        if kind == "Pod" and any(_at(found, path) is not None for path in _RARE):
             return found
         return CheckedObject(found)
 
@@ -266,5 +266,8 @@ def _field(name: str, shape: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
         return name, NAME
     if isinstance(shape, Needed):
         return name, _struct(shape.shape)
-    kind = msgspec.Raw if isinstance(shape, SharedField) else _struct(shape) | None | msgspec.UnsetType
+    if isinstance(shape, SharedField):
+        kind = msgspec.Raw
+    else:
+        kind = _struct(shape) | None | msgspec.UnsetType
     return name, kind, msgspec.UNSET

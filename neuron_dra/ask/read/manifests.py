@@ -91,7 +91,9 @@ def _made(item: Wire, runtimes: Sequence[Wire]) -> Iterable[tuple[str, Wire]] | 
     groups = operators.pods(item, runtimes)
     if groups is not None:
         return (pod for name, number, template in groups for pod in _numbered(item, template, number, name))
-    return _WORKLOADS[item["kind"]](item) if item["kind"] in _WORKLOADS else None
+    if item["kind"] in _WORKLOADS:
+        return _WORKLOADS[item["kind"]](item)
+    return None
 
 
 def _spec(item: Wire) -> Wire:

@@ -66,7 +66,10 @@ class KubeNodeView(ObjectView, frozen=True):
     @property
     def reported(self) -> tuple[tuple[str, str], ...]:
         """The faults that agents report in its conditions: the type of each, and what the agent says."""
-        found = [msgspec.structs.asdict(each) for each in self.status.conditions if each.type in _OF_AGENTS]
+        found = []
+        for each in self.status.conditions:
+            if each.type in _OF_AGENTS:
+                found.append(msgspec.structs.asdict(each))
         return tuple(node_conditions.faults(found, node_conditions.DEFAULT))
 
 

@@ -31,7 +31,9 @@ def pods(item: Wire, runtimes: Sequence[Wire] = ()) -> list[Pods] | None:
     if _is_train_job(item):
         return [Pods(*each) for each in trainers.train_job(item, runtimes)]
     found = _KINDS.get((str(item.get("apiVersion", "")).partition("/")[0], str(item["kind"])))
-    return None if found is None else list(found(item["metadata"]["name"], trainers.mapping(item.get("spec"))))
+    if found is None:
+        return None
+    return list(found(item["metadata"]["name"], trainers.mapping(item.get("spec"))))
 
 
 def _is_train_job(item: Wire) -> bool:
@@ -61,7 +63,9 @@ def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
 
 
 def _or(value: Any, default: int) -> Any:
-    return default if value is None else value
+    if value is None:
+        return default
+    return value
 
 
 def _ray_cluster(name: str, spec: dict[str, Any]) -> Iterator[Pods]:

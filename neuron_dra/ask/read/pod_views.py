@@ -234,6 +234,16 @@ class PodPlace(ObjectView, frozen=True):
         return self.status.phase in ENDED
 
 
+class _Ranked(ObjectView, frozen=True):
+    priority: int = 0
+
+
+class PodRank(ObjectView, frozen=True):
+    """The priority of a pod, which is looked for among all of a cluster."""
+
+    spec: _Ranked = _Ranked()
+
+
 class _Owned(ObjectView, frozen=True):
     namespace: str = ""
     labels: dict[str, Any] = {}

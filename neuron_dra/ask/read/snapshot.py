@@ -80,7 +80,9 @@ class DamagedObject:
     @property
     def key(self) -> str:
         """namespace/name, or the name alone."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+        if self.namespace:
+            return f"{self.namespace}/{self.name}"
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,10 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
         except (BadInput, CannotMigrate) as err:
             raise SettingsError(str(err)) from err
     spec = item.get("spec")
-    devices = spec.get("devices") if kind == "ResourceSlice" and isinstance(spec, dict) else None
+    if kind == "ResourceSlice" and isinstance(spec, dict):
+        devices = spec.get("devices")
+    else:
+        devices = None
     if id(devices) in valid:
         seen = {**item, "spec": {**(spec or {}), "devices": None}}
     else:
@@ -264,9 +269,10 @@ _REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 
 def absent_from_file(found: Snapshot) -> dict[str, str]:
     """Return the kinds of which a file has no object, and that it lacks rather than the cluster."""
-    absent = [
-        kind for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate") if not found.all(kind)
-    ]
+    absent = []
+    for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate"):
+        if not found.all(kind):
+            absent.append(kind)
     used = any(PodClaims.of(pod).status.resource_claim_statuses for pod in found.all("Pod"))
     if used and not found.all("ResourceClaim"):
         absent.append("ResourceClaim")
@@ -290,7 +296,9 @@ def _missing(item: Wire, *, valid: bool) -> str:
         for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
             if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):
                 return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
-    return _device_values(item) if kind == "ResourceSlice" and not valid else ""
+    if kind == "ResourceSlice" and not valid:
+        return _device_values(item)
+    return ""
 
 
 def _at(item: Wire, path: Sequence[str]) -> Any:
@@ -313,4 +321,6 @@ def _device_values(item: Wire) -> str:
 def named(item: Wire) -> str:
     """Return kind, namespace and name of an object, for messages."""
     kind, namespace, name = key_of(item)
-    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+    if namespace:
+        return f"{kind} {namespace}/{name}"
+    return f"{kind} {name}"

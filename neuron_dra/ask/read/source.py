@@ -142,7 +142,9 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
 
 def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
     """Return the snapshot with the version of the flag, if there is one."""
-    return dataclasses.replace(found, version=args.kubernetes) if args.kubernetes else found
+    if args.kubernetes:
+        return dataclasses.replace(found, version=args.kubernetes)
+    return found
 
 
 def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:

@@ -192,7 +192,9 @@ def _check_end(rest: bytes, *, kind_is_first: bool) -> None:
     try:
         whole = msgspec.json.decode(b'{"items": []' + members, type=_End)
     except msgspec.DecodeError as err:
-        what = "something follows the list" if end else "the list has no end: the file is cut off"
+        what = "the list has no end: the file is cut off"
+        if end:
+            what = "something follows the list"
         raise NotAsPrinted(what) from err
     is_list = kind_is_first or whole.kind.endswith("List")
     if not is_list or bracket.strip() != b"}":

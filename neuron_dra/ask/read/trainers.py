@@ -15,12 +15,16 @@ Group = tuple[str, Any, Any]
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return a value that should be an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def mappings(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a value that should be a list of them."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [each for each in value if isinstance(each, dict)]
+    return []
 
 
 def train_job(item: Wire, runtimes: Sequence[Wire]) -> Iterator[Group]:
@@ -91,7 +95,9 @@ def cliques(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
 def _times(one: Any, other: Any) -> Any:
     if isinstance(one, int) and isinstance(other, int):
         return one * other
-    return one if other == 1 else other
+    if other == 1:
+        return one
+    return other
 
 
 def workflow(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:

@@ -253,14 +253,22 @@ class EventView(ObjectView, frozen=True):
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        found = {}
+        for key, each in value.items():
+            if each is not None:
+                found[key] = _without_nulls(each)
+        return found
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
 
 
 def shape(kind: Any) -> Any:
     """Return the shape of a view, for `core.shapes`; None of a field that may have any type."""
     if isinstance(kind, type) and issubclass(kind, ObjectView):
-        fields = {each.encode_name: shape(each.type) for each in msgspec.structs.fields(kind)}
+        fields = {}
+        for each in msgspec.structs.fields(kind):
+            fields[each.encode_name] = shape(each.type)
         return {name: each for name, each in fields.items() if each is not None}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
@@ -269,4 +277,6 @@ def shape(kind: Any) -> Any:
         return {}
     if origin in (types.UnionType, typing.Union):
         return shape(next(each for each in arguments if each is not type(None)))
-    return None if kind is Any else kind
+    if kind is Any:
+        return None
+    return kind

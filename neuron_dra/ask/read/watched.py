@@ -54,11 +54,13 @@ class WatchedKind:
         for text in reflector.items if whole else touched:
             namespace, _, name = text.partition("/")
             item = reflector.items.get(text)
-            found[namespace, name] = None if item is None else {**item, "apiVersion": self.api_version}
-        damaged = [
-            DamagedObject(self.kind, each.namespace, each.name, each.paths, each.why)
-            for each in reflector.damaged.values()
-        ]
+            if item is None:
+                found[namespace, name] = None
+            else:
+                found[namespace, name] = {**item, "apiVersion": self.api_version}
+        damaged = []
+        for each in reflector.damaged.values():
+            damaged.append(DamagedObject(self.kind, each.namespace, each.name, each.paths, each.why))
         return KindChanges(self.kind, found, whole, damaged)
 
 
@@ -97,7 +99,10 @@ class WatchedCluster:
 
     def take(self) -> Changes:
         """Return what changed since the last call."""
-        left_out = {each.kind: each.left_out for each in self._kinds if each.left_out and each.kind not in OPTIONAL}
+        left_out = {}
+        for each in self._kinds:
+            if each.left_out and each.kind not in OPTIONAL:
+                left_out[each.kind] = each.left_out
         return Changes([each.take() for each in self._kinds], left_out, self._version)
 
     @property
@@ -141,14 +146,19 @@ class WatchedCluster:
 
     async def _watch(self, watched: WatchedKind, served: Resource, namespace: str) -> None:
         """Keep a kind. Raises NotFound, or Forbidden when it may not be read."""
-        limited = f"only namespace {namespace}, the others are forbidden" if namespace else ""
+        limited = ""
+        if namespace:
+            limited = f"only namespace {namespace}, the others are forbidden"
 
         def changed() -> None:
             watched.left_out = limited
             watched.ready.set()
             self._on_change()
 
-        watched.api_version = f"{served.group}/{served.version}" if served.group else served.version
+        if served.group:
+            watched.api_version = f"{served.group}/{served.version}"
+        else:
+            watched.api_version = served.version
         watched.reflector = Reflector(
             self._client,
             served,

@@ -14,7 +14,10 @@ def lines(report: Report) -> list[str]:
     if not report.findings:
         found += terminal.wrapped(f"{report.subject} {report.state}", rest="  ")
     for number, finding in enumerate(report.findings):
-        head = f"{report.subject} {report.state}: {finding.text}" if number == 0 else f"also: {finding.text}"
+        if number == 0:
+            head = f"{report.subject} {report.state}: {finding.text}"
+        else:
+            head = f"also: {finding.text}"
         text = terminal.wrapped(head, rest="  ")
         found += [terminal.colored(line, "bold") if number == 0 else line for line in text]
         found += details(finding)

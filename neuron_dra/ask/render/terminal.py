@@ -35,7 +35,9 @@ def colored(text: str, style: str) -> str:
 
 def width() -> int:
     """Return the width of the terminal, at least 40; WIDTH without one."""
-    return max(40, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
+    if sys.stdout.isatty():
+        return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return WIDTH
 
 
 def wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
@@ -51,9 +53,10 @@ def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "") -> l
     if not rows:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        indent + gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    found = []
+    for row in rows:
+        found.append(indent + gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
+    return found
 
 
 def write(lines: Sequence[str]) -> None:

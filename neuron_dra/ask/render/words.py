@@ -66,12 +66,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that differs in case and underscores only, or resembles `name`; empty if none does."""
     plain = {each.lower().replace("_", ""): each for each in known}
     wanted = name.lower().replace("_", "")
-    near = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
-    return plain[near[0]] if near else ""
+    if wanted in plain:
+        near = [wanted]
+    else:
+        near = difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
+    if near:
+        return plain[near[0]]
+    return ""
 
 
 def cell(value: object) -> str:
     """Return a published value as CEL writes it."""
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"'{value}'" if isinstance(value, str) else str(value)
+        if value:
+            return "true"
+        return "false"
+    if isinstance(value, str):
+        return f"'{value}'"
+    return str(value)

@@ -47,7 +47,10 @@ def _workload(item: Wire, text: str, manifests: Manifests, snapshot: Snapshot) -
     if KUEUE in (meta.get("labels") or {}):
         raise InvalidWish(f"Kueue manages it: replace the label by the annotation {job_wish.QUEUE_ANNOTATION}")
     owner = f"{item['kind']} {meta['name']}"
-    pods = [each for each in manifests.pods if each["metadata"]["annotations"].get("owner") == owner]
+    pods = []
+    for each in manifests.pods:
+        if each["metadata"]["annotations"].get("owner") == owner:
+            pods.append(each)
     template = asked.template or _template(pods, manifests, snapshot)
     using = [each for each in pods if template in _templates(each)]
     if not using or len(using) % asked.size:
@@ -70,7 +73,10 @@ def _workload(item: Wire, text: str, manifests: Manifests, snapshot: Snapshot) -
 
 def _template(pods: list[Obj], manifests: Manifests, snapshot: Snapshot) -> str:
     """Return the template that pods name and that does not exist. Raises InvalidWish unless there is one."""
-    there = {each["metadata"]["name"] for each in manifests.objects if each["kind"] == "ResourceClaimTemplate"}
+    there = set()
+    for each in manifests.objects:
+        if each["kind"] == "ResourceClaimTemplate":
+            there.add(each["metadata"]["name"])
     named = dict.fromkeys(name for pod in pods for name in _templates(pod))
     absent = []
     for name in named:
@@ -83,12 +89,17 @@ def _template(pods: list[Obj], manifests: Manifests, snapshot: Snapshot) -> str:
 
 
 def _templates(pod: Wire) -> list[str]:
-    return [str(each.get("resourceClaimTemplateName")) for each in pod["spec"].get("resourceClaims") or ()]
+    found = []
+    for each in pod["spec"].get("resourceClaims") or ():
+        found.append(str(each.get("resourceClaimTemplateName")))
+    return found
 
 
 def _instance_type(asked: Wish, pods: list[Obj]) -> str:
     """Return the instance type. Raises InvalidWish if neither the annotation nor all pods name the same one."""
-    types = {str((pod["spec"].get("nodeSelector") or {}).get(TYPE_LABEL) or "") for pod in pods}
+    types = set()
+    for pod in pods:
+        types.add(str((pod["spec"].get("nodeSelector") or {}).get(TYPE_LABEL) or ""))
     kinds = {asked.instance_type} if asked.instance_type else types
     if len(kinds) != 1 or "" in kinds:
         raise InvalidWish(f"write instanceType=TYPE, or {TYPE_LABEL} into the node selector of its pods")

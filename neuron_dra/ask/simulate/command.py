@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from neuron_dra.ask.simulate.simulation import PodOutcome
     from neuron_dra.ask.world.world import World
     from neuron_dra.core.catalogue import InstanceType
+    from neuron_dra.core.wire import Wire
     from neuron_dra.simulate.semantics import Semantics
 
 EXAMPLES = """\
@@ -71,8 +72,13 @@ def run(args: argparse.Namespace) -> int:
 
     gc.disable()  # a fleet has millions of values, none of which is garbage
     names = source.files(args)
-    files = [item for name in names for item in object_files.read(name, "FILE")]
-    found, namespace = (None, args.namespace or "default") if args.fleet else source.load(args)
+    files = []
+    for name in names:
+        files += object_files.read(name, "FILE")
+    if args.fleet:
+        found, namespace = (None, args.namespace or "default")
+    else:
+        found, namespace = source.load(args)
     wanted = manifests.expand(files, namespace)
     made = build([*wanted.objects, *wanted.pods, *wanted.daemons])  # checks the fields
     if not wanted.pods and not wanted.daemons:
@@ -80,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
     snapshot = found or _imagined(args, made)
     own = annotated.workloads(wanted, snapshot)
     reserved = reservations.reserve(build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload"), snapshot)
-    daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
+    daemons: list[Wire] = []
+    for pod in wanted.daemons:
+        daemons += simulation.on_each_node(made.objects[key_of(pod)], snapshot)
     pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
     templates = {key_of(pod) for pod in wanted.daemons}
@@ -105,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
         placed = sum(each.runs for each in outcomes)
         terminal.write([f"{placed} of {len(outcomes)} pods run; {taken} of {published} devices are held"])
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
-    return 0 if all(each.runs for each in outcomes) else 1
+    if all(each.runs for each in outcomes):
+        return 0
+    return 1
 
 
 def _rules(args: argparse.Namespace, snapshot: Snapshot) -> Semantics:
@@ -148,7 +158,9 @@ def _faults(args: argparse.Namespace) -> list[str]:
     from neuron_dra.core import releases
 
     why = releases.why_no_sets_on(args.kubernetes) if args.kubernetes else ""
-    return [f"nodes publish no connected sets: {why}"] if why else []
+    if why:
+        return [f"nodes publish no connected sets: {why}"]
+    return []
 
 
 def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
@@ -176,11 +188,15 @@ def _gets(each: PodOutcome, spec: InstanceType | None) -> str:
 
     if each.runs:
         return words.devices(each.devices(), spec)
-    return "rejected by the driver" if each.placement else "waits"
+    if each.placement:
+        return "rejected by the driver"
+    return "waits"
 
 
 def _cause(each: PodOutcome) -> str:
-    return each.finding.text if each.finding else f"the driver would reject the claim: {each.rejected}"
+    if each.finding:
+        return each.finding.text
+    return f"the driver would reject the claim: {each.rejected}"
 
 
 def _name(each: PodOutcome) -> str:

@@ -54,7 +54,9 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
             found.objects.append(_waiting(workload, text))
             found.notes.append(f"{name}: not reserved: {text}")
             continue
-        chosen = [node for slot in slots for node in slot]
+        chosen: list[NodeView] = []
+        for slot in slots:
+            chosen += slot
         taken |= {node.name for node in chosen}
         found.objects += _tagged(world, workload, chosen)
         whole = all(device.number is None for node in chosen for device in node.devices)
@@ -79,7 +81,10 @@ def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iter
         if size == 1:
             yield from ([node] for node in free_nodes)
         for first in range(0, 4, size) if size > 1 else ():
-            slot = [by_position[place] for place in range(first, first + size) if place in by_position]
+            slot = []
+            for place in range(first, first + size):
+                if place in by_position:
+                    slot.append(by_position[place])
             up = all(node.vertical is not False and (size < 4 or node.horizontal is not False) for node in slot)
             if len(slot) == size and up:
                 yield slot
@@ -111,7 +116,9 @@ def _tagged(world: World, workload: Wire, nodes: Sequence[NodeView]) -> Iterator
     for node in nodes:
         for item in world.slices_of(node.name):
             if item["spec"]["driver"] == names.DRIVER:
-                devices = [tagged(device, tag) for device in item["spec"].get("devices") or ()]
+                devices = []
+                for device in item["spec"].get("devices") or ():
+                    devices.append(tagged(device, tag))
                 yield {**item, "spec": {**item["spec"], "devices": devices}}
 
 

@@ -43,7 +43,11 @@ class PodOutcome:
         if self.placement is None:
             return []
         results = (each["devices"].get("results") or () for each in self.placement.allocations.values())
-        return [result["device"] for found in results for result in found]
+        made = []
+        for found in results:
+            for result in found:
+                made.append(result["device"])
+        return made
 
 
 class Simulation:
@@ -69,7 +73,10 @@ class Simulation:
                 continue
             namespace, group = _gang_of(pod)
             least = gangs.least(self._world.snapshot, namespace, group)
-            outcomes = self._gang(mates[namespace, group], group, least) if least > 1 else [self._one(pod)]
+            if least > 1:
+                outcomes = self._gang(mates[namespace, group], group, least)
+            else:
+                outcomes = [self._one(pod)]
             done |= {key_of(each.pod): each for each in outcomes}
         return [done[key_of(pod)] for pod in listed]
 
@@ -124,14 +131,15 @@ class Simulation:
 
     def _simple(self, claims: list[PodClaim]) -> bool:
         """Return True if the pod's claims are its own, and their first solution on a node is as good as any."""
-        return all(
-            each.template is not None
-            and each.claim is not None
-            and not any(
-                r.get("firstAvailable") for r in (each.claim["spec"].get("devices") or {}).get("requests") or ()
-            )
-            for each in claims
-        ) and not self._world.snapshot.all("ResourceQuota")
+        if self._world.snapshot.all("ResourceQuota"):
+            return False
+        for each in claims:
+            if each.template is None or each.claim is None:
+                return False
+            devices = each.claim["spec"].get("devices") or {}
+            if any(request.get("firstAvailable") for request in devices.get("requests") or ()):
+                return False
+        return True
 
     def _fast(self, pod: Wire, claims: list[PodClaim], key: bytes) -> Placement | None:
         """Return a placement on the first node that fits; None where the whole simulation has to decide."""
@@ -143,9 +151,8 @@ class Simulation:
             if not trials.scheduled(self._world, pod):
                 return None
             world = self._world
-            self._left[key] = [node for node in world.nodes.values() if not nodes.objection(pod, model.node(node))][
-                ::-1
-            ]
+            admitting = [node for node in world.nodes.values() if not nodes.objection(pod, model.node(node))]
+            self._left[key] = admitting[::-1]  # taken from its end
         left = self._left[key]
         wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
         while left:
@@ -189,7 +196,10 @@ def held(world: World) -> tuple[int, int]:
     for device in world.in_use:
         if device.driver == names.DRIVER:
             parts = members.of(device.device, world.type_of(device.pool))
-            own = [f"{names.DEVICE_PREFIX}{each}" for each in parts.ids] if parts is not None else [device.device]
+            if parts is not None:
+                own = [f"{names.DEVICE_PREFIX}{each}" for each in parts.ids]
+            else:
+                own = [device.device]
             used |= {(device.pool, each) for each in own}
     return len(used), published
 
@@ -205,7 +215,9 @@ TOLERATED: Final = ("unschedulable", "not-ready", "unreachable", "disk-pressure"
 def on_each_node(daemon: Wire, snapshot: Snapshot) -> Iterator[Wire]:
     """Yield the pods of a DaemonSet: one for each node on which it may run, bound to it by its affinity."""
     spec = daemon["spec"]
-    tolerated = [{"key": f"node.kubernetes.io/{each}", "operator": "Exists"} for each in TOLERATED]
+    tolerated = []
+    for each in TOLERATED:
+        tolerated.append({"key": f"node.kubernetes.io/{each}", "operator": "Exists"})
     every = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
     for node in snapshot.all("Node"):
         if nodes.objection(every, model.node(node)):

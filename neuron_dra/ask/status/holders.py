@@ -56,16 +56,18 @@ def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
 
 def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, Any]]:
     """Return the rows for `-o json` and `-o yaml`."""
-    return [
-        {
-            "namespace": row.namespace,
-            "pods": list(row.pods),
-            "claim": row.claim,
-            "node": row.node,
-            "devices": list(row.devices),
-        }
-        for row in rows(fleet.nodes(world, selected), namespace)
-    ]
+    found = []
+    for row in rows(fleet.nodes(world, selected), namespace):
+        found.append(
+            {
+                "namespace": row.namespace,
+                "pods": list(row.pods),
+                "claim": row.claim,
+                "node": row.node,
+                "devices": list(row.devices),
+            }
+        )
+    return found
 
 
 def table(world: World, namespace: str, selected: labels.Test) -> str:
@@ -84,7 +86,9 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
     out = terminal.wrapped(note, rest="  ") if note else []
     found = rows(fleet.nodes(world, selected), namespace)
     if not found:
-        return [*out, "no claim holds Neuron devices"] if headers else out
+        if headers:
+            return [*out, "no claim holds Neuron devices"]
+        return out
     shown = found if wide or not headers else found[:SHOWN]
     listed = [[f"{row.namespace}/{row.who}", row.node, words.devices(row.devices)] for row in shown]
     if not headers:

@@ -44,7 +44,9 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     """Return the same of nodes that are known already."""
     missing = unseen.kinds(world.snapshot)
     types = [of_type(kind, members, missing) for kind, members in _by_type(found)]
-    groups = [_group(name, members, missing) for name, members in fleet.ultraservers(found).items()]
+    groups = []
+    for name, members in fleet.ultraservers(found).items():
+        groups.append(_group(name, members, missing))
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
     not_started = [each.to_wire() for each in stuck.stuck(world, namespace)]
@@ -63,12 +65,18 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
 
 def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
     """Return the row with None for numbers that are unknown."""
-    unknown = {key for kind in missing for key in _UNKNOWN.get(kind, ())}
+    unknown: set[str] = set()
+    for kind in missing:
+        unknown.update(_UNKNOWN.get(kind, ()))
     return {key: None if key in unknown else value for key, value in row.items()}
 
 
 def _pods(world: World, namespace: str) -> list[Wire]:
-    return [pod for pod in fleet.waiting(world) if not namespace or pod["metadata"].get("namespace") == namespace]
+    found = []
+    for pod in fleet.waiting(world):
+        if not namespace or pod["metadata"].get("namespace") == namespace:
+            found.append(pod)
+    return found
 
 
 def _by_type(found: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
@@ -158,7 +166,9 @@ def sorted_nodes(world: World, selected: labels.Test, sort_by: str) -> list[Node
     """Return the nodes that are selected, by name or by a number, the smallest first as in kubectl."""
     found = fleet.nodes(world, selected)
     numbers = {"free": lambda node: node.free, "held": lambda node: node.held, "unhealthy": lambda node: node.faulty}
-    return sorted(found, key=numbers[sort_by]) if sort_by in numbers else found
+    if sort_by in numbers:
+        return sorted(found, key=numbers[sort_by])
+    return found
 
 
 def lines(
@@ -180,9 +190,11 @@ def lines(
     out += [*_capacity(found, types), "", *_types(found, types)]
     groups = fleet.ultraservers(found)
     if groups:
-        faulty = {each.name for each in wrong if each.kind == faults.ULTRASERVER}
-        first = dict(sorted(groups.items(), key=lambda each: each[0] not in faulty))
-        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(first, missing, wide=wide)]
+        faulty: dict[str, list[str]] = defaultdict(list)
+        for each in wrong:
+            if each.kind == faults.ULTRASERVER:
+                faulty[each.name].append(each.what)
+        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(groups, faulty, missing, wide=wide)]
     if wide:
         out += ["", *_nodes(found, missing)]
     out += _causes(world, _pods(world, namespace), wide=wide)
@@ -247,7 +259,9 @@ def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> li
 
 
 def _number(value: int | None) -> str:
-    return "?" if value is None else str(value)
+    if value is None:
+        return "?"
+    return str(value)
 
 
 def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -255,16 +269,16 @@ def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
     return [terminal.colored(head, "bold"), *rest]
 
 
-def _groups(groups: dict[str, list[NodeView]], missing: Collection[str], *, wide: bool) -> list[str]:
+def _groups(
+    groups: Mapping[str, list[NodeView]], wrong: Mapping[str, Sequence[str]], missing: Collection[str], *, wide: bool
+) -> list[str]:
+    """Return a line for each UltraServer, those with faults first."""
+    first = sorted(groups.items(), key=lambda each: each[0] not in wrong)
     rows = []
-    for name, nodes in list(groups.items())[: None if wide else ROWS]:
+    for name, nodes in first[: None if wide else ROWS]:
         shown = [state(node, missing) for node in nodes]
         texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
-        text = words.listed(texts, 3)
-        down = [way for way in ("vertical", "horizontal") if any(getattr(node, way) is False for node in nodes)]
-        if down:
-            text += f"; {' and '.join(down)} links down"
-        rows.append([name, nodes[0].type, text])
+        rows.append([name, nodes[0].type, "; ".join([words.listed(texts, 3), *wrong.get(name, ())])])
     more = len(groups) - len(rows)
     return terminal.table(rows) + ([f"and {more} more: -o wide"] if more else [])
 

@@ -64,7 +64,10 @@ def _list(args: argparse.Namespace) -> int:
     for name in args.names:
         if catalogue.lookup(name) is None:
             raise SettingsError(f"the instance type {name} is unknown{catalogue.nearest(name)}")
-    found = [each for each in library.all_of_them() if not args.names or each.type.name in args.names]
+    found = []
+    for each in library.all_of_them():
+        if not args.names or each.type.name in args.names:
+            found.append(each)
     terminal.write(terminal.table([["TEMPLATE", "A POD GETS"], *([each.name, each.text] for each in found)]))
     return 0
 

@@ -72,7 +72,9 @@ def with_cores(found: LibraryTemplate, size: int) -> LibraryTemplate:
     """Return the template with a size of logical NeuronCores. Raises SettingsError if the type has another one only."""
     allowed = found.type.lnc_allowed
     if size not in allowed:
-        offered = f"it offers {' and '.join(map(str, allowed))}" if allowed else "its size is fixed"
+        offered = "its size is fixed"
+        if allowed:
+            offered = f"it offers {' and '.join(map(str, allowed))}"
         raise SettingsError(f"--lnc {size}: {found.type.name} does not offer it; {offered}")
     made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-lnc-{size}"}}
     add_config(made, {"kind": "NeuronConfig", "logicalNeuronCore": size})
@@ -107,4 +109,7 @@ def _interfaces(spec: InstanceType, count: int) -> int:
 
 def all_of_them() -> list[LibraryTemplate]:
     """Return the templates of every type."""
-    return [each for spec in catalogue.all_types() for each in of_type(spec)]
+    found: list[LibraryTemplate] = []
+    for spec in catalogue.all_types():
+        found += of_type(spec)
+    return found

@@ -103,7 +103,9 @@ async def _run(args: argparse.Namespace, timing: InspectTiming) -> int:
                 raise SettingsError(f"no node can be read: {'; '.join(top_text.unread(failures))}")
             _show(args, before, after, failures)
             if not args.watch:
-                return 1 if failures else 0
+                if failures:
+                    return 1
+                return 0
             sys.stdout.flush()
             before = after
 
@@ -148,7 +150,10 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
                 if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):
                     found[plugin.node] = rank, plugin
     except Forbidden as err:
-        hint = "" if err.status == 401 else f": bind the Role neuron-dra-top to yourself in {args.driver_namespace}"
+        if err.status == 401:
+            hint = ""
+        else:
+            hint = f": bind the Role neuron-dra-top to yourself in {args.driver_namespace}"
         raise SettingsError(cluster.reason(err) + hint) from err
     except (ApiError, ValueError, KeyError, TypeError) as err:
         raise SettingsError(f"cannot list the driver's pods in {args.driver_namespace}: {err}") from err

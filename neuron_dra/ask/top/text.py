@@ -24,7 +24,11 @@ def rows(before: Mapping[str, Sample], after: Mapping[str, Sample], by: str, nam
     found: list[Usage] = []
     for node, sample in after.items():
         found += split(node, before.get(node), sample)
-    return [row for row in found if not namespace or namespace in row.who.namespace.split(",")]
+    made = []
+    for row in found:
+        if not namespace or namespace in row.who.namespace.split(","):
+            made.append(row)
+    return made
 
 
 def lines(
@@ -79,7 +83,11 @@ def _busiest_first(row: Usage) -> tuple[bool, float, str, tuple[int, ...], int]:
 
 def _places(found: Sequence[Usage]) -> set[tuple[str, int]]:
     """Return the devices of these lines, with their nodes."""
-    return {(row.node, device) for row in found for device in row.devices}
+    made = set()
+    for row in found:
+        for device in row.devices:
+            made.add((row.node, device))
+    return made
 
 
 def unread(failures: Mapping[str, str]) -> list[str]:
@@ -145,7 +153,9 @@ def _pod(row: Usage) -> str:
 
 def _cut(text: str) -> str:
     most = max(_SHORT, terminal.width() - 56)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"
 
 
 def _percent(share: float | None) -> str:
@@ -171,7 +181,10 @@ def _memory(own: Sequence[Usage]) -> list[str]:
     text = []
     for row in own:
         largest = sorted(row.memory.items(), key=lambda item: -item[1])
-        sizes = [f"{name.replace('_', ' ')} {size / GIB:.1f} GiB" for name, size in largest if size]
+        sizes = []
+        for name, size in largest:
+            if size:
+                sizes.append(f"{name.replace('_', ' ')} {size / GIB:.1f} GiB")
         if sizes:
             where = f"device{'s' if len(row.devices) > 1 else ''} {_numbers(row)}"
             if row.core != WHOLE:

@@ -150,7 +150,9 @@ def _bytes(sizes: Mapping[str, float]) -> dict[str, int]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    if value is None:
+        return None
+    return round(value, 4)
 
 
 def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
@@ -194,7 +196,10 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     flops = _rates(seconds, pairs, _flops)
     executions = _rates(seconds, pairs, _succeeded)
     failures = _rates(seconds, pairs, _failed)
-    wholes = [after.places[device, WHOLE] for device in devices if (device, WHOLE) in after.places]
+    wholes = []
+    for device in devices:
+        if (device, WHOLE) in after.places:
+            wholes.append(after.places[device, WHOLE])
     powers = [each.power["avg"] for each in wholes if "avg" in each.power]
     errors = [sum(each.ecc.values()) for each in wholes if each.ecc]
     who = after.places[places[0]].who
@@ -238,13 +243,17 @@ def _flops(counters: Counters) -> float | None:
 
 def _succeeded(counters: Counters) -> float | None:
     """Return all successful executions; None if none is counted."""
-    return counters.results.get("success", 0.0) if counters.results else None
+    if counters.results:
+        return counters.results.get("success", 0.0)
+    return None
 
 
 def _failed(counters: Counters) -> float | None:
     """Return all failed executions; None if none is counted."""
     good = _succeeded(counters)
-    return None if good is None else sum(counters.results.values()) - good
+    if good is None:
+        return None
+    return sum(counters.results.values()) - good
 
 
 def _rates(
@@ -260,7 +269,9 @@ def _rates(
 
 
 def _sum(values: Sequence[float]) -> float | None:
-    return sum(values) if values else None
+    if values:
+        return sum(values)
+    return None
 
 
 def _average(values: Sequence[float], most: float = math.inf) -> float | None:

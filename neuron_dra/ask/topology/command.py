@@ -77,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
         if args.output == "html":
             _write_page(args, snapshot, "#fleet")
         elif svg:
-            gone = {each: faults.missing(faults.members(world, each), servers.get(each)) for each in groups}
+            gone = {}
+            for each in groups:
+                gone[each] = faults.missing(faults.members(world, each), servers.get(each))
             sys.stdout.write(fleet_svg.fleet(views, gone))
         else:
             terminal.write(topology_text.fleet(views))

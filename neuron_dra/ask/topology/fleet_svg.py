@@ -118,15 +118,25 @@ def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: 
     if tile.framed:
         left, top = x + GAP / 2, y + 2 * NAME + GAP / 2
         rows, wide = -(-tile.size // columns), columns * (width + GAP)
-        title = ": ".join(each for each in (f"UltraServer {tile.name}", _note(tile)) if each)
+        texts = []
+        for each in (f"UltraServer {tile.name}", _note(tile)):
+            if each:
+                texts.append(each)
+        title = ": ".join(texts)
         canvas.box(x, y, wide + 2, rows * (height + GAP) + 2 * NAME + 2, "node", title)
         canvas.text(left, y + NAME, _within(_short(tile.name), wide), "tiny")
         canvas.text(left, y + 2 * NAME, _within(_note(tile), wide), "tiny alert" if _wrong(tile) else "tiny")
     views = [each.node for each in tile.nodes]
     square = tile.framed and picture.square(views)
-    order = sorted([*(view.position for view in views), *tile.missing]) if tile.framed else [views[0].position]
+    if tile.framed:
+        order = sorted([*(view.position for view in views), *tile.missing])
+    else:
+        order = [views[0].position]
     for number, position in enumerate(order):
-        column, row = PLACES[position] if square else (number % columns, number // columns)
+        if square:
+            column, row = PLACES[position]
+        else:
+            column, row = (number % columns, number // columns)
         at = left + column * (width + GAP), top + row * (height + GAP)
         made = next((each for each in tile.nodes if not tile.framed or each.node.position == position), None)
         if made is not None:
@@ -152,14 +162,18 @@ def _note(tile: Tile) -> str:
 
 def _within(text: str, width: float) -> str:
     most = int(width / LETTER)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"
 
 
 def _short(name: str) -> str:
     """Return a name without its domain, cut in its middle if it is still long: both ends tell nodes apart."""
     first = picture.short(name)
     half = LONGEST // 2
-    return first if len(first) <= LONGEST else f"{first[: half - 1]}…{first[-half:]}"
+    if len(first) <= LONGEST:
+        return first
+    return f"{first[: half - 1]}…{first[-half:]}"
 
 
 def _gone(canvas: Canvas, position: int, name: str, x: float, y: float, width: float, height: float) -> None:
@@ -188,7 +202,9 @@ def _fill(made: Picture, cell: Cell) -> str:
     """Return the state of a device: a mark of STATES, # for held, R for reserved."""
     if cell.mark in STATES:
         return cell.mark
-    return "R" if cell.title.startswith("reserved") else "#"
+    if cell.title.startswith("reserved"):
+        return "R"
+    return "#"
 
 
 def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
@@ -208,9 +224,12 @@ def _states(canvas: Canvas, made: Sequence[Picture], y: float, *, any_gone: bool
         y += LINE
     if any(_is_down(each.node) for each in made):
         canvas.text(MARGIN, y, "name", "tiny alert")
-        canvas.text(MARGIN + 24, y, "of a node that is not Ready, or publishes nothing")
+        canvas.text(MARGIN + 40, y, "of a node that is not Ready, or publishes nothing")
         y += LINE
-    used = {_fill(each, cell) for each in made for cell in each.cells}
+    used = set()
+    for each in made:
+        for cell in each.cells:
+            used.add(_fill(each, cell))
     for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
         if state in used:
             _state(canvas, state, MARGIN, y - 11, 14)

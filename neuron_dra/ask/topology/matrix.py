@@ -56,7 +56,9 @@ def matrix(world: World, nodes: Sequence[NodeView]) -> list[list[str]]:
     by_name = {node.name: node for node in nodes}
     rows = [["", *(_short(number) for number in range(len(found)))]]
     for number, one in enumerate(found):
-        cells = ["X" if one is other else _class(world, by_name, one, other) for other in found]
+        cells = []
+        for other in found:
+            cells.append("X" if one is other else _class(world, by_name, one, other))
         rows.append([f"{_short(number)} {one.name}", *cells])
     return rows
 
@@ -67,9 +69,10 @@ def _short(number: int) -> str:
 
 def _class(world: World, nodes: dict[str, NodeView], one: DeviceUser, other: DeviceUser) -> str:
     order = list(MEANINGS)
-    found = {
-        _between(world, nodes[a], first, nodes[b], second) for a, first in one.devices for b, second in other.devices
-    }
+    found = set()
+    for a, first in one.devices:
+        for b, second in other.devices:
+            found.add(_between(world, nodes[a], first, nodes[b], second))
     return min(found, key=order.index)
 
 
@@ -80,7 +83,9 @@ def _between(world: World, a: NodeView, first: int | None, b: NodeView, second: 
         if a.spec.shape == "switch":
             return "NS"
         hops = distances(a.spec.links, first).get(second)
-        return f"NL{min(max(hops, 1), 4)}" if hops is not None else "N"
+        if hops is not None:
+            return f"NL{min(max(hops, 1), 4)}"
+        return "N"
     if a.ultraserver and a.ultraserver == b.ultraserver:
         return _in_ultraserver(a, b)
     labels = [world.nodes[node.name]["metadata"].get("labels") or {} for node in (a, b)]
@@ -97,7 +102,9 @@ def _in_ultraserver(a: NodeView, b: NodeView) -> str:
     pair = {a.position, b.position}
     for way, letter in (("vertical", "V"), ("horizontal", "H")):
         if any(pair == set(each) for each in PAIRS[way]):
-            return letter if getattr(a, way) and getattr(b, way) else "-"
+            if getattr(a, way) and getattr(b, way):
+                return letter
+            return "-"
     return "VH"
 
 

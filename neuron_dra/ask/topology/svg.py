@@ -242,19 +242,27 @@ def _color(mark: str) -> tuple[str, str] | None:
     place = picture.LETTERS.find(mark)
     if place >= 0:
         return COLORS[place % len(COLORS)]
-    return ("#8b949e", "#111") if mark == MANY else None
+    if mark == MANY:
+        return ("#8b949e", "#111")
+    return None
 
 
 def _amount(pictures: Sequence[Picture], mark: str) -> str:
     """Return how many devices or nodes have a mark, with the unit; empty if none has it."""
     number = picture.amount(pictures, mark)
-    return words.count(int(number), "device") if number.isdecimal() else number
+    if number.isdecimal():
+        return words.count(int(number), "device")
+    return number
 
 
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
     """Draw what letters and fills mean, below the picture."""
-    cells = [cell for made in pictures for cell in made.cells]
-    rows = [(letter, f"{holder}: {_amount(pictures, letter)}") for holder, letter in legend.letters.items()]
+    cells: list[Cell] = []
+    for made in pictures:
+        cells += made.cells
+    rows = []
+    for holder, letter in legend.letters.items():
+        rows.append((letter, f"{holder}: {_amount(pictures, letter)}"))
     reasons = sorted({cell.title for cell in cells if cell.mark == FAULT})
     for mark, text in (
         (FREE, "free"),

@@ -79,7 +79,9 @@ def _square(views: Sequence[NodeView], pictures: dict[int, Picture], missing: Ma
             line = f"  {_cell(left, row, width)} {between} {_cell(right, row, width)}"
             out.append(line.rstrip())
         if pair == upper:
-            marks = [_DOWN[picture.link(views, "vertical", column)] for column in PAIRS["vertical"]]
+            marks = []
+            for column in PAIRS["vertical"]:
+                marks.append(_DOWN[picture.link(views, "vertical", column)])
             out.append(f"  {marks[0].center(width)}      {marks[1].center(width)}".rstrip())
     return [*out, ""]
 
@@ -91,12 +93,16 @@ def _gone(position: int, name: str) -> list[str]:
 
 def _cell(block: Sequence[str], row: int, width: int) -> str:
     """Return a line of a block, as wide as all blocks; blank below its end."""
-    return block[row].ljust(width) if row < len(block) else " " * width
+    if row < len(block):
+        return block[row].ljust(width)
+    return " " * width
 
 
 def _block(made: Picture, *, full: bool) -> list[str]:
     """Return a small picture: a line for each row of devices, with their marks only; the name may lack its domain."""
-    marks = [[cell.mark for cell in made.cells if cell.y == row] for row in range(made.rows)]
+    marks = []
+    for row in range(made.rows):
+        marks.append([cell.mark for cell in made.cells if cell.y == row])
     name = made.node.name if full else picture.short(made.node.name)
     head = f"{name} (node {made.node.position})"
     return [head, *(" ".join(row).center(len(head)).rstrip() for row in marks)]
@@ -105,8 +111,12 @@ def _block(made: Picture, *, full: bool) -> list[str]:
 def _grid(made: Picture) -> list[str]:
     """Return the devices with their links."""
     shape = made.node.spec.shape if made.node.spec else "none"
-    cells = {(cell.x, cell.y): _styled(cell.mark, f"{cell.number:>2} {cell.mark}") for cell in made.cells}
-    rows = [[cells[x, y] for x in range(made.columns) if (x, y) in cells] for y in range(made.rows)]
+    cells = {}
+    for cell in made.cells:
+        cells[(cell.x, cell.y)] = _styled(cell.mark, f"{cell.number:>2} {cell.mark}")
+    rows = []
+    for y in range(made.rows):
+        rows.append([cells[x, y] for x in range(made.columns) if (x, y) in cells])
     if shape == "torus" and made.rows == 4:
         upright = "   │    " * 4
         lines = [upright.rstrip()]
@@ -127,7 +137,9 @@ def _styled(mark: str, text: str) -> str:
     if mark in (FREE, CLOSED):
         return terminal.colored(text, "dim")
     place = picture.LETTERS.find(mark)
-    return terminal.colored(text, _COLORS[place % len(_COLORS)]) if place >= 0 else text
+    if place >= 0:
+        return terminal.colored(text, _COLORS[place % len(_COLORS)])
+    return text
 
 
 def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
@@ -184,7 +196,9 @@ def fleet(views: Sequence[NodeView]) -> list[str]:
 
 
 def _plain(mark: str) -> str:
-    return mark if mark in (FREE, FAULT, CLOSED) else "#"
+    if mark in (FREE, FAULT, CLOSED):
+        return mark
+    return "#"
 
 
 def _in_short(view: NodeView) -> str:

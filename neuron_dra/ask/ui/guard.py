@@ -50,7 +50,9 @@ def objection(method: str, path: str, headers: Mapping[str, str], host: str, tok
     site, target = headers.get("Sec-Fetch-Site", ""), headers.get("Sec-Fetch-Dest", "")
     if path == PAGE:
         is_window = target in ("", "document")
-        return (0, "") if is_window else (403, "the page is not shown inside of others")
+        if is_window:
+            return (0, "")
+        return (403, "the page is not shown inside of others")
     if site != "same-origin" or headers.get("Origin", f"http://{host}") != f"http://{host}":
         return 403, "only the page itself may ask"
     if not path.startswith("/api/"):

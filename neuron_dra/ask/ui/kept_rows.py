@@ -135,4 +135,7 @@ class KeptRows:
 
 
 def _wrong(found: Iterable[FleetFault]) -> Part:
-    return {("wrong", f"{each.kind}/{each.name}/{each.what}"): status_text.fault_row(each) for each in found}
+    made = {}
+    for each in found:
+        made[("wrong", f"{each.kind}/{each.name}/{each.what}")] = status_text.fault_row(each)
+    return made

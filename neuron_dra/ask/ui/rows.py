@@ -28,7 +28,10 @@ def facts(world: World, *, is_empty: bool) -> dict[str, Any]:
     empty = ""
     if is_empty:
         is_unknown = "Node" in unseen.kinds(world.snapshot)
-        empty = "unknown: the nodes could not be read" if is_unknown else f"no Neuron nodes: {fleet.NONE}"
+        if is_unknown:
+            empty = "unknown: the nodes could not be read"
+        else:
+            empty = f"no Neuron nodes: {fleet.NONE}"
     return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "version": world.snapshot.version}
 
 
@@ -132,11 +135,13 @@ def workloads(world: World) -> dict[str, Any]:
 def _workload(workload: WorkloadView, item: Wire, slots: Sequence[Allocation]) -> dict[str, Any]:
     spec, status = workload.spec, workload.status
     ready = status.condition("Ready")
-    ranks = [(slot.rank(node), node, slot.phase.value) for slot in slots for node in slot.nodes]
-    conditions = [
-        {"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
-        for each in status.conditions
-    ]
+    ranks = []
+    for slot in slots:
+        for node in slot.nodes:
+            ranks.append((slot.rank(node), node, slot.phase.value))
+    conditions = []
+    for each in status.conditions:
+        conditions.append({"type": each.type, "status": each.status, "reason": each.reason, "message": each.message})
     return {
         "namespace": workload.metadata.namespace or "default",
         "name": workload.metadata.name,

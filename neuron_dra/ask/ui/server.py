@@ -96,7 +96,9 @@ class PageServer:
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        return self._sent(name) if name in self._files else _text(404, "there is no such file")
+        if name in self._files:
+            return self._sent(name)
+        return _text(404, "there is no such file")
 
     def _sent(self, name: str) -> web.Response:
         body, kind = self._files[name], files.kind(name)

@@ -44,7 +44,10 @@ class Table:
         for key, row in new.items():
             text = msgspec.json.encode(row)
             known = before.get(key)
-            after[key] = known if known is not None and known[1] == text else (version, text)
+            if known is not None and known[1] == text:
+                after[key] = known
+            else:
+                after[key] = (version, text)
         gone = before.keys() - after.keys()
         for key in gone:
             self._note_gone(version, section, key)

@@ -40,7 +40,9 @@ def by(before: World, after: World, keys: Set[Key]) -> Touched:
                 nodes.update(_nodes(world, key[0], item))
                 servers.update(_servers(key[0], item))
     # A slice, or a pool, that names no node may be any node's.
-    return EVERYTHING if "" in nodes else Touched(frozenset(nodes), frozenset(servers), kinds)
+    if "" in nodes:
+        return EVERYTHING
+    return Touched(frozenset(nodes), frozenset(servers), kinds)
 
 
 def _nodes(world: World, kind: str, item: Wire) -> Iterator[str]:

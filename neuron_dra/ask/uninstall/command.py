@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         terminal.write(lines(found))
     else:
         terminal.write_data("UninstallCheck", found, args.output)
-    return 1 if any(found.values()) else 0
+    if any(found.values()):
+        return 1
+    return 0
 
 
 def holders(snapshot: Snapshot) -> dict[str, Any]:
@@ -147,7 +149,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
         made += terminal.table(rows2, indent="  ")
     for each in found["notSeen"]:
-        what = f"{each['kind']} {each['name']}" if "name" in each else f"{each['kind']}s"
+        if "name" in each:
+            what = f"{each['kind']} {each['name']}"
+        else:
+            what = f"{each['kind']}s"
         text = f"{what} could not be read ({each['reason']}): the driver may still be needed"
         made += terminal.wrapped(text, rest="  ")
     return made or ["Nothing needs the driver: no claim has its devices, and no workload reserves nodes."]

@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         for name, each in problems:
             word = "warning: " if each.warning else ""
             terminal.write(terminal.wrapped(f"{name}: {each.where}: {word}{each.text}", rest="  "))
-    return 1 if any(not each.warning for _, each in problems) else 0
+    if any(not each.warning for _, each in problems):
+        return 1
+    return 0
 
 
 def _data(file: str, found: ManifestProblem) -> dict[str, str]:

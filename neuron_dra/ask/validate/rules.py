@@ -43,7 +43,9 @@ _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 @cache
 def _every_type(sets: frozenset[str] = frozenset()) -> World:
     """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
-    lines = [f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}" for each in catalogue.all_types()]
+    lines = []
+    for each in catalogue.all_types():
+        lines.append(f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}")
     return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
 
 
@@ -75,7 +77,10 @@ class Checker:
             if only is not None and where not in only:
                 continue
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
-                made = item["spec"] if item["kind"] == "ResourceClaim" else item["spec"]["spec"]
+                if item["kind"] == "ResourceClaim":
+                    made = item["spec"]
+                else:
+                    made = item["spec"]["spec"]
                 spec = ClaimSpec.of(where, made)
                 refused = list(pods.numbers(where, spec))
                 found += refused
@@ -96,7 +101,9 @@ class Checker:
 
     def _limits(self, where: str, pod: Wire) -> Iterator[ManifestProblem]:
         """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
-        wrong = [ManifestProblem(where, *each) for each in sized.of_pod(pod, self.why_no_sets)]
+        wrong = []
+        for each in sized.of_pod(pod, self.why_no_sets):
+            wrong.append(ManifestProblem(where, *each))
         yield from wrong
         made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
         if made is not None and not wrong:
@@ -217,7 +224,10 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     rejected = {kind: text for kind, text in rejecting.items() if text}
     if rejected and not list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
         everywhere = len(rejected) == len(rejecting)
-        where = "every type that can serve it" if everywhere else words.listed(rejected, 5)
+        if everywhere:
+            where = "every type that can serve it"
+        else:
+            where = words.listed(rejected, 5)
         text = f"the driver rejects it on {where}: {next(iter(rejected.values()))}"
         yield ManifestProblem(spec.where, "DriverRejects", text, warning=not everywhere)
 
@@ -245,7 +255,10 @@ def _pod(claim: Wire) -> dict[str, object]:
 
 def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
     """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
-    ours = {name for name, each in spec.alternatives() if spec.is_ours(each, checker.world.classes)}
+    ours = set()
+    for name, each in spec.alternatives():
+        if spec.is_ours(each, checker.world.classes):
+            ours.add(name)
     reserved = any(each.device_class_name == names.WORKLOAD_CLASS for _, each in spec.alternatives())
     requests, rules = [], []
     kept: set[str] = set()
@@ -268,7 +281,10 @@ def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
 def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
     requests = spec.devices.requests
-    exact = [each.exactly for each in requests if each.exactly is not None and not each.exactly.wants_all]
+    exact = []
+    for each in requests:
+        if each.exactly is not None and not each.exactly.wants_all:
+            exact.append(each.exactly)
     claim = _ours(checker, spec)
     if not checker.old_allocator or claim is None or len(exact) < len(requests):
         return
@@ -315,7 +331,9 @@ def _group(checker: Checker, claim: Wire) -> int:
             sizes = [len(found)]
             for each in decoded.constraints:
                 if each.kind == "matchAttribute":
-                    values = [constraints.attribute(device, each.attribute) for device in found]
+                    values = []
+                    for device in found:
+                        values.append(constraints.attribute(device, each.attribute))
                     sizes.append(max((values.count(value) for value in values if value is not None), default=0))
             most = max(most, min(sizes))
     return most
@@ -323,7 +341,10 @@ def _group(checker: Checker, claim: Wire) -> int:
 
 def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Check that each container gets one size of logical NeuronCores."""
-    claims = {each.entry: each.claim for each in demand.claims_of(objects, pod) if each.claim is not None}
+    claims = {}
+    for each in demand.claims_of(objects, pod):
+        if each.claim is not None:
+            claims[each.entry] = each.claim
     for container in PodView.of(pod).spec.containers:
         sizes: dict[int, str] = {}
         for used in container.resources.claims:

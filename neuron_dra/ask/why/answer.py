@@ -26,7 +26,9 @@ def of_claim(world: World, claim: Wire) -> Report:
     subject = f"claim {seen.metadata.namespace or 'default'}/{seen.metadata.name}"
     used_by = users.pods(world.snapshot, claim)
     if seen.metadata.deletion_timestamp:
-        who = f": it is gone when these pods have ended: {', '.join(used_by)}" if used_by else ""
+        who = ""
+        if used_by:
+            who = f": it is gone when these pods have ended: {', '.join(used_by)}"
         return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
     if seen.is_allocated:
         return _allocated(world, claim, seen.results, subject)
@@ -114,7 +116,10 @@ def of(world: World, kind: str, item: Wire) -> Report:
     missing = unseen.kinds(snapshot)
     found = REPORTS[kind](world, item)
     findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
-    hidden = [each for each in _OF_NODES if each in missing] if kind == "Node" and found.fine else []
+    if kind == "Node" and found.fine:
+        hidden = [each for each in _OF_NODES if each in missing]
+    else:
+        hidden = []
     if hidden:
         text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
         findings = (Finding("Unknown", text),)

@@ -51,7 +51,10 @@ def _of_another(pod: Wire, claim: ClaimView) -> Finding | None:
     whom = [each.name for each in consumers]
     node = pod["spec"]["nodeName"]
     former = pod["metadata"]["name"] in whom
-    text = f"a former pod {pod['metadata']['name']}" if former else f"pod {', '.join(whom[:3])}"
+    if former:
+        text = f"a former pod {pod['metadata']['name']}"
+    else:
+        text = f"pod {', '.join(whom[:3])}"
     return Finding(
         "ClaimNotReserved", f"the kubelet of node {node} rejects it: the claim {name} is reserved for {text}"
     )
@@ -59,7 +62,10 @@ def _of_another(pod: Wire, claim: ClaimView) -> Finding | None:
 
 def never_created(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a pod in deletion whose claim was never created, which keeps some kubelets waiting."""
-    absent = [each for each in world.claims_of(pod) if not each.exists and each.template_name and not each.claim_name]
+    absent = []
+    for each in world.claims_of(pod):
+        if not each.exists and each.template_name and not each.claim_name:
+            absent.append(each)
     if not absent or not pod["spec"].get("nodeName") or "ResourceClaim" in world.snapshot.left_out:
         return None
     node = pod["spec"]["nodeName"]

@@ -127,7 +127,10 @@ def _kind(word: str, kinds: Mapping[str, str]) -> str:
 
 
 def _usage(word: str) -> str:
-    known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"))
+    texts = []
+    for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"):
+        texts.append(f"{each}/NAME")
+    known = ", ".join(texts)
     return f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR"
 
 
@@ -143,7 +146,9 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
     elif reports:
         texts = ["\n".join(report_text.lines(each)) for _, each in reports]
         terminal.write("\n\n".join(texts).split("\n"))
-    return 0 if all(each.fine for _, each in reports) else 1
+    if all(each.fine for _, each in reports):
+        return 0
+    return 1
 
 
 def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: labels.Test) -> list[Wire]:
@@ -175,7 +180,11 @@ def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
         if (damaged.kind, damaged.namespace, damaged.name) == (kind, namespace, name):
             return f"{kind} {damaged.key} cannot be decoded: {damaged.why}"
     near = snapshot.near(kind, name, namespace)
-    others = sorted({key[1] for key in snapshot.objects if key[0] == kind and key[2] == name})
+    found = set()
+    for key in snapshot.objects:
+        if key[0] == kind and key[2] == name:
+            found.add(key[1])
+    others = sorted(found)
     hint = ""
     if near:
         hint = f"; did you mean {near}?"

@@ -66,7 +66,11 @@ class Case:
     @cached_property
     def claims(self) -> list[Wire]:
         """The pod's claims, existing or as they would be created."""
-        return [each.claim for each in self.world.claims_of(self.pod) if each.claim is not None]
+        found = []
+        for each in self.world.claims_of(self.pod):
+            if each.claim is not None:
+                found.append(each.claim)
+        return found
 
     @cached_property
     def blocked(self) -> list[Blocked]:
@@ -87,7 +91,11 @@ class Case:
         selector = node_selector(claim)
         if selector is None:
             return blocked
-        return [each for each in blocked if nodes.matches(selector, self.world.decoded(each.node))]
+        found = []
+        for each in blocked:
+            if nodes.matches(selector, self.world.decoded(each.node)):
+                found.append(each)
+        return found
 
     def attempt(self, text: str, *replaced: Wire) -> ProposedChange | None:
         """Return a change of these objects, if the pod can run after it."""
@@ -105,7 +113,9 @@ def node_selector(claim: Wire) -> Wire | None:
 
 
 def gated(case: Case) -> list[Finding]:
-    return [gates.finding(case.world, case.pod)] if case.seen.spec.scheduling_gates else []
+    if case.seen.spec.scheduling_gates:
+        return [gates.finding(case.world, case.pod)]
+    return []
 
 
 def _problem(case: Case, code: str) -> ClaimProblem | None:
@@ -120,7 +130,9 @@ def workload(case: Case) -> Found | None:
     if problem is None:
         return None
     workload = creating.workload_of(case.world, case.pod, problem.claim)
-    return creating.state_of(workload) if workload is not None else None
+    if workload is not None:
+        return creating.state_of(workload)
+    return None
 
 
 def template_missing(case: Case) -> Found | None:
@@ -144,7 +156,11 @@ def _absent(case: Case, kind: str, name: str, field: str) -> Found:
 def there(case: Case, found: Found) -> Pairs:
     """Return which objects of the kind there are instead."""
     kind, namespace = found["kind"], case.namespace
-    there = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
+    made = []
+    for key in case.world.snapshot.objects:
+        if key[:2] == (kind, namespace):
+            made.append(key[2])
+    there = sorted(made)
     facts = Facts()
     if there:
         facts.add("was there", f"in namespace {namespace}: {', '.join(there[:6])}")
@@ -160,7 +176,10 @@ def _elsewhere(case: Case, found: Found) -> list[Wire]:
     """Return a template of this name in another namespace, if there is one."""
     if found["kind"] != "ResourceClaimTemplate":
         return []
-    same = [each for each in case.world.snapshot.all(found["kind"]) if each["metadata"]["name"] == found["name"]]
+    same = []
+    for each in case.world.snapshot.all(found["kind"]):
+        if each["metadata"]["name"] == found["name"]:
+            same.append(each)
     return same[:1]
 
 
@@ -198,7 +217,9 @@ REWRITE: Final = "resourceClaimName or resourceClaimTemplateName beside name; ne
 
 def source_removed(case: Case) -> Found | None:
     problem = _problem(case, "ClaimSourceRemoved")
-    return {"entry": problem.claim.entry} if problem is not None else None
+    if problem is not None:
+        return {"entry": problem.claim.entry}
+    return None
 
 
 def admin_refused(case: Case) -> Found | None:
@@ -220,7 +241,9 @@ def claim_deleted(case: Case) -> Found | None:
 
 def claim_of_another(case: Case) -> Found | None:
     problem = _problem(case, "ClaimOfAnother")
-    return {"name": problem.claim.claim_name} if problem is not None else None
+    if problem is not None:
+        return {"name": problem.claim.claim_name}
+    return None
 
 
 def claim_gone(case: Case) -> Found | None:
@@ -233,7 +256,9 @@ def claim_gone(case: Case) -> Found | None:
 
 def unserved(case: Case) -> Found | None:
     resource = demand.unserved(case.world.snapshot, case.pod)
-    return {"resource": resource} if resource else None
+    if resource:
+        return {"resource": resource}
+    return None
 
 
 def plugin_down(case: Case) -> Found | None:
@@ -276,14 +301,18 @@ def rejected(case: Case) -> Found | None:
     if case.placed is None:
         return None
     why = trials.refused(case.world, case.placed)
-    return {"why": why} if why else None
+    if why:
+        return {"why": why}
+    return None
 
 
 def rejected_name(case: Case) -> Found | None:
     if case.placed is None:
         return None
     why = absent.rejected_name(case.world, case.pod, case.placed.node)
-    return {"why": why} if why else None
+    if why:
+        return {"why": why}
+    return None
 
 
 def _uncreated(case: Case) -> str:
@@ -307,7 +336,9 @@ def creation_failed(case: Case) -> Found | None:
 
 def not_created(case: Case) -> Found | None:
     claim = _uncreated(case)
-    return {"claim": claim} if claim else None
+    if claim:
+        return {"claim": claim}
+    return None
 
 
 def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
@@ -318,7 +349,9 @@ def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
 
 
 def gang_waits(case: Case) -> Found | None:
-    return gangs.waits(case.world, case.pod) if case.placed is not None else None
+    if case.placed is not None:
+        return gangs.waits(case.world, case.pod)
+    return None
 
 
 def group_waits(case: Case) -> Found | None:
@@ -327,7 +360,9 @@ def group_waits(case: Case) -> Found | None:
     if not group:
         return None
     found = says(case, gangs.AS_A_WHOLE)
-    return {**found, "group": group} if found is not None else None
+    if found is not None:
+        return {**found, "group": group}
+    return None
 
 
 def gang_shares(case: Case) -> Found | None:
@@ -342,7 +377,9 @@ def contradictory(case: Case) -> Found | None:
     if found is None:
         return None
     disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice"))
-    return {**found, "disagreement": disagreeing[0]} if disagreeing else None
+    if disagreeing:
+        return {**found, "disagreement": disagreeing[0]}
+    return None
 
 
 def silent(case: Case) -> Found | None:
@@ -384,7 +421,9 @@ def selector_error(case: Case) -> list[Finding]:
     if not case.error:
         return []
     found = impossible.selector_error(case.world, case.pod)
-    return [found] if found is not None else []
+    if found is not None:
+        return [found]
+    return []
 
 
 def allocated_elsewhere(case: Case) -> Found | None:
@@ -409,4 +448,6 @@ def in_the_way(case: Case) -> list[Finding]:
 
 
 def no_node_could(case: Case) -> list[Finding]:
-    return [] if case.reachable else impossible.findings(case.world, case.pod)
+    if case.reachable:
+        return []
+    return impossible.findings(case.world, case.pod)

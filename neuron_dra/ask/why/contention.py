@@ -40,26 +40,35 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
     changes = working(_changes(world, pod, nodes)) if world.proposes else ()
     if torn is not None:
         return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
-    where = f"node {nodes[0].name} has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
+    if len(nodes) == 1:
+        where = f"node {nodes[0].name} has"
+    else:
+        where = f"{len(nodes)} nodes have"
     return Finding("DevicesInUse", f"{where} too few free devices: {_who(world, nodes)}", facts.done(), changes)
 
 
 def detail(world: World, blocked: Blocked) -> str:
     """Return who holds which devices of a node."""
-    held = sorted(holders(world, blocked).values(), key=lambda each: -len(each[1]))
-    return f"node {blocked.name}: " + words.listed(
-        f"{words.devices(devices, world.type_of(blocked.name))} by {holder}" for holder, devices in held
-    )
+    kind = world.type_of(blocked.name)
+    texts = []
+    for holder, devices in sorted(holders(world, blocked), key=lambda each: -len(each[1])):
+        texts.append(f"{words.devices(devices, kind)} by {holder}")
+    return f"node {blocked.name}: {words.listed(texts)}"
 
 
-def holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str]]]:
-    """Return who holds devices of a node, and which, by the holder's claim."""
-    found: dict[str, tuple[Holder, list[str]]] = {}
+def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
+    """Return who holds devices of a node, and which: one entry for each claim."""
+    held_by = world.holders
+    found: dict[int, tuple[Holder, list[str]]] = {}  # by identity, as a claim has one holder
     for device in world.likeness.devices(world.decoded(blocked.node)):
-        holder = world.holders.get(device.id)
-        if holder is not None:
-            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
-    return found
+        holder = held_by.get(device.id)
+        if holder is None:
+            continue
+        known = found.get(id(holder))
+        if known is None:
+            known = found[id(holder)] = holder, []
+        known[1].append(device.id.device)
+    return list(found.values())
 
 
 def _only_pod(world: World, holder: Holder) -> Wire | None:
@@ -73,7 +82,7 @@ def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | N
     """Return the finding for claims that should have been released, if the pod would fit without them."""
     found: list[tuple[Blocked, Holder, int, str]] = []
     for node in nodes:
-        for holder, devices in holders(world, node).values():
+        for holder, devices in holders(world, node):
             if why := users.leftover(world.snapshot, holder.claim):
                 found.append((node, holder, len(devices), why))
     released = [{**holder.claim, "status": {}} for _, holder, _, _ in found]
@@ -94,7 +103,7 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
     if not deployment:
         return None
     for node in nodes:
-        for holder, _ in holders(world, node).values():
+        for holder, _ in holders(world, node):
             old = _only_pod(world, holder)
             if old is None or not _replaces(pod, old):
                 continue
@@ -246,7 +255,7 @@ def _who(world: World, nodes: Sequence[Blocked]) -> str:
     found: Counter[str] = Counter()
     by_name: dict[str, Holder] = {}
     for each in nodes:
-        for holder, devices in holders(world, each).values():
+        for holder, devices in holders(world, each):
             found[str(holder)] += len(devices)
             by_name[str(holder)] = holder
     return words.listed((_described(world, by_name[who], number) for who, number in found.most_common()), 2)
@@ -270,8 +279,10 @@ def _ending(world: World, holder: Holder) -> str:
 def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
     """Return that a higher priority than that of a holder does not help; empty if it is not higher."""
     own = _priority(pod)
+    if own <= world.least_priority:
+        return ""
     for node in nodes:
-        for holder, _ in holders(world, node).values():
+        for holder, _ in holders(world, node):
             for name in holder.pods:
                 other = world.snapshot.get("Pod", name, holder.namespace)
                 if other is not None and _priority(other) < own:
@@ -293,7 +304,7 @@ def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Itera
     for name in dict.fromkeys(names):
         for node in nodes:
             of_device: dict[str, Holder] = {}
-            for holder, devices in holders(world, node).values():
+            for holder, devices in holders(world, node):
                 of_device.update(dict.fromkeys(devices, holder))
             found: dict[object, dict[str, Holder]] = {}
             for device in world.likeness.devices(world.decoded(node.node)):
@@ -329,7 +340,7 @@ def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Prop
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
     unique: dict[str, tuple[int, Holder]] = {}
     for each in nodes:
-        for holder, devices in holders(world, each).values():
+        for holder, devices in holders(world, each):
             if holder.pods:
                 unique[holder.key] = (len(devices), holder)
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
@@ -353,7 +364,7 @@ def _may_end(world: World, holder: Holder) -> bool:
 def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
     """Yield which pods on the nodes may not be evicted."""
     for each in nodes:
-        for holder, _ in holders(world, each).values():
+        for holder, _ in holders(world, each):
             if text := _protected(world, holder):
                 yield f"pod {holder}: {text}"
 
@@ -361,4 +372,6 @@ def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
 def _protected(world: World, holder: Holder) -> str:
     """Return why the one pod of a claim may not be evicted; empty if it may."""
     pod = _only_pod(world, holder)
-    return budgets.objection(world.snapshot, pod) if pod is not None else ""
+    if pod is not None:
+        return budgets.objection(world.snapshot, pod)
+    return ""

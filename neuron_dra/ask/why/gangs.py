@@ -36,4 +36,6 @@ def _why(world: World, pod: Wire) -> str:
     claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
     blocked = Blockers(world, pod, claims).all()
     found = obstacles.findings(world, pod, blocked) if blocked else []
-    return f": {found[0].text}" if found else ""
+    if found:
+        return f": {found[0].text}"
+    return ""

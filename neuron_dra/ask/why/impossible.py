@@ -20,7 +20,10 @@ from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
 def selector_error(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a selector that cannot be evaluated: it blocks the pod on every node."""
-    published = PublishedDevices(world)
+    return _selector_error(world, pod, PublishedDevices(world))
+
+
+def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Finding | None:
     for claim, ask in selection.requests(world, pod):
         found = published.error(ask)
         if found is None:
@@ -37,7 +40,10 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
         changes: list[ProposedChange] = []
         replacements = selection.replacements(published, expression, published.devices)
         for better in (*replacements, expressions.guarded(expression)):
-            change = None if better == expression else _with_expression(world, pod, claim, ask, expression, better)
+            if better == expression:
+                change = None
+            else:
+                change = _with_expression(world, pod, claim, ask, expression, better)
             if change is not None:
                 changes.append(change)
         text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
@@ -56,8 +62,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
         return [found]
     published = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
-        # The reservations are not why no node could serve the claims.
+        # The reservations are not why no node could serve the claims. They keep the class from selecting any device,
+        # and so hide a selector that fails on each.
         published = PublishedDevices(world, world.untagged)
+        if found := _selector_error(world, pod, published):
+            return [found]
     for claim, ask in selection.requests(world, pod):
         if one := _of_request(world, pod, published, claim, ask):
             return [one]
@@ -87,10 +96,15 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
             matching = [published.matching(ask) for ask in covered]
             together = 0
             for name in published.by_node:
-                unique = {device.id: device for found in matching for device in found[name]}
+                unique = {}
+                for found in matching:
+                    for device in found[name]:
+                        unique[device.id] = device
                 together = max(together, _together(constraint, list(unique.values())))
             if together < wanted:
-                same = "the same" if constraint.kind == "matchAttribute" else "different"
+                same = "different"
+                if constraint.kind == "matchAttribute":
+                    same = "the same"
                 which = ", ".join(each.name for each in covered)
                 text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
                 return Finding("GroupTooSmall", f"{text}; at most {together} have")
@@ -255,7 +269,10 @@ def _group_too_small(
     same = "the same" if constraint.kind == "matchAttribute" else "different"
     wanted = words.count(ask.alternative.count, "device")
     text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}; at most {together} have"
-    changes = [change for change in _group_changes(world, pod, published, claim, ask, constraint) if change is not None]
+    changes = []
+    for change in _group_changes(world, pod, published, claim, ask, constraint):
+        if change is not None:
+            changes.append(change)
     return Finding("GroupTooSmall", text, facts.done(), tuple(changes[:2]))
 
 

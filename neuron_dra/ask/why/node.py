@@ -26,7 +26,9 @@ def report(world: World, node: Wire) -> Report:
     name = KubeNodeView.of(node).metadata.name
     found = findings(world, node)
     ours = world.specs_of(name)
-    published = [device for spec in ours for device in spec.published]
+    published: list[Wire] = []
+    for spec in ours:
+        published += spec.published
     held = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
     least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
     devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
@@ -62,7 +64,10 @@ def _reported(world: World, node: Wire) -> Finding | None:
 
 def _plugin_alive(world: World, node: Wire) -> Finding | None:
     seen = KubeNodeView.of(node)
-    alive = [name for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore") if seen.offers(name)]
+    alive = []
+    for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore"):
+        if seen.offers(name):
+            alive.append(name)
     if not alive:
         return None
     text = f"a Neuron device plugin offers {alive[0]} here: remove it, as the driver publishes nothing while it runs"
@@ -116,7 +121,10 @@ def _cordoned(world: World, node: Wire) -> Finding | None:
     seen = KubeNodeView.of(node)
     if seen.spec.unschedulable:
         return Finding("Cordoned", f"the node is cordoned: kubectl uncordon {seen.metadata.name}")
-    hard = [taint.key for taint in seen.spec.taints if taint.effect in ("NoSchedule", "NoExecute")]
+    hard = []
+    for taint in seen.spec.taints:
+        if taint.effect in ("NoSchedule", "NoExecute"):
+            hard.append(taint.key)
     if hard:
         return Finding("Tainted", f"only pods that tolerate {', '.join(hard)} run here")
     return None
@@ -172,7 +180,9 @@ def _reserved(world: World, node: Wire) -> Finding | None:
 
 def _kubelet(world: World, node: Wire) -> Finding | None:
     found = versions.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
-    return Finding(found[0].reason, found[0].text) if found else None
+    if found:
+        return Finding(found[0].reason, found[0].text)
+    return None
 
 
 def _own_events(world: World, node: Wire) -> list[EventView]:
@@ -212,7 +222,9 @@ _SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoC
 
 def _runtime(world: World, node: Wire) -> Finding | None:
     why = runtimes.why_no_cdi(KubeNodeView.of(node).status.node_info.container_runtime_version)
-    return Finding("RuntimeWithoutCdi", f"its runtime {why}") if why else None
+    if why:
+        return Finding("RuntimeWithoutCdi", f"its runtime {why}")
+    return None
 
 
 _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (

@@ -137,11 +137,10 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
         tag = world.tags[node]
         return f"node {node}: workload {tag.workload}, {tag.phase.value}"
     if name == ROOM:
-        lacking = world.room.lacking(pod, blocked.node).items()
-        texts = (
-            f"{resource} {resources.shown(resource, free)} free, {resources.shown(resource, wanted)} requested"
-            for resource, (free, wanted) in lacking
-        )
+        texts = []
+        for resource, (free, wanted) in world.room.lacking(pod, blocked.node).items():
+            left, asked = resources.shown(resource, free), resources.shown(resource, wanted)
+            texts.append(f"{resource} {left} free, {asked} requested")
         return f"node {node}: {', '.join(texts)}"
     return f"node {node}: {_objection(blocked)}"
 

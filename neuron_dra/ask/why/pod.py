@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.pod_views import PodView, PortView
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import bound, situations, starting
 from neuron_dra.ask.world import absent, events, users
@@ -70,7 +70,9 @@ def _groups(world: World, pod: Wire) -> tuple[str, ...]:
 def _not_modelled(pod: PodView) -> tuple[str, ...]:
     """Return a note of what the pod has that the simulation does not know."""
     spec = pod.spec
-    ports = [port for container in spec.containers for port in container.ports]
+    ports: list[PortView] = []
+    for container in spec.containers:
+        ports += container.ports
     has = {
         "pod affinity": bool(spec.affinity.pod_affinity or spec.affinity.pod_anti_affinity),
         "topology spread": bool(spec.topology_spread_constraints),
@@ -78,4 +80,6 @@ def _not_modelled(pod: PodView) -> tuple[str, ...]:
         "host ports": any(port.host_port for port in ports),
     }
     found = [name for name, there in has.items() if there]
-    return (f"not simulated: {', '.join(found)}",) if found else ()
+    if found:
+        return (f"not simulated: {', '.join(found)}",)
+    return ()

@@ -84,7 +84,9 @@ def _place(own: KueueWorkloadView, others: Sequence[KueueWorkloadView]) -> str:
     waiting = [each for each in others if not _is_true(each, "QuotaReserved")]
     before = sorted((each for each in waiting if _order(each) < _order(own)), key=_order)
     place = f"place {len(before) + 1} of {len(waiting) + 1} that wait"
-    return f"{place}, after {words.listed((_name(each) for each in before), 4)}" if before else place
+    if before:
+        return f"{place}, after {words.listed((_name(each) for each in before), 4)}"
+    return place
 
 
 def _order(item: KueueWorkloadView) -> tuple[int, str, str]:

@@ -42,7 +42,11 @@ class PodSituation:
         if found is None:
             return []
         facts = tuple(self.facts(case, found))
-        changes = tuple(change for change in self.changes(case, found) if change is not None)
+        made = []
+        for change in self.changes(case, found):
+            if change is not None:
+                made.append(change)
+        changes = tuple(made)
         return [Finding(self.code, self.text.format(**found), facts, changes)]
 
 

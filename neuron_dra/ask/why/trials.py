@@ -138,8 +138,13 @@ def place_of(claim: PodClaim) -> str:
     """Return where a claim's spec is written, for "in ...": the template, or the claim."""
     if claim.template is not None:
         return f"in ResourceClaimTemplate {claim.template['metadata']['name']}"
-    name = claim.claim["metadata"]["name"] if claim.claim is not None else claim.claim_name
-    return f"in ResourceClaim {name}" if claim.entry != "limits" else "in the pod's limits"
+    if claim.claim is not None:
+        name = claim.claim["metadata"]["name"]
+    else:
+        name = claim.claim_name
+    if claim.entry != "limits":
+        return f"in ResourceClaim {name}"
+    return "in the pod's limits"
 
 
 def moves_to(world: World, pod: Wire, gone: Wire, change: ProposedChange) -> str:
@@ -156,7 +161,9 @@ def moves_to(world: World, pod: Wire, gone: Wire, change: ProposedChange) -> str
     again = unplaced(gone)
     last = after.after([*placed, again])
     second = last.place(again)
-    return second.node if isinstance(second, Placement) else ""
+    if isinstance(second, Placement):
+        return second.node
+    return ""
 
 
 def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:

@@ -36,7 +36,9 @@ def report(world: World, item: Wire) -> Report:
     if found and ready.reason in queue.WAITS:
         found[0] = replace(found[0], facts=queue.facts(world, workload))
     elif found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
-        every = [UltraServerView.of(each) for each in world.snapshot.all("NeuronUltraServer")]
+        every = []
+        for each in world.snapshot.all("NeuronUltraServer"):
+            every.append(UltraServerView.of(each))
         servers = [each for each in every if _serves(each, workload)]
         facts = Facts([*queue.facts(world, workload)])
         facts.some("UltraServer", (_shown(world, each) for each in servers))
@@ -60,7 +62,11 @@ def _shown(world: World, server: UltraServerView) -> str:
         if tag is not None:
             parts.append(f"{name}: {tag.workload}")
             continue
-        users = sorted({str(holder) for device, holder in world.holders.items() if device.pool == name})
+        found = set()
+        for device, holder in world.holders.items():
+            if device.pool == name:
+                found.add(str(holder))
+        users = sorted(found)
         parts.append(f"{name}: {words.listed(users, 2) or none}")
     return f"{server.metadata.name}: {'; '.join(parts)}"
 

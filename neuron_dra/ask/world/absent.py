@@ -57,7 +57,9 @@ def _serves(world: World, pod: Wire, name: str) -> bool:
 def _unusable(world: World) -> Iterator[_Absent]:
     """Yield the nodes with a pool of which slices are missing: usable it has the devices that are published."""
     for name, text in PublishedDevices(world).unusable.items():
-        generations = [SliceView.of(item).spec.pool.generation for item in world.slices_of(name)]
+        generations = []
+        for item in world.slices_of(name):
+            generations.append(SliceView.of(item).spec.pool.generation)
         newest = max(generations)
         pairs = zip(world.slices_of(name), generations, strict=True)
         kept = [item for item, generation in pairs if generation == newest]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.ask.world import relevance
 from neuron_dra.simulate import model
@@ -48,7 +48,11 @@ class Likeness:
 
     def users(self, pools: Set[str]) -> Set[str]:
         """Return the names of the nodes that can use these pools."""
-        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
+        found = set()
+        for name, (_, _, have) in self._of_node.items():
+            if not pools.isdisjoint(p.name for p in have):
+                found.add(name)
+        return found
 
     def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
         """Return the pools that a node can use."""
@@ -58,7 +62,9 @@ class Likeness:
         known = self._of_node.get(node.name)
         if known is None:
             pools = self.inventory.pools(node)
-            devices = [device for pool in pools for device in pool.devices]
+            devices: list[model.PoolDevice] = []
+            for pool in pools:
+                devices += pool.devices
             simple = all(pool.usable and not pool.counters for pool in pools)
             number = None
             if simple and not any(device.per_device_nodes for device in devices):
@@ -68,15 +74,20 @@ class Likeness:
         return known
 
 
+_PLAIN: Final = frozenset({str, int, bool})
+
+
 def _seen(device: model.PoolDevice, read: Set[str]) -> object:
     """Return what claims that read these attributes see of a device; all of it if it has a value of an unknown kind."""
     found: list[tuple[str, str, object]] = []
     for name, value in device.attributes.items():
-        [(kind, inner)] = value.items() if len(value) == 1 else [("", None)]
-        if type(inner) not in (str, int, bool):
+        if len(value) != 1:
             return device.key
-        if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
-            found.append((name, kind, inner))
+        for kind, inner in value.items():
+            if type(inner) not in _PLAIN:
+                return device.key
+            if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
+                found.append((name, kind, inner))
     capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
     return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
 

@@ -76,7 +76,10 @@ class Blockers:
 
     def _of_alike(self, node: model.NodeTraits) -> frozenset[str] | None:
         """Return the obstacles among the devices of a node, found once for nodes that the claims cannot tell apart."""
-        key = None if node.name in self._world.tags else self._world.alike.key(node, self._read)
+        if node.name in self._world.tags:
+            key = None
+        else:
+            key = self._world.alike.key(node, self._read)
         if key is None:
             return self._of_devices(node)
         if key not in self._alike:

@@ -24,7 +24,10 @@ def objection(snapshot: Snapshot, pod: Wire) -> str:
     if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
         return f"its PodDisruptionBudgets are unknown ({why})"
     budgets = [BudgetView.of(item) for item in snapshot.all("PodDisruptionBudget")]
-    mine = [budget for budget in budgets if budget.metadata.namespace == seen.metadata.namespace]
+    mine = []
+    for budget in budgets:
+        if budget.metadata.namespace == seen.metadata.namespace:
+            mine.append(budget)
     found = [budget for budget in mine if _selects(budget, seen)]
     if len(found) > 1:
         return f"PodDisruptionBudgets {' and '.join(each.metadata.name for each in found[:2])} both select it"

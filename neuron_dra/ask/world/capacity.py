@@ -55,7 +55,10 @@ def servers(nodes: Sequence[NodeView]) -> tuple[int, int, int]:
     """Return how many whole UltraServers are free, then pairs, and then single nodes of the others."""
     whole = pairs = single = 0
     for members in fleet.ultraservers(nodes).values():
-        free = {member.position: member for member in members if member.devices and member.free == len(member.devices)}
+        free = {}
+        for member in members:
+            if member.devices and member.free == len(member.devices):
+                free[member.position] = member
         up = all(member.vertical is not False and member.horizontal is not False for member in members)
         if up and len(free) == 4:
             whole += 1

@@ -44,11 +44,16 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
     """Return the claims of a pod in its order."""
     seen = PodView.of(pod)
     namespace = seen.metadata.namespace
-    made = {each.name: each.resource_claim_name for each in seen.status.resource_claim_statuses}
+    made = {}
+    for each in seen.status.resource_claim_statuses:
+        made[each.name] = each.resource_claim_name
     found = []
     for entry in seen.spec.resource_claims:
         template_name = entry.resource_claim_template_name
-        template = snapshot.get("ResourceClaimTemplate", template_name, namespace) if template_name else None
+        if template_name:
+            template = snapshot.get("ResourceClaimTemplate", template_name, namespace)
+        else:
+            template = None
         name = entry.resource_claim_name or made.get(entry.name, "")
         claim = snapshot.get("ResourceClaim", name, namespace) if name else None
         exists = claim is not None
@@ -128,7 +133,10 @@ def unserved(snapshot: Snapshot, pod: Wire) -> str:
 
 def left_behind(snapshot: Snapshot, resource: str) -> list[str]:
     """Return the nodes on which a device plugin that ended offered a resource: the kubelet leaves 0 of it behind."""
-    nodes = [node for node in snapshot.all("Node") if resource in KubeNodeView.of(node).status.allocatable]
+    nodes = []
+    for node in snapshot.all("Node"):
+        if resource in KubeNodeView.of(node).status.allocatable:
+            nodes.append(node)
     return [node["metadata"]["name"] for node in nodes if not _offers(node, resource)]
 
 

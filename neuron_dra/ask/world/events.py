@@ -11,7 +11,9 @@ from neuron_dra.core.wire import Wire
 def about(world: World, kind: str, item: Wire) -> list[EventView]:
     """Return the events about an object, the newest first."""
     meta = MetaView.of(item["metadata"])
-    posted = [EventView.of(each) for each in world.events.get((kind, meta.namespace, meta.name), ())]
+    posted = []
+    for each in world.events.get((kind, meta.namespace, meta.name), ()):
+        posted.append(EventView.of(each))
     mine = ("", meta.uid, meta.name)
     return sorted((each for each in posted if each.involved_object.uid in mine), key=_time, reverse=True)
 

@@ -84,14 +84,20 @@ def _value_of(literal: str) -> str | bool | int:
 
 def reads(expression: str) -> list[tuple[str, str, tuple[int, int]]]:
     """Return domain, name and place of the name of each attribute that an expression reads or tests."""
-    return [(match["domain"], match["name"], match.span("name")) for match in _READS.finditer(expression)]
+    found = []
+    for match in _READS.finditer(expression):
+        found.append((match["domain"], match["name"], match.span("name")))
+    return found
 
 
 def guarded(expression: str) -> str:
     """Return the expression with has() in front for each attribute that it reads; the same text if it has them all."""
     tested = {(match["domain"], match["name"]) for match in _HAS.finditer(expression)}
     read = dict.fromkeys((domain, name) for domain, name, _ in reads(expression))
-    missing = [f"has(device.attributes['{domain}'].{name})" for domain, name in read if (domain, name) not in tested]
+    missing = []
+    for domain, name in read:
+        if (domain, name) not in tested:
+            missing.append(f"has(device.attributes['{domain}'].{name})")
     if not missing:
         return expression
     whole = expression

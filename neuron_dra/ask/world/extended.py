@@ -50,7 +50,9 @@ def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, An
 
 def _count(wanted: dict[str, Any], resource: str) -> int:
     amount = str(wanted.get(resource, 0))
-    return int(amount) if amount.isdecimal() else 0
+    if amount.isdecimal():
+        return int(amount)
+    return 0
 
 
 def _request(index: int, resource: str, device_class: str, count: int, wanted: dict[str, Any]) -> Obj | None:

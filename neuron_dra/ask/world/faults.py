@@ -98,16 +98,25 @@ def missing(group: Sequence[NodeView], server: UltraServerView | None) -> dict[i
 def degraded(server: UltraServerView | None) -> list[ConditionView]:
     """Return the conditions of a NeuronUltraServer that say what is wrong with it."""
     conditions = server.status.conditions if server is not None else ()
-    return [each for each in conditions if each.type == "Degraded" and each.status == "True"]
+    found = []
+    for each in conditions:
+        if each.type == "Degraded" and each.status == "True":
+            found.append(each)
+    return found
 
 
 def _topology(server: UltraServerView | None) -> Sequence[UltraServerNode]:
-    return server.spec.topology if server is not None else ()
+    if server is not None:
+        return server.spec.topology
+    return ()
 
 
 def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
     """Return how many nodes an UltraServer has when it is whole, as far as its nodes or its object show it."""
-    modes = [each for member in group for device in member.devices[:1] for each in device.modes]
+    modes = []
+    for member in group:
+        for device in member.devices[:1]:
+            modes += device.modes
     listed = len(_topology(server))
     return max([*modes, listed, len(group)])
 
@@ -124,10 +133,16 @@ def _of_object(world: World, name: str) -> Iterator[FleetFault]:
         yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered}")
     slices = world.slices_of(name)
     disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
-    unusable = [pool for pool in world.likeness.pools(world.decoded(world.nodes[name])) if not pool.usable]
+    unusable = []
+    for pool in world.likeness.pools(world.decoded(world.nodes[name])):
+        if not pool.usable:
+            unusable.append(pool)
     ours = [pool for pool in unusable if pool.driver == names.DRIVER]
     if disagreement or ours:
-        detail = disagreement[0] if disagreement else ours[0].invalid or "slices of its pool are missing"
+        if disagreement:
+            detail = disagreement[0]
+        else:
+            detail = ours[0].invalid or "slices of its pool are missing"
         yield FleetFault(NODE, name, UNUSABLE, detail)
 
 
@@ -139,7 +154,9 @@ def _runtime(version: str) -> str:
 @functools.cache
 def _kubelet(version: str) -> str:
     problems = versions.kubelet_problems(version)
-    return problems[0].text if problems else ""
+    if problems:
+        return problems[0].text
+    return ""
 
 
 def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[FleetFault]:

@@ -35,7 +35,11 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
     @property
     def groups(self) -> Mapping[str, str]:
         """The ids of its groups, by attribute."""
-        return {key: str(_value(self.attributes, key)) for key in self.attributes if "devicegroup" in key}
+        found = {}
+        for key in self.attributes:
+            if "devicegroup" in key:
+                found[key] = str(_value(self.attributes, key))
+        return found
 
     @property
     def modes(self) -> list[int]:
@@ -96,12 +100,17 @@ def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
 def view(world: World, name: str) -> NodeView | None:
     """Return a node by its name; None if it has no Neuron devices."""
     node = world.nodes.get(name)
-    return None if node is None else _node(world, node, KubeNodeView.of(node))
+    if node is None:
+        return None
+    return _node(world, node, KubeNodeView.of(node))
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:
     """Return a key that sorts numbers in names by value."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text)]
+    found = []
+    for part in _PARTS.findall(text):
+        found.append((0, int(part)) if part.isdecimal() else (1, part))
+    return found
 
 
 _PARTS: Final = re.compile(r"\d+|\D+")
@@ -109,7 +118,10 @@ _PARTS: Final = re.compile(r"\d+|\D+")
 
 def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     name, label = seen.metadata.name, seen.instance_type
-    pools = [pool for pool in world.likeness.pools(world.decoded(wire)) if pool.driver == names.DRIVER]
+    pools = []
+    for pool in world.likeness.pools(world.decoded(wire)):
+        if pool.driver == names.DRIVER:
+            pools.append(pool)
     published = [device for pool in pools for device in pool.devices]
     if not published and catalogue.lookup(label) is None:
         return None
@@ -159,9 +171,10 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
                 continue
             # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
             key = id(device.attributes), device.id.device
-            if key not in free_views:
-                free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
-            yield free_views[key]
+            found = free_views.get(key)
+            if found is None:
+                found = free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
+            yield found
 
 
 @functools.lru_cache(maxsize=4096)
@@ -186,7 +199,10 @@ def _faults(device: PoolDevice) -> str:
     if not device.taints and health.ATTRIBUTE not in device.attributes:
         return ""
     reasons = str(_value(device.attributes, health.ATTRIBUTE) or "")
-    blocking = [taint for taint in device.taints if taint.effect in ("NoSchedule", "NoExecute")]
+    blocking = []
+    for taint in device.taints:
+        if taint.effect in ("NoSchedule", "NoExecute"):
+            blocking.append(taint)
     return reasons or ", ".join(dict.fromkeys(taint.key for taint in blocking))
 
 
@@ -203,7 +219,10 @@ def ultraservers(found: Iterable[NodeView]) -> dict[str, list[NodeView]]:
     for node in found:
         if node.ultraserver:
             groups[node.ultraserver].append(node)
-    return {key: sorted(groups[key], key=lambda node: node.position) for key in sorted(groups, key=natural)}
+    made = {}
+    for key in sorted(groups, key=natural):
+        made[key] = sorted(groups[key], key=lambda node: node.position)
+    return made
 
 
 def waiting(world: World) -> list[Wire]:

@@ -103,7 +103,10 @@ def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, 
     for device in inner["devices"]:
         number = device["name"].removeprefix(names.DEVICE_PREFIX)
         if number.isdigit() and spec.efa is not None:
-            groups = {name: value for name, value in device["attributes"].items() if "devicegroup" in name}
+            groups = {}
+            for name, value in device["attributes"].items():
+                if "devicegroup" in name:
+                    groups[name] = value
             beside.setdefault(spec.efa[int(number)], groups)
     devices = [{"name": f"efa-{index}", "attributes": groups} for index, groups in enumerate(beside.values())]
     pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
@@ -195,7 +198,10 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
     node = objects.healthy_node(spec.name, ultraserver=_facts(spec, position))
     published = devices.published(node, driver_version=__version__)
     # The controller is taken to be where UltraServers are, so their nodes are not divided.
-    divided = partitions.partitioned(node, published, parts=position is None) if sets else None
+    if sets:
+        divided = partitions.partitioned(node, published, parts=position is None)
+    else:
+        divided = None
     made = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
     return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
 
@@ -232,7 +238,9 @@ def requested_sets(wanted: Snapshot) -> frozenset[str]:
     named: set[str] = set()
     for pod in wanted.all("Pod"):
         named.update(name.removeprefix(demand.IMPLICIT) for name in demand.limits(pod))
-    made = [demand.from_template(each, "", "") for each in wanted.all("ResourceClaimTemplate")]
+    made = []
+    for each in wanted.all("ResourceClaimTemplate"):
+        made.append(demand.from_template(each, "", ""))
     for claim in (*wanted.all("ResourceClaim"), *made):
         for request in model.claim(claim).requests:
             named.update(each.class_name for each in request.alternatives)
@@ -242,7 +250,9 @@ def requested_sets(wanted: Snapshot) -> frozenset[str]:
 
 def _facts(spec: InstanceType, position: int | None) -> UltraServerFacts | None:
     if position is None:
-        return UltraServerFacts(modes=(names.RUNTIME_MODE_SINGLE,)) if spec.whole_node else None
+        if spec.whole_node:
+            return UltraServerFacts(modes=(names.RUNTIME_MODE_SINGLE,))
+        return None
     server = f"{_PLACE}-server".upper()
     if spec.platform is Platform.ULTRASERVER:
         pair = position // 2

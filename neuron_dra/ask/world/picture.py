@@ -46,7 +46,10 @@ class Legend:
     def letter(self, holder: str) -> str:
         """Return the letter of a holder."""
         if holder not in self.letters:
-            self.letters[holder] = LETTERS[len(self.letters)] if len(self.letters) < len(LETTERS) else MANY
+            if len(self.letters) < len(LETTERS):
+                self.letters[holder] = LETTERS[len(self.letters)]
+            else:
+                self.letters[holder] = MANY
         return self.letters[holder]
 
 
@@ -91,7 +94,10 @@ def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
 
 @cache  # there are few types, and thousands of nodes
 def _links(neighbors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
-    found = {(min(one, other), max(one, other)) for one, others in enumerate(neighbors) for other in others}
+    found = set()
+    for one, others in enumerate(neighbors):
+        for other in others:
+            found.add((min(one, other), max(one, other)))
     return tuple(sorted(found))
 
 
@@ -211,4 +217,6 @@ def fill(cell: Cell) -> str:
     """Return what a small picture shows of a device: free, closed, faulty, held or reserved, and not by whom."""
     if cell.mark in (FREE, CLOSED, FAULT):
         return cell.mark
-    return RESERVED if cell.title.startswith("reserved") else HELD
+    if cell.title.startswith("reserved"):
+        return RESERVED
+    return HELD

@@ -46,7 +46,10 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
 
 def _claim(results: Sequence[ResultView], entries: Sequence[Entry]) -> Claim:
     """Return the claim of these results, as far as the cores of its containers depend on it."""
-    devices = tuple(AllocatedDevice(each.request, each.pool, each.device) for each in results)
+    found = []
+    for each in results:
+        found.append(AllocatedDevice(each.request, each.pool, each.device))
+    devices = tuple(found)
     by_limits = all(_BY_LIMITS.fullmatch(each.request) for each in results)
     return Claim(_NAMELESS, devices, tuple(entries), extended_resources=by_limits)
 
@@ -57,7 +60,10 @@ def decoded(entries: Iterable[Wire]) -> list[Entry]:
 
 
 def _decoded(entries: Sequence[ConfigView]) -> list[Entry]:
-    ours = [(index, entry) for index, entry in enumerate(entries) if entry.opaque.driver == names.DRIVER]
+    ours = []
+    for index, entry in enumerate(entries):
+        if entry.opaque.driver == names.DRIVER:
+            ours.append((index, entry))
     return [setting(index, entry) for index, entry in ours]
 
 
@@ -77,7 +83,10 @@ def _node(instance_type: str) -> topology.Node:
     if spec is not None:
         links = spec.links or ((),) * spec.device_count
         cores = spec.cores_per_device
-        devices = tuple(DeviceFacts(i, cores, links[i], None, device_file=True) for i in range(spec.device_count))
+        found = []
+        for i in range(spec.device_count):
+            found.append(DeviceFacts(i, cores, links[i], None, device_file=True))
+        devices = tuple(found)
     return topology.build(NodeFacts(instance_type, "", devices, UltraServerFacts()), NodeLabels())
 
 

@@ -75,7 +75,10 @@ class _Requests:
 
     def of(self, pod: Wire) -> Amounts:
         """Return what a pod requests."""
-        parts = tuple([id(pod["spec"].get(name)) for name in ("containers", "initContainers", "overhead")])
+        found = []
+        for name in ("containers", "initContainers", "overhead"):
+            found.append(id(pod["spec"].get(name)))
+        parts = tuple(found)
         known = self._of_pod.get(parts)
         if known is None:
             known = self._of_pod[parts] = pod, requested(pod)
@@ -158,7 +161,9 @@ class NodeRoom:
             self._last = (pod, requested(pod))
             self._lacking.clear()
         if not reports:
-            return self._lacks({}, {}) if any(name in self._last[1] for name in demand.PLUGIN_LIMITS) else {}
+            if any(name in self._last[1] for name in demand.PLUGIN_LIMITS):
+                return self._lacks({}, {})
+            return {}
         used = self._on(node["metadata"]["name"])
         key = id(used), id(reports)  # equal nodes of a snapshot have the same values, not only equal ones
         if key not in self._lacking:
@@ -180,7 +185,9 @@ class NodeRoom:
 def shown(name: str, amount: Fraction) -> str:
     """Return an amount as a person writes it: 1500m, 96Gi, 8."""
     if name == "cpu":
-        return str(amount) if amount.denominator == 1 else f"{int(amount * 1000)}m"
+        if amount.denominator == 1:
+            return str(amount)
+        return f"{int(amount * 1000)}m"
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if amount >= size:
             return f"{float(amount / size):.1f}".removesuffix(".0") + suffix

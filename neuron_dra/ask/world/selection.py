@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from neuron_dra.ask.render import words
@@ -62,16 +62,21 @@ class PublishedDevices:
         self.unusable: dict[str, str] = {}  # by node: a pool that is incomplete or invalid
         for name, node in world.nodes.items():
             traits = world.decoded(node)
-            pools = inventory.pools(traits) if inventory is not None else world.likeness.pools(traits)
+            pools = world.likeness.pools(traits) if inventory is None else inventory.pools(traits)
             self.by_node[name] = [device for pool in pools if pool.usable for device in pool.devices]
             for pool in pools:
                 if not pool.usable:
                     why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
                     self.unusable[name] = f"pool {pool.driver}/{pool.name} of node {name}: {why}"
-        unique: dict[DeviceId, PoolDevice] = {}  # several nodes can use a device of a shared pool
+
+    @cached_property
+    def devices(self) -> list[PoolDevice]:
+        """The devices of all nodes, each once: several nodes can use a device of a shared pool."""
+        unique: dict[DeviceId, PoolDevice] = {}
         for found in self.by_node.values():
-            unique.update((device.id, device) for device in found)
-        self.devices = list(unique.values())
+            for device in found:
+                unique[device.id] = device
+        return list(unique.values())
 
     def error(self, ask: Asked) -> tuple[str, SelectorError, PoolDevice | None] | None:
         """Return the first selector of class or request that cannot be evaluated, its error, and the device."""
@@ -94,7 +99,11 @@ class PublishedDevices:
         """Return the selectors of the class, then those of the request."""
         found = self._world.classes.get(ask.alternative.class_name)
         of_class = found.selectors if found is not None else ()
-        return [each for each in (*of_class, *ask.alternative.selectors) if each is not None]
+        made = []
+        for each in (*of_class, *ask.alternative.selectors):
+            if each is not None:
+                made.append(each)
+        return made
 
     def holds(self, expression: str, device: PoolDevice) -> bool:
         """Return the result of a selector. Raises SelectorError."""
@@ -111,19 +120,30 @@ class PublishedDevices:
     def of_class(self, found: DeviceClass | None) -> list[PoolDevice]:
         """Return the devices that a class selects."""
         chain = [each for each in (found.selectors if found else ()) if each]
-        return [device for device in self.devices if all(self.true(each, device) for each in chain)]
+        made = []
+        for device in self.devices:
+            if all(self.true(each, device) for each in chain):
+                made.append(device)
+        return made
 
     def matching(self, ask: Asked) -> Mapping[str, list[PoolDevice]]:
         """Return the devices that class and request select, by node."""
         chain = self._chain(ask)
-        return {name: self._selected(devices, chain) for name, devices in self.by_node.items()}
+        found = {}
+        for name, devices in self.by_node.items():
+            found[name] = self._selected(devices, chain)
+        return found
 
     def on(self, node: str, ask: Asked) -> list[PoolDevice]:
         """Return the devices of one node that class and request select."""
         return self._selected(self.by_node.get(node, ()), self._chain(ask))
 
     def _selected(self, devices: Sequence[PoolDevice], chain: Sequence[str]) -> list[PoolDevice]:
-        return [device for device in devices if all(self.true(each, device) for each in chain)]
+        found = []
+        for device in devices:
+            if all(self.true(each, device) for each in chain):
+                found.append(device)
+        return found
 
     def failed_part(self, expression: str, devices: Sequence[PoolDevice]) -> tuple[int, str] | None:
         """Return the part of an && chain that no device satisfies, and its place; None if each part has one."""
@@ -151,7 +171,9 @@ class PublishedDevices:
                 return wanted
         same = [each for at, each in sorted(known) if at == domain]
         near = words.nearest(name, same)
-        return (domain, near) if near else ("", "")
+        if near:
+            return (domain, near)
+        return ("", "")
 
 
 def attribute(device: PoolDevice, domain: str, name: str) -> Any:
@@ -167,7 +189,9 @@ def attribute(device: PoolDevice, domain: str, name: str) -> Any:
 
 def there(values: Counter[Any], most: int = 4) -> str:
     """Return the values that were there, the most frequent first: "'a' (32 devices), 'b' (1 device)"."""
-    texts = [f"{words.cell(value)} ({words.count(number, 'device')})" for value, number in values.most_common()]
+    texts = []
+    for value, number in values.most_common():
+        texts.append(f"{words.cell(value)} ({words.count(number, 'device')})")
     return words.listed(texts, most)
 
 

@@ -43,7 +43,7 @@ def kubelet(node: Wire) -> str:
 def rules(snapshot: Snapshot) -> Semantics:
     """Return the allocator's semantics, the newest ones if the version is unknown, without the cost of the search."""
     found = semantics.of(version(snapshot))
-    proven = any(_tainted(snapshot)) or found.taints
+    proven = found.taints or any(_tainted(snapshot))
     return dataclasses.replace(found, permutations=False, taints=proven)
 
 

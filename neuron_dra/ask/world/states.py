@@ -37,14 +37,18 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         return NodeState(StateKind.NOT_READY, "not Ready")
     if not node.devices:
         is_unknown = "ResourceSlice" in missing
-        return (
-            NodeState(StateKind.UNKNOWN, "unknown") if is_unknown else NodeState(StateKind.SILENT, "publishes nothing")
-        )
+        if is_unknown:
+            return NodeState(StateKind.UNKNOWN, "unknown")
+        return NodeState(StateKind.SILENT, "publishes nothing")
     if node.tag is not None:
         return NodeState(StateKind.RESERVED, f"{node.tag.workload} {node.tag.phase.value}")
     if not node.schedulable:
         return NodeState(StateKind.CORDONED, "cordoned")
-    users = sorted({str(holder) for device in node.devices for holder in device.holders})
+    found = set()
+    for device in node.devices:
+        for holder in device.holders:
+            found.add(str(holder))
+    users = sorted(found)
     if users:
         return NodeState(StateKind.HELD, words.listed(users, 2))
     if node.faulty == len(node.devices):

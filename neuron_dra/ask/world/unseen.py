@@ -27,7 +27,11 @@ SHOWN: Final = 3
 
 def kinds(snapshot: Snapshot) -> Mapping[str, str]:
     """Return the kinds that the cluster has and that were not read, or not in every namespace, and why."""
-    return {kind: why for kind, why in snapshot.left_out.items() if why != snapshots.NOT_SERVED}
+    found = {}
+    for kind, why in snapshot.left_out.items():
+        if why != snapshots.NOT_SERVED:
+            found[kind] = why
+    return found
 
 
 def note(snapshot: Snapshot) -> str:
@@ -36,7 +40,9 @@ def note(snapshot: Snapshot) -> str:
     texts += [f"{each.kind} {each.key} ({_part(each)})" for each in snapshot.damaged[:SHOWN]]
     more = len(snapshot.damaged) - SHOWN
     texts += [f"{more} more objects that cannot be decoded"] if more > 0 else []
-    return f"not seen: {', '.join(texts)}" if texts else ""
+    if texts:
+        return f"not seen: {', '.join(texts)}"
+    return ""
 
 
 def data(snapshot: Snapshot) -> list[dict[str, str]]:

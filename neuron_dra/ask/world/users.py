@@ -82,4 +82,6 @@ def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView
     seen = PodView.of(pod)
     if consumer.uid and seen.metadata.uid and seen.metadata.uid != consumer.uid:
         return "does not exist any more"
-    return "has ended" if seen.has_ended else ""
+    if seen.has_ended:
+        return "has ended"
+    return ""

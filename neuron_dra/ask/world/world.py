@@ -16,7 +16,7 @@ from neuron_dra.ask.read.node_views import (
     TaintRuleSpec,
     TaintRuleView,
 )
-from neuron_dra.ask.read.pod_views import PodOwners
+from neuron_dra.ask.read.pod_views import PodOwners, PodRank
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.read.views import EventSubject, UltraServerView
 from neuron_dra.ask.world import demand, relevance, server, users
@@ -149,7 +149,10 @@ class World:
             for device in allocator.devices_in_use([claim]) if claim is not None else ():
                 found.pop(device, None)
         for claim in (changed.objects.get(key) for key in claims):
-            devices = allocator.devices_in_use([claim]) if claim is not None else frozenset()
+            if claim is not None:
+                devices = allocator.devices_in_use([claim])
+            else:
+                devices = frozenset()
             if not found.keys().isdisjoint(devices):
                 return None
             if claim is not None and devices:
@@ -159,9 +162,10 @@ class World:
     def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
         """Return the claims that are for PodGroups of these pods: the pods of the group are its holders."""
         pods = [found.objects.get(key) for key in keys if key[0] == "Pod" for found in (self.snapshot, changed)]
-        wanted = {
-            (pod["metadata"].get("namespace") or "", users.group_of(pod)) for pod in pods if pod and users.group_of(pod)
-        }
+        wanted = set()
+        for pod in pods:
+            if pod and users.group_of(pod):
+                wanted.add((pod["metadata"].get("namespace") or "", users.group_of(pod)))
         if not wanted:
             return set()
         found = set()
@@ -232,7 +236,10 @@ class World:
     @derived("DeviceClass")
     def classes(self) -> Mapping[str, model.DeviceClass]:
         """The DeviceClasses by name."""
-        return {item["metadata"]["name"]: model.device_class(item) for item in self.snapshot.all("DeviceClass")}
+        found = {}
+        for item in self.snapshot.all("DeviceClass"):
+            found[item["metadata"]["name"]] = model.device_class(item)
+        return found
 
     @derived("ResourceClaim", "Pod")
     def holders(self) -> Mapping[DeviceId, Holder]:
@@ -294,7 +301,9 @@ class World:
     @derived("ResourceSlice", "DeviceTaintRule")
     def untagged(self) -> PoolInventory:
         """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
-        slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
+        slices: list[Wire] = []
+        for name in ("", *self.tags):
+            slices += self.slices_of(name)
         return PoolInventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
 
     def slices_of(self, node: str) -> Sequence[Wire]:
@@ -321,6 +330,11 @@ class World:
             if _is_driver(PodOwners.of(pod)):
                 found[pod["spec"]["nodeName"]].append(pod)
         return found
+
+    @derived("Pod")
+    def least_priority(self) -> int:
+        """The least priority of all pods; that of a pod without one, which is 0, if there are none."""
+        return min((PodRank.of(pod).spec.priority for pod in self.snapshot.all("Pod")), default=0)
 
     @derived("Event")
     def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
@@ -354,7 +368,10 @@ class World:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
         found: dict[object, Wire] = {}
         allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
-        claims = [model.claim(each.claim) for each in self.claims_of(pod) if each.claim is not None]
+        claims = []
+        for each in self.claims_of(pod):
+            if each.claim is not None:
+                claims.append(model.claim(each.claim))
         read = relevance.names(claims, self.classes)
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
@@ -367,7 +384,9 @@ class World:
 
 def _is_driver(pod: PodOwners) -> bool:
     """Return True for a pod of the driver's DaemonSet that has a node."""
-    named = [str(pod.metadata.labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")]
+    named = []
+    for key in ("app", "app.kubernetes.io/name", "name"):
+        named.append(str(pod.metadata.labels.get(key, "")))
     ours = any("neuron-dra" in name for name in named)
     return ours and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
 
@@ -384,7 +403,10 @@ def _untagged(item: Wire) -> Wire:
     devices: list[Wire] = []
     for device in SliceView.of(item).spec.published:
         attributes = DeviceFields.of(device).attributes
-        kept = {name: value for name, value in attributes.items() if name not in ultraserver.TAG_ATTRIBUTES}
+        kept = {}
+        for name, value in attributes.items():
+            if name not in ultraserver.TAG_ATTRIBUTES:
+                kept[name] = value
         devices.append({**device, "attributes": kept})
     return {**item, "spec": {**item["spec"], "devices": devices}}
 
@@ -394,7 +416,10 @@ def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
     seen = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
     devices: list[Wire] = []
     for device in spec.published:
-        added = [taint for taint, rule in seen if taint and covers(rule, spec, device["name"])]
+        added = []
+        for taint, rule in seen:
+            if taint and covers(rule, spec, device["name"]):
+                added.append(taint)
         if added:
             devices.append({**device, "taints": [*DeviceFields.of(device).taints, *added]})
         else:

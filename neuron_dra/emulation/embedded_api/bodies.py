@@ -31,7 +31,10 @@ def decode(raw: bytes) -> Any:
     """
     if (value := _decoded(raw)) is not None:
         return value
-    spans = [span for span, _ in objects.opaque_values(raw) if _decoded(raw[slice(*span)]) is None]
+    spans = []
+    for span, _ in objects.opaque_values(raw):
+        if _decoded(raw[slice(*span)]) is None:
+            spans.append(span)
     parts: list[bytes] = []
     kept: list[msgspec.Raw] = []
     position = 0
@@ -55,18 +58,24 @@ def copied(value: T) -> T:
 
 def is_object(value: Any) -> bool:
     """Return True if an opaque value is a JSON object."""
-    return bytes(value).lstrip()[:1] == b"{" if isinstance(value, msgspec.Raw) else isinstance(value, dict)
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).lstrip()[:1] == b"{"
+    return isinstance(value, dict)
 
 
 def size(value: Any) -> int:
     """Return the length of an opaque value in bytes."""
-    return len(bytes(value)) if isinstance(value, msgspec.Raw) else len(msgspec.json.encode(value))
+    if isinstance(value, msgspec.Raw):
+        return len(bytes(value))
+    return len(msgspec.json.encode(value))
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(entry) for key, entry in value.items()}
-    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_copied(entry) for entry in value]
+    return value
 
 
 def _as_go_reads(raw: bytes) -> bytes:
@@ -91,7 +100,9 @@ def _filled(value: Any, kept: list[msgspec.Raw]) -> Any:
     if isinstance(value, list):
         return [_filled(entry, kept) for entry in value]
     is_place = isinstance(value, str) and value.startswith(_PLACE.decode())
-    return kept[int(value.removeprefix(_PLACE.decode()))] if is_place else value
+    if is_place:
+        return kept[int(value.removeprefix(_PLACE.decode()))]
+    return value
 
 
 def _checked(raw: bytes) -> msgspec.Raw:

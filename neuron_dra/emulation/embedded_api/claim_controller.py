@@ -70,7 +70,9 @@ class ClaimController:
 
     def _claims_of(self, pod: Obj) -> set[str]:
         """Return the names of a pod's claims, including generated ones that its status does not list."""
-        named = {entry.get("resourceClaimName") for entry in (pod.get("spec") or {}).get("resourceClaims") or []}
+        named = set()
+        for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
+            named.add(entry.get("resourceClaimName"))
         generated = {
             entry.get("resourceClaimName") for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or []
         }

@@ -54,13 +54,17 @@ def _immutable(field: str) -> Cause:
 
 def check_claim(obj: Obj, old: Obj | None) -> list[Cause]:
     if old is not None:
-        return [] if obj.get("spec") == old.get("spec") else [_immutable("spec")]
+        if obj.get("spec") == old.get("spec"):
+            return []
+        return [_immutable("spec")]
     return _check_spec(obj["spec"], "spec")
 
 
 def check_template(obj: Obj, old: Obj | None) -> list[Cause]:
     if old is not None:
-        return [] if obj.get("spec") == old.get("spec") else [_immutable("spec")]
+        if obj.get("spec") == old.get("spec"):
+            return []
+        return [_immutable("spec")]
     meta = obj["spec"].get("metadata") or {}
     causes = [
         forbidden(f"spec.metadata.{key}", "cannot be set") for key in meta if key not in ("labels", "annotations")
@@ -92,11 +96,11 @@ def check_admin(obj: Obj, namespace: Obj) -> list[Cause]:
         return []
     spec = obj["spec"].get("spec") or obj["spec"]
     why = f"admin access to devices requires the `{_ADMIN_LABEL}: true` label on the containing namespace"
-    return [
-        forbidden(f"spec.devices.requests[{index}].adminAccess", why)
-        for index, request in enumerate(spec["devices"]["requests"] or [])
-        if (request.get("exactly") or {}).get("adminAccess")
-    ]
+    found = []
+    for index, request in enumerate(spec["devices"]["requests"] or []):
+        if (request.get("exactly") or {}).get("adminAccess"):
+            found.append(forbidden(f"spec.devices.requests[{index}].adminAccess", why))
+    return found
 
 
 def _check_spec(spec: Obj, path: str) -> list[Cause]:
@@ -137,7 +141,10 @@ def _check_constraint(constraint: Obj, path: str, known: set[str]) -> list[Cause
 
 def _check_request(request: Obj, path: str, known: set[str]) -> list[Cause]:
     name = request.get("name") or ""
-    causes = [] if formats.is_label(name) else [invalid(f"{path}.name", name, formats.LABEL_RULE)]
+    if formats.is_label(name):
+        causes = []
+    else:
+        causes = [invalid(f"{path}.name", name, formats.LABEL_RULE)]
     if name in known:
         causes.append(duplicate(path, name))
     known.add(name)

@@ -33,7 +33,9 @@ def at(path: str) -> Callable[[Obj], Any]:
         value: Any = obj
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        return json.dumps(value, separators=(",", ":")) if isinstance(value, list | dict) else value
+        if isinstance(value, list | dict):
+            return json.dumps(value, separators=(",", ":"))
+        return value
 
     return cell
 
@@ -63,7 +65,9 @@ AGE: Final = Column("Age", at("metadata.creationTimestamp"), "date")
 def _node_status(node: Obj) -> str:
     ready = next((each.get("status") for each in _conditions(node) if each.get("type") == "Ready"), None)
     text = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
-    return f"{text},SchedulingDisabled" if (node.get("spec") or {}).get("unschedulable") else text
+    if (node.get("spec") or {}).get("unschedulable"):
+        return f"{text},SchedulingDisabled"
+    return text
 
 
 def _roles(node: Obj) -> str:
@@ -104,7 +108,9 @@ def _pod_status(pod: Obj) -> str:
 def _phase(pod: Obj) -> str:
     status = pod.get("status") or {}
     gated = any(each.get("reason") == "SchedulingGated" for each in _conditions(pod))
-    return "SchedulingGated" if gated else str(status.get("reason") or status.get("phase") or UNKNOWN)
+    if gated:
+        return "SchedulingGated"
+    return str(status.get("reason") or status.get("phase") or UNKNOWN)
 
 
 def _starting(pod: Obj) -> str:

@@ -90,7 +90,10 @@ class NamespaceController:
 
     def __call__(self, event: Event) -> None:
         meta = event.obj["metadata"]
-        name = meta["name"] if event.resource is self._namespaces else meta.get("namespace")
+        if event.resource is self._namespaces:
+            name = meta["name"]
+        else:
+            name = meta.get("namespace")
         namespace = self._store.find(self._namespaces, "", name) if name else None
         if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
             return

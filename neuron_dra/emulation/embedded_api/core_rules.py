@@ -66,7 +66,10 @@ def _check_pod_claim(claim: Obj, path: str, earlier: list[str]) -> list[Cause]:
         causes.append(invalid(f"{path}.name", name, formats.LABEL_RULE))
     elif name in earlier:
         causes.append(duplicate(f"{path}.name", name))
-    sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
+    sources = []
+    for key in ("resourceClaimName", "resourceClaimTemplateName"):
+        if claim.get(key):
+            sources.append(key)
     if len(sources) != 1:
         why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
         if sources:
@@ -77,7 +80,11 @@ def _check_pod_claim(claim: Obj, path: str, earlier: list[str]) -> list[Cause]:
 
 def _check_pod_update(spec: Obj, old: Obj) -> list[Cause]:
     def fixed(source: Obj) -> Obj:
-        return {key: value for key, value in source.items() if key not in {*_MUTABLE_POD_FIELDS, *_containers(source)}}
+        found = {}
+        for key, value in source.items():
+            if key not in {*_MUTABLE_POD_FIELDS, *_containers(source)}:
+                found[key] = value
+        return found
 
     if fixed(spec) == fixed(old):
         return []

@@ -29,12 +29,17 @@ def group(registry: Registry, name: str) -> Obj | None:
     versions = list(dict.fromkeys(v for resource in registry if resource.group == name for v in resource.versions))
     if not versions or not name:
         return None
-    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    listed = []
+    for version in versions:
+        listed.append({"groupVersion": f"{name}/{version}", "version": version})
     return {"kind": "APIGroup", "apiVersion": "v1", "name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def resources(registry: Registry, name: str, version: str) -> Obj | None:
-    served = [resource for resource in registry if resource.group == name and version in resource.versions]
+    served = []
+    for resource in registry:
+        if resource.group == name and version in resource.versions:
+            served.append(resource)
     if not served:
         return None
     entries = [entry for resource in served for entry in _entries(resource)]

@@ -45,7 +45,10 @@ def evict(store: ObjectStore, namespace: str, name: str, eviction: Obj, *, dry_r
     running = (pod.get("status") or {}).get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
     if running:
         budgets = store.registry.named("poddisruptionbudgets")
-        matching = [b for b in store.list(budgets, namespace) if by_label_selector(b["spec"].get("selector"))(pod)]
+        matching = []
+        for b in store.list(budgets, namespace):
+            if by_label_selector(b["spec"].get("selector"))(pod):
+                matching.append(b)
         if len(matching) > 1:
             text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
             raise StatusError(500, "InternalError", text)
@@ -86,11 +89,15 @@ def budget_status(budget: Obj, pods: list[Obj]) -> Obj:
     """
     spec, old = budget["spec"], budget.get("status") or {}
     matches = by_label_selector(spec.get("selector"))
-    chosen = [
-        pod for pod in pods if matches(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-    ]
+    chosen = []
+    for pod in pods:
+        if matches(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            chosen.append(pod)
     names = {pod["metadata"]["name"] for pod in chosen if not pod["metadata"].get("deletionTimestamp")}
-    disrupted = {name: since for name, since in (old.get("disruptedPods") or {}).items() if name in names}
+    disrupted = {}
+    for name, since in (old.get("disruptedPods") or {}).items():
+        if name in names:
+            disrupted[name] = since
     healthy = sum(1 for pod in chosen if _healthy(pod) and pod["metadata"]["name"] not in disrupted)
     if spec.get("maxUnavailable") is not None:
         desired = max(0, len(chosen) - _amount(spec["maxUnavailable"], len(chosen)))
@@ -116,4 +123,6 @@ def _healthy(pod: Obj) -> bool:
 
 
 def _amount(value: int | str, of: int) -> int:
-    return math.ceil(of * int(value.rstrip("%")) / 100) if isinstance(value, str) else int(value)
+    if isinstance(value, str):
+        return math.ceil(of * int(value.rstrip("%")) / 100)
+    return int(value)

@@ -90,7 +90,10 @@ class GarbageCollector:
         if found := self._store.find_uid(uid):
             resource, obj = found
             meta = obj["metadata"]
-            left = [owner for owner in meta.get("ownerReferences") or [] if owner["uid"] != owner_uid]
+            left = []
+            for owner in meta.get("ownerReferences") or []:
+                if owner["uid"] != owner_uid:
+                    left.append(owner)
             changed = {**obj, "metadata": {**meta, "ownerReferences": left}}
             self._store.update(resource, meta.get("namespace", ""), meta["name"], changed)
 
@@ -103,7 +106,10 @@ class GarbageCollector:
 
     def _drop_finalizer(self, resource: EmbeddedResource, obj: Obj, name: str) -> None:
         meta = obj["metadata"]
-        left = [finalizer for finalizer in meta.get("finalizers") or [] if finalizer != name]
+        left = []
+        for finalizer in meta.get("finalizers") or []:
+            if finalizer != name:
+                left.append(finalizer)
         if len(left) < len(meta.get("finalizers") or []):
             changed = {**obj, "metadata": {**meta, "finalizers": left}}
             self._store.update(resource, meta.get("namespace", ""), meta["name"], changed)

@@ -66,7 +66,9 @@ class _Target:
 
     @property
     def label(self) -> str:
-        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        if self.subresource:
+            return f"{self.resource.plural}/{self.subresource}"
+        return self.resource.plural
 
 
 class Handler:
@@ -135,7 +137,10 @@ class Handler:
         wanted = self._watch_request(request, target)
         self._log(request, "watch", target, 200)
         async for line in self._watches.lines(wanted):
-            obj = line["object"] if line["type"] == "ERROR" else self._out(target, line["object"])
+            if line["type"] == "ERROR":
+                obj = line["object"]
+            else:
+                obj = self._out(target, line["object"])
             yield {"type": line["type"], "object": obj}
 
     def _logged(
@@ -146,7 +151,10 @@ class Handler:
         return response
 
     def _log(self, request: RequestParts, verb: str, target: _Target | None, status: int) -> None:
-        label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
+        if target:
+            label, namespace, name = (target.label, target.namespace, target.name)
+        else:
+            label, namespace, name = (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
         self.log.append(LoggedRequest(verb, label, namespace, name, status, agent, request.query_string))
 
@@ -218,7 +226,10 @@ class Handler:
                     messages.cut(request)
         if verb == "watch":
             return await self._watch(request, target, closing=fault is not None and fault.do is Do.CLOSE_WATCH)
-        body = await messages.read_body(request) if request.method in ("POST", "PUT", "PATCH", "DELETE") else {}
+        if request.method in ("POST", "PUT", "PATCH", "DELETE"):
+            body = await messages.read_body(request)
+        else:
+            body = {}
         if request.method in ("POST", "PUT") and not isinstance(body, dict):
             raise errors.bad_request("the body of the request is not an object")
         dry_run = request.query.getall("dryRun", [])
@@ -325,7 +336,10 @@ class Handler:
             revision, start = self._store.revision, 0
             matches = self._predicate(request, target.resource)
             messages.integer(request, "resourceVersion", 0)
-            rest = [obj for obj in self._store.list(target.resource, target.namespace) if matches(obj)]
+            rest = []
+            for obj in self._store.list(target.resource, target.namespace):
+                if matches(obj):
+                    rest.append(obj)
         page = rest[start : start + limit] if limit else rest[start:]
         meta: Obj = {"resourceVersion": str(revision)}
         left = len(rest) - start - len(page)
@@ -417,7 +431,9 @@ def _verb(request: RequestParts, target: _Target) -> str:
         case "GET" if request.query.get("watch") in ("true", "1"):
             return "watch"
         case "GET":
-            return "get" if target.name else "list"
+            if target.name:
+                return "get"
+            return "list"
         case "POST" if not target.name or target.subresource in target.resource.subresources:
             return "create"
         case "PUT" if target.name:
@@ -425,5 +441,7 @@ def _verb(request: RequestParts, target: _Target) -> str:
         case "PATCH" if target.name:
             return "patch"
         case "DELETE" if not target.subresource:
-            return "delete" if target.name else "deletecollection"
+            if target.name:
+                return "delete"
+            return "deletecollection"
     raise errors.method_not_allowed()

@@ -96,7 +96,10 @@ def quoted(text: str) -> str:
 
 
 def error_response(error: StatusError) -> web.Response:
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+    if error.retry_after is not None:
+        headers = {"Retry-After": str(error.retry_after)}
+    else:
+        headers = None
     return json_response(error.code, error.to_status(), headers)
 
 

@@ -26,7 +26,10 @@ def index(registry: Registry) -> Obj:
 
 def of_version(registry: Registry, group: str, version: str) -> Obj | None:
     """Return the document of a version of a group; None if it is not served."""
-    served = [resource for resource in registry if resource.group == group and version in resource.versions]
+    served = []
+    for resource in registry:
+        if resource.group == group and version in resource.versions:
+            served.append(resource)
     if not served:
         return None
     return {
@@ -37,7 +40,9 @@ def of_version(registry: Registry, group: str, version: str) -> Obj | None:
 
 
 def _place(resource: EmbeddedResource, version: str) -> str:
-    return f"apis/{resource.group}/{version}" if resource.group else f"api/{version}"
+    if resource.group:
+        return f"apis/{resource.group}/{version}"
+    return f"api/{version}"
 
 
 def _path(resource: EmbeddedResource, version: str) -> str:

@@ -31,7 +31,9 @@ class Addressed:
 def addressed(path: str) -> Addressed | None:
     """Return the port that a request's path names, None for other paths."""
     match = _PATH.fullmatch(path)
-    return Addressed(*match.groups()) if match else None
+    if match:
+        return Addressed(*match.groups())
+    return None
 
 
 class Proxy:

@@ -55,10 +55,14 @@ class EmbeddedResource:
 
     @property
     def qualified(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+        if self.group:
+            return f"{self.plural}.{self.group}"
+        return self.plural
 
     def api_version(self, version: str) -> str:
-        return f"{self.group}/{version}" if self.group else version
+        if self.group:
+            return f"{self.group}/{version}"
+        return version
 
 
 def _core() -> Iterator[EmbeddedResource]:
@@ -133,7 +137,9 @@ class Registry:
 
     def at(self, group: str, version: str, plural: str) -> EmbeddedResource | None:
         resource = self._by_key.get((group, plural))
-        return resource if resource and version in resource.versions else None
+        if resource and version in resource.versions:
+            return resource
+        return None
 
     def named(self, name: str) -> EmbeddedResource:
         """Return a resource by plural or kind, `pods` or `Pod`. Raises KeyError if the server has no such kind."""

@@ -188,7 +188,9 @@ def _copied(value: Any) -> Any:
     """Copy a JSON value, several times faster than copy.deepcopy."""
     if isinstance(value, dict):
         return {key: _copied(entry) for key, entry in value.items()}
-    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_copied(entry) for entry in value]
+    return value
 
 
 def _expect(value: Any, wanted: type, name: str, path: str, kind: str) -> None:
@@ -208,7 +210,9 @@ _TYPES: Final[dict[str, type]] = {S: str, P: str, B: bool, I: int}
 
 def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
     if schema == Q:
-        text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+        text = ""
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            text = str(value)
         if not formats.is_quantity(text):
             rule = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
             raise bad_request(f"{kind} cannot be handled: {path}: {rule}")
@@ -223,7 +227,10 @@ def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
     if schema == I and fits:
         fits = not isinstance(value, bool) and -(2**63) <= value < 2**63
     if not fits:
-        shown = f"{_name(value)} {value}" if schema == I and isinstance(value, (int, float)) else _name(value)
+        if schema == I and isinstance(value, (int, float)):
+            shown = f"{_name(value)} {value}"
+        else:
+            shown = _name(value)
         text = f"json: cannot unmarshal {shown} into field {path} of type {S if schema == P else schema}"
         raise bad_request(f"{kind} cannot be handled: {text}")
     return value

@@ -22,8 +22,12 @@ def field(obj: Obj, path: str) -> str:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
+        if value:
+            return "true"
+        return "false"
+    if value is None:
+        return ""
+    return str(value)
 
 
 def by_fields(text: str, selectable: Iterable[str]) -> Predicate:

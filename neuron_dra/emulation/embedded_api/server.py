@@ -178,7 +178,10 @@ class EmbeddedApi:
         name = stored["metadata"].get("name", "")
         if not name or self.store.find(resource, namespace, name) is None:
             return self.create(obj)
-        patch = {key: value for key, value in stored.items() if key not in ("apiVersion", "kind")}
+        patch = {}
+        for key, value in stored.items():
+            if key not in ("apiVersion", "kind"):
+                patch[key] = value
         return self.patch(resource.plural, name, patch, namespace)
 
     def get(self, kind: str, name: str, namespace: str = "") -> Obj:
@@ -205,7 +208,10 @@ class EmbeddedApi:
         """Merge-patch an object; a `status` in the patch goes to the status subresource."""
         resource = self._registry.named(kind)
         namespace = _place(resource, namespace)
-        rest = {key: value for key, value in patch.items() if key != "status" or not resource.status}
+        rest = {}
+        for key, value in patch.items():
+            if key != "status" or not resource.status:
+                rest[key] = value
         result = self.store.get(resource, namespace, name)
         if rest:
             result = self.store.update(resource, namespace, name, patches.merge(result, rest))
@@ -247,11 +253,11 @@ class EmbeddedApi:
 
     def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[LoggedRequest]:
         """Return the logged requests that match; `resource` as "resourceclaims" or "resourceclaims/status"."""
-        return [
-            entry
-            for entry in self.log
-            if verb in ("", entry.verb) and resource in ("", entry.resource) and name in ("", entry.name)
-        ]
+        found = []
+        for entry in self.log:
+            if verb in ("", entry.verb) and resource in ("", entry.resource) and name in ("", entry.name):
+                found.append(entry)
+        return found
 
     @property
     def dropped_fields(self) -> dict[str, set[str]]:
@@ -310,4 +316,6 @@ class EmbeddedApi:
 
 
 def _place(resource: EmbeddedResource, namespace: str) -> str:
-    return (namespace or "default") if resource.namespaced else ""
+    if resource.namespaced:
+        return namespace or "default"
+    return ""

@@ -79,7 +79,10 @@ def _check_head(spec: Obj) -> list[Cause]:
 def _check_selection(spec: Obj) -> list[Cause]:
     causes = []
     listed = ", ".join(f"`{name}`" for name in _SELECTIONS)
-    chosen = [name for name in _SELECTIONS if spec.get(name) or isinstance(spec.get(name), dict)]
+    chosen = []
+    for name in _SELECTIONS:
+        if spec.get(name) or isinstance(spec.get(name), dict):
+            chosen.append(name)
     for flag in ("allNodes", "perDeviceNodeSelection"):
         if spec.get(flag) is False:
             causes.append(invalid(f"spec.{flag}", "false", "must be either unset or set to true"))
@@ -99,7 +102,10 @@ def _check_selection(spec: Obj) -> list[Cause]:
 
 def _check_selector(selector: Obj, path: str) -> list[Cause]:
     terms = selector.get("nodeSelectorTerms") or []
-    causes = [] if terms else [required(path, "must have at least one node selector term")]
+    if terms:
+        causes = []
+    else:
+        causes = [required(path, "must have at least one node selector term")]
     if len(terms) != 1:
         causes.append(invalid(path, str(terms), "must have exactly one node selector term"))
     return causes
@@ -111,7 +117,11 @@ def _check_immutable(spec: Obj, old: Obj) -> list[Cause]:
         ("spec.pool.name", (spec.get("pool") or {}).get("name"), (old.get("pool") or {}).get("name")),
         ("spec.nodeName", spec.get("nodeName"), old.get("nodeName")),
     ]
-    return [invalid(path, new, "field is immutable") for path, new, before in pairs if new != before]
+    found = []
+    for path, new, before in pairs:
+        if new != before:
+            found.append(invalid(path, new, "field is immutable"))
+    return found
 
 
 def _heavy(device: Obj) -> bool:
@@ -119,7 +129,10 @@ def _heavy(device: Obj) -> bool:
 
 
 def _check_devices(devices: list[Obj], own_selection: bool) -> list[Cause]:
-    most = _MOST_HEAVY_DEVICES if any(_heavy(device) for device in devices) else _MOST_DEVICES
+    if any(_heavy(device) for device in devices):
+        most = _MOST_HEAVY_DEVICES
+    else:
+        most = _MOST_DEVICES
     if len(devices) > most:
         return [too_many("spec.devices", len(devices), most)]
     causes = []

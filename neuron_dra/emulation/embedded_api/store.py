@@ -103,7 +103,10 @@ class ObjectStore:
         if not namespace:
             return [objects[key] for key in order]
         first = bisect_left(order, (namespace, ""))
-        return [objects[key] for key in order[first : bisect_left(order, (namespace + "\0", ""))]]
+        found = []
+        for key in order[first : bisect_left(order, (namespace + "\0", ""))]:
+            found.append(objects[key])
+        return found
 
     def everything(self) -> Iterator[tuple[EmbeddedResource, Obj]]:
         for resource in self.registry:
@@ -153,7 +156,9 @@ class ObjectStore:
         obj = schema.tidy(resource.group, resource.kind, obj)
         if self.find(resource, namespace, meta["name"]) is not None:
             raise errors.already_exists(resource.group, resource.plural, meta["name"])
-        return obj if dry_run else self._put("ADDED", resource, obj, None)
+        if dry_run:
+            return obj
+        return self._put("ADDED", resource, obj, None)
 
     def update(
         self,
@@ -245,7 +250,10 @@ class ObjectStore:
         """Assign a pod to a node; updates cannot do this."""
         meta, status = pod["metadata"], pod.get("status") or {}
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.timestamp()}
-        others = [entry for entry in status.get("conditions") or [] if entry["type"] != "PodScheduled"]
+        others = []
+        for entry in status.get("conditions") or []:
+            if entry["type"] != "PodScheduled":
+                others.append(entry)
         bound = {
             **pod,
             "metadata": {**meta, "generation": meta["generation"] + 1},

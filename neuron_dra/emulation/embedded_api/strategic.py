@@ -77,7 +77,11 @@ def _directed(patch: Obj, directive: object) -> Obj:
     if directive == "delete":
         return {}
     if directive == "replace":
-        return {name: copy.deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
+        found = {}
+        for name, value in patch.items():
+            if name != _DIRECTIVE:
+                found[name] = copy.deepcopy(value)
+        return found
     raise bad_request(f"Unknown patch type found: {directive}")
 
 

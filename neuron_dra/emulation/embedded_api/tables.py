@@ -43,11 +43,17 @@ class Tables:
 
     def of(self, answer: Obj) -> Obj:
         """Return the table of an object or of a list of objects."""
-        items = answer["items"] if str(answer.get("kind")).endswith("List") else [answer]
+        if str(answer.get("kind")).endswith("List"):
+            items = answer["items"]
+        else:
+            items = [answer]
         about = answer.get("metadata") or {}
         kept = ("resourceVersion", "continue", "remainingItemCount")
         meta = {name: about[name] for name in kept if name in about}
-        definitions = [] if self._defined else [_definition(each) for each in self._columns]
+        if self._defined:
+            definitions = []
+        else:
+            definitions = [_definition(each) for each in self._columns]
         self._defined = True
         return {
             "kind": "Table",
@@ -93,7 +99,9 @@ def age(timestamp: str | None, now: float) -> str:
     then = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     seconds = int(now - then.timestamp())
     if seconds < 0:
-        return "0s" if seconds >= -1 else "<invalid>"
+        if seconds >= -1:
+            return "0s"
+        return "<invalid>"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if seconds < 120:
         return f"{seconds}s"
@@ -113,4 +121,6 @@ def age(timestamp: str | None, now: float) -> str:
 
 
 def _two(large: int, unit: str, small: int, rest: str) -> str:
-    return f"{large}{unit}{small}{rest}" if small else f"{large}{unit}"
+    if small:
+        return f"{large}{unit}{small}{rest}"
+    return f"{large}{unit}"

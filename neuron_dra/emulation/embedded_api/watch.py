@@ -151,7 +151,9 @@ def _line(event: Event, request: WatchRequest) -> Obj | None:
         return None
     was = event.old is not None and request.matches(event.old)
     if event.type == "DELETED":
-        return {"type": "DELETED", "object": event.obj} if was else None
+        if was:
+            return {"type": "DELETED", "object": event.obj}
+        return None
     matches = request.matches(event.obj)
     if matches:
         return {"type": "MODIFIED" if was else "ADDED", "object": event.obj}

@@ -44,31 +44,33 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
         """Return every Neuron device with its links, health and the claim that holds it."""
         hardware = self._from.hardware
-        judged = {device.name: hardware.health_of(device.name) for device in hardware.node.devices}
         state = self._from.publish_state
         as_node = self._from.settings.ultraserver_devices == "node"
         holders = checkpoint.holders(self._from.prepared.claims.values())
         is_one_device = as_node and hardware.node.spec is not None and hardware.node.spec.whole_node
         uids = {device_id: claim.ref.uid for device_id, claim in holders.items()}
-        return pb.ListDevicesResponse(
-            node_name=self._from.settings.node_name,
-            instance_type=hardware.node.instance_type_name or "",
-            neuron_driver_version=hardware.node.driver_version or "",
-            findings=[finding.message for finding in hardware.node.findings],
-            devices=[
+        devices = []
+        for device in hardware.node.devices:
+            health = hardware.health_of(device.name)
+            devices.append(
                 pb.NeuronDevice(
                     device_id=device.device_id,
                     name=device.name,
                     core_count=device.core_count,
                     memory_bytes=device.memory_bytes or 0,
                     connected_devices=sorted(device.connected),
-                    health=pb.Health.Value(f"HEALTH_{judged[device.name].status.value}"),
-                    health_message=judged[device.name].message,
+                    health=pb.Health.Value(f"HEALTH_{health.status.value}"),
+                    health_message=health.message,
                     claim_uid=uids.get(device.device_id, ""),
                     published=state.result is not None and not is_one_device,
                 )
-                for device in hardware.node.devices
-            ],
+            )
+        return pb.ListDevicesResponse(
+            node_name=self._from.settings.node_name,
+            instance_type=hardware.node.instance_type_name or "",
+            neuron_driver_version=hardware.node.driver_version or "",
+            findings=[finding.message for finding in hardware.node.findings],
+            devices=devices,
         )
 
     async def ListPreparedClaims(
@@ -79,13 +81,12 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         return pb.ListPreparedClaimsResponse(claims=[self._claim(claim) for claim in claims])
 
     def _claim(self, claim: PreparedClaim) -> pb.PreparedClaim:
-        return pb.PreparedClaim(
-            namespace=claim.ref.namespace,
-            name=claim.ref.name,
-            uid=claim.ref.uid,
-            cdi_file="" if claim.adopted else str(self._from.store.cdi_root / cdi.file_name(claim.ref.uid)),
-            prepared_at=claim.prepared_at,
-            devices=[
+        cdi_file = ""
+        if not claim.adopted:
+            cdi_file = str(self._from.store.cdi_root / cdi.file_name(claim.ref.uid))
+        devices = []
+        for device in claim.devices:
+            devices.append(
                 pb.PreparedDevice(
                     request=device.request,
                     pool=device.pool,
@@ -94,8 +95,14 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
                     env=device.env,
                     admin_access=device.admin_access,
                 )
-                for device in claim.devices
-            ],
+            )
+        return pb.PreparedClaim(
+            namespace=claim.ref.namespace,
+            name=claim.ref.name,
+            uid=claim.ref.uid,
+            cdi_file=cdi_file,
+            prepared_at=claim.prepared_at,
+            devices=devices,
         )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:

@@ -165,7 +165,10 @@ class Telemetry(Collector):
             if raw is None:
                 self.reading = None
                 return
-            found = {device_id: each for device_id, each in raw[3].items() if each is not None}
+            found = {}
+            for device_id, each in raw[3].items():
+                if each is not None:
+                    found[device_id] = each
             self.reading = CounterReading(
                 tuple(telemetry.counters(device_id, each[1]) for device_id, each in found.items()),
                 telemetry.users(self._prepared.claims.values(), pods, self._node().spec),

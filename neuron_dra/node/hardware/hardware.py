@@ -188,7 +188,10 @@ class Hardware:
 
         A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
         """
-        visible = [reason for reason in reasons if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING]
+        visible = []
+        for reason in reasons:
+            if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING:
+                visible.append(reason)
         watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
@@ -203,7 +206,11 @@ class Hardware:
     def faults_of(self, device_name: str) -> list[tuple[int, str]]:
         """Return the faults behind a published device, as (Neuron device id, reason), sorted."""
         watched = ((i, self._watch.get(i)) for i in self.device_ids(device_name))
-        found = {(i, fault.problem.reason) for i, member in watched if member is not None for fault in member.faults}
+        found = set()
+        for i, member in watched:
+            if member is not None:
+                for fault in member.faults:
+                    found.add((i, fault.problem.reason))
         return sorted(found)
 
     def device_names(self, ultraserver_devices: str) -> list[str]:
@@ -229,7 +236,9 @@ class Hardware:
     def cores(self, device_name: str) -> Cores | None:
         """Return the cores behind the published name of a core partition; None for other names."""
         members = partitions.of(device_name, self.node.spec)
-        return members.cores if members else None
+        if members:
+            return members.cores
+        return None
 
     def maybe_held(self, device_name: str) -> tuple[int, ...]:
         """Return the Neuron devices behind a name that may be another driver's; all of them if it is not known."""

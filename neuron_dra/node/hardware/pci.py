@@ -25,7 +25,9 @@ FILES: Final = ((DRIVER,), *((f"sys/bus/pci/devices/{function}/numa_node",) for 
 def numa(texts: Sequence[bytes | None]) -> NumaFacts:
     """Return what the files of FILES contain."""
     of_driver, *of_efa = texts
-    by_function = {function: _node(text) for function, text in zip(EFA_FUNCTIONS, of_efa, strict=True)}
+    by_function = {}
+    for function, text in zip(EFA_FUNCTIONS, of_efa, strict=True):
+        by_function[function] = _node(text)
     known = tuple((function, node) for function, node in by_function.items() if node is not None)
     nodes = {_node(line) for line in (of_driver or b"").split()}
     return NumaFacts(known, nodes.pop() if len(nodes) == 1 else None)
@@ -34,4 +36,6 @@ def numa(texts: Sequence[bytes | None]) -> NumaFacts:
 def _node(text: bytes | None) -> int | None:
     """Return a NUMA node; None for -1, which means that the firmware has named none."""
     word = (text or b"").strip()
-    return int(word) if word.isdigit() and len(word) <= 4 else None
+    if word.isdigit() and len(word) <= 4:
+        return int(word)
+    return None

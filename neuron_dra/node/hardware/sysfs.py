@@ -104,7 +104,9 @@ def device_folder(root: Path, mounted: str = "/host/dev") -> DeviceFolder:
     """
     if root != Path("/"):
         return DeviceFolder(str(root / "dev"), (root / "dev").is_dir())
-    return DeviceFolder(mounted) if Path(mounted).is_dir() else DeviceFolder("/dev", is_hosts=False)
+    if Path(mounted).is_dir():
+        return DeviceFolder(mounted)
+    return DeviceFolder("/dev", is_hosts=False)
 
 
 def read_node(root: Path, source: helper.Source | None = None, dev: DeviceFolder | None = None) -> NodeFacts:
@@ -122,10 +124,16 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     """
     left_out = set(hanging)
     raw = _validated(raw)
-    node, ids, of_class, _, _ = raw if before is None else with_earlier(raw, before, left_out)
+    if before is None:
+        node, ids, of_class, _, _ = raw
+    else:
+        node, ids, of_class, _, _ = with_earlier(raw, before, left_out)
     devices = {i: raw[3].get(i) for i in ids or ()}
     product_name, driver_version = (_decoded(text) for text in node[:2])
-    read = tuple(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ())
+    found = []
+    for i in ids or ():
+        found.append(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev))
+    read = tuple(found)
     vanished = raw[1] is None
     if vanished:
         read = tuple(replace(each, device_file=each.device_id in raw[3] if is_hosts_dev else None) for each in read)
@@ -200,7 +208,10 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
     names: dict[str, list[str]] = {}
     for path in paths:
         names.setdefault(helper.unit_of(path), []).append(_file_name(path))
-    return tuple(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))) for each in devices)
+    found = []
+    for each in devices:
+        found.append(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))))
+    return tuple(found)
 
 
 def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
@@ -288,18 +299,24 @@ def plain_device_files(raw: Raw) -> bool:
 
 
 def _decoded(text: bytes | None) -> str | None:
-    return None if text is None else text.decode("ascii", errors="replace")
+    if text is None:
+        return None
+    return text.decode("ascii", errors="replace")
 
 
 def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:
     word = (text or "").strip()
     if word == _BUSY:
         return Unread.BUSY
-    return word if form.fullmatch(word) else Unread.UNKNOWN
+    if form.fullmatch(word):
+        return word
+    return Unread.UNKNOWN
 
 
 def _known(reading: str | Unread) -> str | None:
-    return None if isinstance(reading, Unread) else reading
+    if isinstance(reading, Unread):
+        return None
+    return reading
 
 
 def _number(text: str | None, least: int = 0, digits: int = 18) -> int | Unread:
@@ -314,7 +331,9 @@ def _number(text: str | None, least: int = 0, digits: int = 18) -> int | Unread:
 def _server(text: str | None) -> str | Unread:
     """Return the id of a server or reservation; the driver writes zeros for "none"."""
     word = _formed(text, _SERIAL)
-    return Unread.UNKNOWN if not isinstance(word, Unread) and set(word) == {"0"} else word
+    if not isinstance(word, Unread) and set(word) == {"0"}:
+        return Unread.UNKNOWN
+    return word
 
 
 def _ids(text: str | None) -> tuple[int, ...] | Unread:
@@ -360,4 +379,6 @@ def _component(word: str) -> str:
 
 def _major_minor(text: str | None) -> tuple[int, int] | None:
     match = re.fullmatch(r"(\d{1,7}):(\d{1,7})", (text or "").strip(), re.ASCII)
-    return (int(match[1]), int(match[2])) if match else None
+    if match:
+        return (int(match[1]), int(match[2]))
+    return None

@@ -112,7 +112,10 @@ def pods_of_a_device_plugin(pods: Iterable[ListedPod]) -> tuple[str, ...]:
     """
     found: set[str] = set()
     for pod in pods:
-        ours = [resource for resource in pod.plugin_resources if resource.startswith(VENDOR)]
+        ours = []
+        for resource in pod.plugin_resources:
+            if resource.startswith(VENDOR):
+                ours.append(resource)
         found.update(f"{pod.namespace}/{pod.name} ({resource})" for resource in ours)
     return tuple(sorted(found))
 
@@ -132,7 +135,10 @@ def any_socket(folder: Path) -> str | None:
 
 def _sockets(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        named = [path for path in sorted(folder.iterdir()) if path.name.startswith("neuron") and path.suffix == ".sock"]
+        named = []
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("neuron") and path.suffix == ".sock":
+                named.append(path)
         return [path for path in named if path.is_socket()]
     return []
 
@@ -178,7 +184,11 @@ def explanation(
     evidence = " and ".join(part for part in found if part)
     if not evidence and recently:
         evidence = f"{recently}: it was, in the last six minutes, and may be started again"
-    return "; ".join(part for part in (_of_plugin(evidence, node_name), _of_pods(pods, node_name)) if part)
+    texts = []
+    for part in (_of_plugin(evidence, node_name), _of_pods(pods, node_name)):
+        if part:
+            texts.append(part)
+    return "; ".join(texts)
 
 
 def _of_plugin(evidence: str, node_name: str) -> str:

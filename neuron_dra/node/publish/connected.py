@@ -70,7 +70,9 @@ class ConnectedSets:
     def shape(self) -> str:
         """What an UltraServer's node publishes: the setting, except that only counters allow both."""
         shape = self._settings.ultraserver_devices
-        return "node" if shape == "both" and not self.on else shape
+        if shape == "both" and not self.on:
+            return "node"
+        return shape
 
     @property
     def look_at(self) -> float | None:
@@ -146,7 +148,10 @@ class ConnectedSets:
             self._events.post("Warning", EVENT, f"connected sets of devices are not published: {why}")
             if why != self.why_not:
                 log.warning("connected sets of devices are not published", extra={"reason": why})
-        self._wait_s = min(2 * self._wait_s, self._longest_s) if why and why == self.why_not else self._first_s
+        if why and why == self.why_not:
+            self._wait_s = min(2 * self._wait_s, self._longest_s)
+        else:
+            self._wait_s = self._first_s
         self.why_not = why
         self._look_at = now + (self._wait_s if why else self._longest_s)
 

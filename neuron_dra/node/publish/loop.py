@@ -220,7 +220,9 @@ class Publishing:
             await self._publisher.learn_taints(pool)
         wanted = await self._wanted.decide(refusal, pool)
         self._look_again_at(self._wanted.look_at)
-        return _Wait(refusal) if wanted is None else _Write(pool, wanted, refusal)
+        if wanted is None:
+            return _Wait(refusal)
+        return _Write(pool, wanted, refusal)
 
     def _why_no_node(self, node: dict[str, Any] | None) -> str:
         """Return an error if the API server has no Node of this name."""
@@ -287,7 +289,9 @@ class Publishing:
         self._reports.pods_unlisted(self._device_plugin.unlisted)
         if why and refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
-        return why if refuse else ""
+        if refuse:
+            return why
+        return ""
 
     def _next_compare(self) -> float:
         """Return the loop's time of the next full compare, varied so that nodes do not list at once."""

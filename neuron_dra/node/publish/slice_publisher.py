@@ -62,7 +62,10 @@ class SlicePublisher:
     @property
     def devices(self) -> list[Wire]:
         """The devices in these slices."""
-        return [device for item in self.current for device in item["spec"].get("devices") or []]
+        found: list[Wire] = []
+        for item in self.current:
+            found += item["spec"].get("devices") or []
+        return found
 
     async def publish(
         self,
@@ -123,9 +126,14 @@ class SlicePublisher:
         """Return a slice's name, and the program that wrote it last."""
         name = str(item["metadata"]["name"])
         seen = self.cache.items.get(f"/{name}", {}).get("metadata", {}).get("managedFields")
-        entries = [entry for entry in seen if isinstance(entry, dict)] if isinstance(seen, list) else []
+        if isinstance(seen, list):
+            entries = [entry for entry in seen if isinstance(entry, dict)]
+        else:
+            entries = []
         last = max(entries, key=lambda entry: str(entry.get("time")), default={})
-        return f"{name} (written by {last['manager']})" if last.get("manager") else name
+        if last.get("manager"):
+            return f"{name} (written by {last['manager']})"
+        return name
 
     async def learn_taints(self, pool: slices.Pool) -> None:
         """Find out by a dry run whether the API server keeps taints, before an unhealthy device is published.
@@ -241,7 +249,10 @@ class SlicePublisher:
 def _entries(item: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
     """Return the named entries of a list in a slice's spec. Raises Unavailable if this is no ResourceSlice."""
     spec = item.get("spec")
-    entries = (spec.get(field) or []) if isinstance(spec, Mapping) and "driver" in spec else None
+    if isinstance(spec, Mapping) and "driver" in spec:
+        entries = spec.get(field) or []
+    else:
+        entries = None
     if not isinstance(entries, list) or not all(_is_named(entry) for entry in entries):
         raise Unavailable(f"the API server's response for slice {item['metadata']['name']} is not a ResourceSlice")
     return entries

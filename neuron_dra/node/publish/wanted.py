@@ -64,7 +64,10 @@ class WantedDevices:
         """Return what to publish, or None if no slices exist and none may be created. Raises ApiError."""
         is_divided = await self._connected.settle(pool, self._published, self._prepared.claims.values())
         offered = self._checked(self._connected.shape)
-        division = self._connected.division(self._hardware.node, offered) if is_divided else None
+        if is_divided:
+            division = self._connected.division(self._hardware.node, offered)
+        else:
+            division = None
         situation = self._situation(refusal, division)
         answer: set[str] | None = None
         if division is not None:

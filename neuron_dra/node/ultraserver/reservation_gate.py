@@ -45,7 +45,9 @@ class ReservationGate:
                 return NodeReservation.of(slot, self._node_name)
             if not reading.may_hold(self._node_name) and not ultraserver.outlives(tag, reading):
                 return None
-        return None if tag is None else NodeReservation.remembered(tag)
+        if tag is None:
+            return None
+        return NodeReservation.remembered(tag)
 
     @property
     def tag(self) -> Tag | None:

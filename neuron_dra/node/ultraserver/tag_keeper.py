@@ -47,7 +47,9 @@ class TagKeeper:
     @property
     def current(self) -> Tag | None:
         """The tag as last settled, by any plugin process of this node."""
-        return self._prepared.tag if self._unwritten is None else self._unwritten[0]
+        if self._unwritten is None:
+            return self._prepared.tag
+        return self._unwritten[0]
 
     async def settle(self, published: Sequence[Wire]) -> bool:
         """Update `current` and store it; `published` are the devices in our slices. Raises ApiError.
@@ -101,9 +103,10 @@ class TagKeeper:
         the owner of an evicted pod may always create the next one before the tag could end. If no other tag follows
         (`ends`), prepared claims of others do not count either.
         """
-        prepared = [
-            claim.ref for claim in self._prepared.claims.values() if not all(d.admin_access for d in claim.devices)
-        ]
+        prepared = []
+        for claim in self._prepared.claims.values():
+            if not all(d.admin_access for d in claim.devices):
+                prepared.append(claim.ref)
         now = asyncio.get_running_loop().time()
         if prepared and not ends:
             self._look_again(now + self._timing.recheck_s)

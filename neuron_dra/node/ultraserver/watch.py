@@ -120,7 +120,10 @@ class UltraServerWatch:
             self.state = Outside()
         elif first:
             self.state = Unidentified()
-        name = None if ultraserver_id is None else ultraserver.object_name(ultraserver_id)
+        if ultraserver_id is None:
+            name = None
+        else:
+            name = ultraserver.object_name(ultraserver_id)
         if name is not None and name != self.name:
             log.info("watching the node's UltraServer", extra={"ultraserver": ultraserver_id, "object": name})
             self.state, self._reflector = Watched(name), None
