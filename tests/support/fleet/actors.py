@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import addresses, agents, blocks, jobs, mishaps, poison, queues, servers, tenants
+from tests.support.fleet import addresses, agents, blocks, group_claims, jobs, mishaps, poison, queues, servers, tenants
 from tests.support.fleet.mix import Actor, loudness
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -17,6 +17,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **addresses.ACTORS,
     **agents.ACTORS,
     **blocks.ACTORS,
+    **group_claims.ACTORS,
 }
 
 
