@@ -260,6 +260,7 @@ class Reconciler:
             blocked_evictions=dict(applier.blocked_evictions),
             unwritable={**self._caches.unread_ultraservers(), **self._writes.unwritable(now)},
             outdated=applier.schemas.outdated,
+            unkept=applier.schemas.unkept,
             without_services=applier.rendezvous.forbidden,
             unschedulable=applier.pod_looks.unschedulable,
             turns=self._turns,
@@ -295,6 +296,8 @@ class Reconciler:
             return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
         now = self._clock()
+        if self._applier.schemas.unkept:
+            moments.append(now + datetime.timedelta(seconds=self._crd_s))
         if self._was_set_back(now):
             return 0.0  # the clock was set back during this pass
         if moments:

@@ -3,6 +3,9 @@
 A reservation without its id is useless, so the first write of each kind is preceded by a dry run with every field that
 the controller may ever write. After that, each answer is compared with the request. While a kind is not kept
 completely, nothing of it is written. The dry run is repeated every minute, because a CRD may be upgraded at any time.
+
+Fields that users write into a workload's spec are tried, too: they would be lost without a trace. While a CRD drops
+only some of these, the controller continues and says so in each workload.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ OBJECTS: Final = 3
 """The number of objects of a kind that are tried."""
 _THEN: Final = "2026-01-02T03:04:05Z"
 _WORD: Final = "a-trial"
+_SPEC: Final = "spec"  # of workloads
 
 
 class Outdated(ApiError):
@@ -69,6 +73,21 @@ def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
             "observedGeneration": 1,
             "allocations": [_allocation(index, phase) for index, phase in enumerate(Phase)],
             "conditions": _conditions(),
+        }
+    }
+
+
+def spec_sample() -> dict[str, Any]:
+    """Return the fields of a workload's spec that the CRD of every release of ours may not have.
+
+    The values are valid beside any others. The class is empty, so that no policy has to know it.
+    """
+    return {
+        "spec": {
+            "priorityClassName": "",
+            "ttlSecondsUnused": 3600,
+            "expectedDuration": "1h",
+            "allocationPolicy": {"onCordon": "Report"},
         }
     }
 
@@ -138,7 +157,11 @@ def problem(resource: Resource, what: str) -> str:
 
 
 class Schemas:
-    """The results of the checks. `problems` has the kinds that the API server does not keep, and why."""
+    """The results of the checks.
+
+    - `problems`: the kinds that the API server does not keep, and why.
+    - `unkept`: the fields of a workload's spec that it drops, such as `spec.priorityClassName`.
+    """
 
     def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
         self._client = client
@@ -147,6 +170,7 @@ class Schemas:
         self._tried: dict[str, datetime.datetime] = {}
         self._term = 0
         self.problems: dict[str, str] = {}
+        self.unkept: tuple[str, ...] = ()
         self.on_change: Callable[[str, bool], None] = lambda plural, outdated: None
 
     @property
@@ -167,9 +191,12 @@ class Schemas:
             self._tried.clear()
         if not (workloads or self.problems):
             return
+        if workloads and self._is_due(_SPEC, now):
+            # In a pass that takes place anyway: whoever writes a field of a spec causes one.
+            self._tried[_SPEC] = now
+            self.unkept = await self._try_spec(*min(workloads).split("/", 1))
         for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):
-            last = self._tried.get(resource.plural)
-            if resource.plural in self._fit or (last is not None and now < last + self._again):
+            if resource.plural in self._fit or not self._is_due(resource.plural, now):
                 continue
             objects = heapq.nsmallest(OBJECTS, names)
             if not (objects or resource.plural in self.problems):
@@ -185,6 +212,10 @@ class Schemas:
             elif None not in found:
                 self._unfit(resource, str(found[0]))
 
+    def _is_due(self, what: str, now: datetime.datetime) -> bool:
+        last = self._tried.get(what)
+        return last is None or now >= last + self._again
+
     async def _try(self, resource: Resource, namespace: str, name: str) -> str | None:
         """Return what the API server does to a write, empty if it keeps it, None if that is unknown."""
         if resource is NEURON_ULTRASERVERS:
@@ -192,7 +223,8 @@ class Schemas:
             parts = [(spec, ""), (status, "status")]
         else:
             parts = [(workload_sample(), "status")]
-        lost: list[str] = []
+        lost: list[str] = [*self.unkept] if resource is NEURON_WORKLOADS else []
+        kept = len(lost)
         for body, subresource in parts:
             path = resource.path(namespace, name, subresource)
             try:
@@ -208,9 +240,26 @@ class Schemas:
             if not isinstance(meta, Mapping) or meta.get("name") != name:
                 return None  # a proxy's answer
             lost += dropped(body, stored)
-        if lost:
+        if len(lost) > kept:
             return f"drops {shortened(list(dict.fromkeys(lost)))}"
         return ""
+
+    async def _try_spec(self, namespace: str, name: str) -> tuple[str, ...]:
+        """Return the fields of a workload's spec that the API server drops; what it was before if that is unknown."""
+        body, path = spec_sample(), NEURON_WORKLOADS.path(namespace, name)
+        try:
+            raw = await self._client.request(
+                "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
+            )
+        except (Invalid, NotFound, Forbidden):
+            return self.unkept  # such as for a policy of the cluster's
+        stored = decode_object(raw)
+        if not isinstance(stored.get("spec"), Mapping):
+            return self.unkept  # a proxy's answer
+        found = tuple(dropped(body, stored))
+        if found != self.unkept:
+            log.warning("the CRD of workloads drops fields of their spec", extra={"fields": ",".join(found) or "none"})
+        return found
 
     def end_waits(self) -> None:
         """Try all kinds that are not verified at once."""

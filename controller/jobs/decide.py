@@ -87,6 +87,7 @@ class JobView:
     - `unguarded`: why the policy that guards the label does not hold; empty if it holds.
     - `in_use`: returns True if a claim of the workload is allocated.
     - `queues`: Kueue admits workloads that have a queue.
+    - `unkept`: fields of a workload's spec that the API server drops.
     """
 
     jobs: Collection[Job]
@@ -98,6 +99,7 @@ class JobView:
     unguarded: str
     in_use: Callable[[Workload], bool]
     queues: bool = True
+    unkept: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -266,6 +268,8 @@ class _JobStep:
             spec["allocationPolicy"] = {"failureStrategy": asked.strategy}
         if asked.logical_neuron_core:
             spec["config"] = {"logicalNeuronCore": asked.logical_neuron_core}
+        if asked.priority_class:
+            spec["priorityClassName"] = asked.priority_class
         self._keep_in_step(spec, template)
 
     def _template(self, asked: Wish) -> str | None:
@@ -360,6 +364,9 @@ class _JobStep:
         same = {"ReplaceAffected": "MigrateAffected"}.get(strategy, strategy) == workload.strategy
         if strategy and not same:
             changes["allocationPolicy"] = {"failureStrategy": strategy}
+        priority = spec.get("priorityClassName", "")
+        if priority != workload.priority_class and "spec.priorityClassName" not in self._view.unkept:
+            changes["priorityClassName"] = priority or None  # null removes it
         refusal = None
         if spec["serverCount"] != workload.count:
             grows = spec["serverCount"] > workload.count

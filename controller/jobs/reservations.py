@@ -117,6 +117,7 @@ class JobReservations:
             unguarded=self._guard.problem,
             in_use=lambda workload: _in_use(index, workload),
             queues=self._queues,
+            unkept=self._applier.schemas.unkept,
         )
 
     async def _make(self, write: Write, now: datetime.datetime) -> None:

@@ -37,6 +37,7 @@ ENDS_SOON = "EndsSoon"
 """Condition of a workload on nodes of a capacity block whose end is known."""
 
 IN_USE = "InUse"
+SPEC_INCOMPLETE = "SpecIncomplete"
 """Condition of a workload with spec.ttlSecondsUnused: claims of it are allocated on its nodes."""
 EXPIRED = "Expired"
 """Its reason once the nodes were unused for too long."""
@@ -406,6 +407,7 @@ class Known:
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why its eviction was rejected
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
     outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
+    unkept: tuple[str, ...] = ()  # fields of workloads' specs that their CRD drops
     without_services: bool = False  # Services cannot be written, so no address of rank 0 is published
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)  # by instance type and namespace

@@ -244,6 +244,7 @@ class Record:
     - `outage`: value and message of the condition Outage; None if the workload has none.
     - `in_use`: value, reason and message of the condition InUse; None if the workload has none.
     - `ends_soon`: those of the condition EndsSoon; None if no end of a capacity block is known.
+    - `unkept`: fields of its spec that the API server drops, for the condition SpecIncomplete.
     """
 
     restarts: int = 0
@@ -251,6 +252,7 @@ class Record:
     outage: tuple[bool, str] | None = None
     in_use: tuple[bool, str, str] | None = None
     ends_soon: tuple[bool, str, str] | None = None
+    unkept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from controller.observe.model import (
     API_VERSION,
     ENDS_SOON,
     IN_USE,
+    SPEC_INCOMPLETE,
     Reservation,
     UltraServer,
     Workload,
@@ -292,6 +293,7 @@ def workload_status(
     why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
     more = [made(IN_USE, *record.in_use)] if record.in_use else []
     more += [made(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
+    more += [made(SPEC_INCOMPLETE, True, "FieldsDropped", _unkept(record.unkept))] if record.unkept else []
     more += [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):
@@ -315,6 +317,14 @@ def workload_status(
             *more,
         ],
     }
+
+
+def _unkept(fields: Sequence[str]) -> str:
+    """Return the message of the condition SpecIncomplete."""
+    return (
+        f"the API server drops {', '.join(fields)}, because its CustomResourceDefinition is of another release: what "
+        "was written there has no effect; apply the CRDs of this release (deploy/crds), then write it again"
+    )
 
 
 def _outage(outage: tuple[bool, str]) -> tuple[str, str]:

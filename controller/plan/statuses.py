@@ -119,7 +119,7 @@ def _record(view: View, verdict: Verdict, *, withdrawn: bool) -> Record:
         number, begun = max(0, number - 1), begun[:-1]
     elif verdict.restarting and not workload.restarting:
         number, begun = number + 1, (*begun, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
-    return Record(number, begun, stopped, expiry.in_use(view), block_end.ends_soon(view))
+    return Record(number, begun, stopped, expiry.in_use(view), block_end.ends_soon(view), view.sight.known.unkept)
 
 
 def _outage(view: View) -> tuple[bool, str] | None:

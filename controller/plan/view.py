@@ -125,6 +125,7 @@ class View:
             workload,
             sight.limits,
             index.workload_class,
+            sight.known.unkept,
             sight.known.without_services,
             sight.known.unschedulable.get(workload.uid),
             sight.known.admissions.get(workload.uid),

@@ -132,6 +132,8 @@ class ControlPlane:
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
         binary = self._binary(name)
+        if self.state.gates and name.startswith("kube-"):
+            arguments = [*arguments, "--feature-gates=" + ",".join(f"{gate}=true" for gate in self.state.gates)]
         self.processes.start(name, [*network.enter(self.layout), binary, *arguments])
 
     def _binary(self, name: str) -> Path:
@@ -165,6 +167,9 @@ class ControlPlane:
             "omitStages": ["RequestReceived"],
             "rules": self.audit_rules,
         }))  # fmt: skip
+        apis = ["resource.k8s.io/v1beta1", "resource.k8s.io/v1beta2"]
+        if self.state.gates:
+            apis.append("scheduling.k8s.io/v1beta1")
         self._start("kube-apiserver", [
             f"--etcd-servers=http://127.0.0.1:{self.state.ports['etcd']}",
             f"--bind-address={self.address}", f"--secure-port={self.state.ports['api']}",
@@ -174,7 +179,7 @@ class ControlPlane:
             f"--service-cluster-ip-range={network.SERVICE_RANGE}",
             "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
-            "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
+            "--runtime-config=" + ",".join(f"{api}=true" for api in apis),
             "--endpoint-reconciler-type=none", "--profiling=false",
             f"--audit-policy-file={policy}", f"--audit-log-path={self.layout.audit_log}",
             "--audit-log-maxsize=10000",  # MB in one file

@@ -36,7 +36,7 @@ from hack.bed.state import NodeSpec, State
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
 PARALLEL_STARTS = 4
 DNS, JOB_IMAGE, KUEUE = "dns", "job-image", "kueue"
-EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE, KUEUE)
+EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE, KUEUE, state.POD_GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,10 @@ def _check(bed: Bed, wanted: Wanted) -> None:
     if wanted.kubernetes not in (None, running):
         raise BedError(
             f"this test bed runs Kubernetes {running}; `testbed down` before `up --kubernetes {wanted.kubernetes}`"
+        )
+    if state.POD_GROUPS in wanted.extras and bed.state.processes and state.POD_GROUPS not in bed.state.extras:
+        raise BedError(
+            f"the servers run without {state.POD_GROUPS}: `testbed down` before `up --with {state.POD_GROUPS}`"
         )
     for spec in _requested(wanted):
         if (

@@ -141,7 +141,7 @@ class Node:
         pki.write_kubeconfig(self.layout, kubeconfig, self.plane.url, user)
         config = self.directory / "kubelet.json"
         node_config.write_kubelet(config, node_config.KubeletSettings(
-            kubernetes=self.spec.kubernetes or self.state.kubernetes, address=self.address,
+            kubernetes=self.spec.kubernetes or self.state.kubernetes, gates=self.state.gates, address=self.address,
             cgroup_root=cgroups.kubelet_root(self.layout, self.name), certificate=user["client-certificate"],
             key=user["client-key"], ca=str(self.layout.pki_dir / "ca.crt"), resolv_conf=self.directory / "resolv.conf",
             socket=CONTAINERD_SOCKET,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ class KubeletSettings:
     """The values that differ between nodes."""
 
     kubernetes: str
+    gates: Sequence[str]
     address: str
     cgroup_root: str
     certificate: str
@@ -132,6 +134,6 @@ def write_kubelet(path: Path, settings: KubeletSettings) -> None:
         "serializeImagePulls": False,
         "crashLoopBackOff": {"maxContainerRestartPeriod": CRASH_LOOP_MAXIMUM},
     }
-    if settings.kubernetes == "1.34":
-        content["featureGates"] = {"KubeletCrashLoopBackOffMax": True}
+    gates = [*settings.gates, *(["KubeletCrashLoopBackOffMax"] if settings.kubernetes == "1.34" else [])]
+    content["featureGates"] = dict.fromkeys(gates, True)
     path.write_text(json.dumps(content, indent=1))

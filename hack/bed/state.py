@@ -7,9 +7,10 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
 from hack.bed.errors import BedError
 from hack.bed.layout import Layout
@@ -39,6 +40,11 @@ class NodeSpec:
     kubernetes: str = ""  # of its kubelet; empty: the control plane's
 
 
+POD_GROUPS: Final = "podgroups"
+"""The extra that turns on PodGroups and claims for them, which Kubernetes 1.37 has off by default."""
+POD_GROUP_GATES: Final = ("GenericWorkload", "DRAWorkloadResourceClaims")
+
+
 @dataclass(slots=True)
 class State:
     """Everything that `up` did; saved after each change, which may come from several threads while nodes start."""
@@ -54,6 +60,11 @@ class State:
     inotify_before: int = 0  # the limit that we raised; 0: we did not
     made_directories: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def gates(self) -> Sequence[str]:
+        """The feature gates that are on besides the usual ones."""
+        return POD_GROUP_GATES if POD_GROUPS in self.extras else ()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[State]:

@@ -24,10 +24,6 @@ class Plane(controlplane.ControlPlane):
     with_scheduler = False
     caches_slices = True
     """False if nodes publish so much that the copies in memory of all slices would not fit this machine."""
-    gates: Sequence[str] = ()
-    """Feature gates to turn on."""
-    apis: Sequence[str] = ()
-    """Versions of API groups to serve besides the usual ones, such as scheduling.k8s.io/v1beta1."""
 
     audit_rules = (
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
@@ -43,12 +39,8 @@ class Plane(controlplane.ControlPlane):
             if not self.caches_slices:
                 left_out.append("device-taint-eviction-controller")  # it keeps all slices
             more.append("--controllers=*," + ",".join(f"-{each}" for each in left_out))
-        if self.gates and name.startswith("kube-"):
-            more.append(f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}")
-        if name == "kube-apiserver":
-            more += [f"--runtime-config={api}=true" for api in self.apis]
-            if not self.caches_slices:
-                more.append("--watch-cache-sizes=resourceslices.resource.k8s.io#0")
+        if name == "kube-apiserver" and not self.caches_slices:
+            more.append("--watch-cache-sizes=resourceslices.resource.k8s.io#0")
         super()._start(name, [*arguments, *more])
 
 
@@ -117,8 +109,6 @@ def running(
     *,
     with_scheduler: bool = False,
     caches_slices: bool = True,
-    gates: Sequence[str] = (),
-    apis: Sequence[str] = (),
 ) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
@@ -132,7 +122,6 @@ def running(
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
         plane.caches_slices = caches_slices
-        plane.gates, plane.apis = gates, apis
         plane.up()
         yield plane
 

@@ -41,7 +41,7 @@ def workload(name: str, count: int, *, size: int = 4, namespace: str = PLACE) ->
 class Controller:
     """`neuron-ultraserver-controller run` as a process."""
 
-    def __init__(self, kubeconfig: Path, log: Path) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
         self._command = [
             str(Path(sys.executable).parent / "neuron-ultraserver-controller"),
             "run",
@@ -50,6 +50,7 @@ class Controller:
             f"--kubeconfig={kubeconfig}",
             f"--health-probe-bind-address={PROBES}",
             f"--metrics-bind-address={PROBES}",
+            *options,
         ]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None

@@ -262,6 +262,10 @@ PARTS = {
         "preemption, deactivation, growth, borrowing; 30 gangs of three queues while Kueue and the controller are killed",
         _bed("1.37", "bed/test_queues", "bed/test_queue_gangs"),
     ),
+    "gangs": Part(
+        "1,000 gangs in queues of the real Kueue on 100 UltraServers without kubelets: [queues.md](queues.md)",
+        _command("-m", "hack.bench.queues", "--report"),
+    ),
     "ipv6": Part(
         "pods with IPv6 addresses on the test bed with Kubernetes 1.37: a job finds rank 0 under its name",
         _bed("1.37", "bed/test_ipv6_pods"),

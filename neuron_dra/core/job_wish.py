@@ -27,6 +27,7 @@ class Wish:
     strategy: str = ""
     logical_neuron_core: int = 0
     template: str = ""
+    priority_class: str = ""
 
 
 class InvalidWish(ValueError):
@@ -60,11 +61,19 @@ def wish(text: str) -> Wish:
         instance_type=found.get("instanceType", ""),
         strategy=_strategy(found.get("failureStrategy", "")),
         logical_neuron_core=_number("logicalNeuronCore", found.get("logicalNeuronCore", "0"), (0, 1, 2)),
-        template=_template(found.get("template", "")),
+        template=_name("template", found.get("template", ""), "a ResourceClaimTemplate"),
+        priority_class=_name("priorityClassName", found.get("priorityClassName", ""), "a PriorityClass"),
     )
 
 
-_READERS: Final = ("topologySize", "instanceType", "failureStrategy", "logicalNeuronCore", "template")
+_READERS: Final = (
+    "topologySize",
+    "instanceType",
+    "failureStrategy",
+    "logicalNeuronCore",
+    "template",
+    "priorityClassName",
+)
 
 
 def _number(name: str, text: str, allowed: tuple[int, ...]) -> int:
@@ -80,7 +89,7 @@ def _strategy(text: str) -> str:
     return text
 
 
-def _template(text: str) -> str:
+def _name(name: str, text: str, of: str) -> str:
     if text and not _NAME.fullmatch(text):
-        raise InvalidWish(f"template={text[:60]}: write the name of a ResourceClaimTemplate")
+        raise InvalidWish(f"{name}={text[:60]}: write the name of {of}")
     return text

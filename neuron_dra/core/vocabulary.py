@@ -35,6 +35,11 @@ CONDITIONS: Final = (
     Word("Outage", WORKLOAD, "so many nodes are not Ready that the controller evicts no pod; absent until it happens"),
     Word("InUse", WORKLOAD, "claims of it are allocated on its nodes; only with spec.ttlSecondsUnused"),
     Word("EndsSoon", WORKLOAD, "EC2 takes its nodes back soon; absent if no end of a capacity block is known"),
+    Word(
+        "SpecIncomplete",
+        WORKLOAD,
+        "the API server drops fields of its spec; absent with the CRDs of this release",
+    ),
     Word(READY, ULTRASERVER, "all its nodes and links are ready"),
     Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
     Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
@@ -155,6 +160,11 @@ REASONS: Final = (
             "CapacityBlock": "EC2 takes nodes of it back at the time in the message",
             "EndsBeforeWorkload": "EC2 takes nodes of it back before spec.expectedDuration has passed",
         },
+    ),
+    *_reasons(
+        WORKLOAD,
+        "SpecIncomplete",
+        {"FieldsDropped": "what was written into the fields in the message has no effect: upgrade the CRDs"},
     ),
     *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message has the times and the nodes"}),
     *_reasons(ULTRASERVER, "Spare", {"KeptFree": "the message has the nodes"}),

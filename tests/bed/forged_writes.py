@@ -42,6 +42,7 @@ PRIORITY = "neuron-dra-driver-workload-priority"
 WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
+QUEUES = "neuron-dra-driver-controller-queues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ ULTRASERVER = f"{US_PLACE}/us-forged"
 SERVICE_PLACE = f"/api/v1/namespaces/{OURS}/services"
 ENDPOINT_PLACE = f"/apis/discovery.k8s.io/v1/namespaces/{OURS}/endpointslices"
 WORKLOAD_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{OURS}/neuronultraserverworkloads"
+WATCHED_WORKLOADS = WORKLOAD_PLACE.replace(OURS, WATCHED)
+KUEUE_PLACE = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{OURS}/workloads"
 POLICY_PLACE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
@@ -169,6 +172,14 @@ def endpoints(name: str, of: str) -> Obj:
 def workload(**more: Any) -> Obj:
     spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1, **more}
     return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload", **meta("forged"), "spec": spec}
+
+
+def kueue_workload(name: str = "forged", *, of_a_reservation: bool) -> Obj:
+    """A Workload of Kueue: one that the controller makes for a reservation, or that of a job."""
+    labels = {"labels": {"neuron.aws.com/workload-uid": "forged"}} if of_a_reservation else {}
+    pod_set = {"name": "nodes", "count": 1, "template": {"spec": pod()["spec"]}}
+    spec = {"queueName": "forged", "podSets": [pod_set]}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", **meta(name, **labels), "spec": spec}
 
 
 APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
@@ -360,6 +371,14 @@ ROWS: Sequence[Row] = (
     # The queue of a workload. It is a request: Kueue decides what it gets.
     *patches(f"{WORKLOAD_PLACE}/older", QUEUED, RBAC, EDITOR, ADMIN, PLUGIN),
     *patches(f"{WORKLOAD_PLACE}/older", QUEUED, "", RESERVER, TENANT, MASTER),
+    # Kueue's Workloads: the controller may write those of reservations, and none of jobs.
+    *creates(KUEUE_PLACE, kueue_workload(of_a_reservation=False), QUEUES, CONTROLLER),
+    *creates(KUEUE_PLACE, kueue_workload(of_a_reservation=True), "", CONTROLLER, TENANT),
+    *creates(KUEUE_PLACE, kueue_workload(of_a_reservation=True), RBAC, EDITOR, PLUGIN),
+    *patches(f"{KUEUE_PLACE}/of-a-job", {"spec": {"active": False}}, QUEUES, CONTROLLER),
+    *patches(f"{KUEUE_PLACE}/of-a-reservation", {"spec": {"active": False}}, "", CONTROLLER, TENANT),
+    Row(CONTROLLER, "DELETE", f"{KUEUE_PLACE}/of-a-job", None, QUEUES),
+    Row(CONTROLLER, "DELETE", f"{KUEUE_PLACE}/of-a-reservation", None, ""),
     # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),
@@ -394,6 +413,11 @@ ROWS: Sequence[Row] = (
     *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), RBAC, EDITOR, PLUGIN),
     *creates(WORKLOAD_PLACE, workload(priorityClassName="forged-high"), "", MASTER, RESCUE, RESCUERS),
     *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": "forged-high"}}, PRIORITY, RESERVER, TENANT),
+    # The controller writes that of a job: the ServiceAccounts of its namespace need the right.
+    *creates(WATCHED_WORKLOADS, workload(priorityClassName="forged-high"), "", CONTROLLER),
+    *creates(WATCHED_WORKLOADS, workload(priorityClassName="forged-higher"), PRIORITY, CONTROLLER),
+    *creates(WATCHED_WORKLOADS, workload(priorityClassName="forged-high"), RBAC, EDITOR, RESERVER),
+    *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": "forged-high"}}, PRIORITY, CONTROLLER),
     *patches(f"{WORKLOAD_PLACE}/older", {"spec": {"priorityClassName": None}}, "", RESERVER, TENANT),
     # Reservations in workloads, from which lost ones are restored.
     *patches(f"{WORKLOAD_PLACE}/older/status", COPIED, WORKLOAD_STATUS, TENANT, MASTER),

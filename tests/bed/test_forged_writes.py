@@ -118,6 +118,8 @@ PLURALS = {
     "ResourceClaimTemplate": "resourceclaimtemplates",
     "NeuronUltraServer": "neuronultraservers",
     "NeuronUltraServerWorkload": "neuronultraserverworkloads",
+    "Workload": "workloads",
+    "CustomResourceDefinition": "customresourcedefinitions",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
@@ -143,6 +145,7 @@ def chart(helm: str) -> list[Obj]:
         "draDriver.image.repository": "d",
         "ultraserverOperator.enabled": "true",
         "ultraserverOperator.jobs.enabled": "true",
+        "ultraserverOperator.queues.enabled": "true",
         f"{glass}.users[0]": table.RESCUE.name,
         f"{glass}.groups[0]": "forged-rescuers",
     }
@@ -177,11 +180,14 @@ def rights() -> list[Obj]:
     dra = {"apiGroups": ["resource.k8s.io"], "verbs": writes}
     claims = {**dra, "resources": ["resourceclaims"]}
     namespaces = {"apiGroups": [""], "resources": ["namespaces"], "verbs": writes}
+    classes = {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "resourceNames": ["forged-high"]}
     return [
         made("Role", "forged-everything", RBAC, OURS, rules=[ALL]),
         made("Role", "forged-everything", RBAC, DRIVER_NAMESPACE, rules=[ALL]),
         made("ClusterRole", "forged-claims", RBAC, rules=[claims]),
         made("ClusterRole", "forged-namespaces", RBAC, rules=[namespaces]),
+        made("ClusterRole", "forged-priority", RBAC, rules=[{**classes, "verbs": ["use"]}]),
+        bound("forged-priority", f"system:serviceaccounts:{table.WATCHED}"),
         bound("forged-everything", table.TENANT, OURS, "Role"),
         bound("forged-everything", table.LANDLORD, DRIVER_NAMESPACE, "Role"),
         bound("cluster-admin", "forged-masters"),
@@ -214,6 +220,13 @@ def present() -> list[Obj]:
             spec={"instanceType": "trn3.48xlarge", "topology": topology},
         ),
         {**table.workload(), "metadata": {"name": "older", "namespace": OURS}},
+        *(
+            {**item, "metadata": {**item["metadata"], "namespace": OURS}}
+            for item in (
+                table.kueue_workload("of-a-job", of_a_reservation=False),
+                table.kueue_workload("of-a-reservation", of_a_reservation=True),
+            )
+        ),
         made("ResourceClaim", "older", "resource.k8s.io/v1", OURS, spec=table.claim(table.exactly("x"))["spec"]),
         made("Pod", "older", "v1", OURS, spec={**table.pod()["spec"], "schedulerName": "forged-nobody"}),
         made(
@@ -250,8 +263,34 @@ def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
         running_bed.kubectl(*words, f"--replicas={found['spec']['replicas']}")
 
 
+def kueues_kind() -> Obj:
+    """Return Kueue's CRD of Workloads, for rights alone."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    spec = {
+        "group": "kueue.x-k8s.io",
+        "names": {"plural": "workloads", "kind": "Workload"},
+        "scope": "Namespaced",
+        "versions": [version],
+    }
+    return made("CustomResourceDefinition", "workloads.kueue.x-k8s.io", "apiextensions.k8s.io/v1", spec=spec)
+
+
 @pytest.fixture(scope="module")
-def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[str]]:
+def queues(api: Api) -> Iterator[None]:
+    """The API server has Kueue's Workloads."""
+    kind = kueues_kind()
+    absent = api.get(address(kind)) is None
+    if absent:
+        api.put(kind)
+    eventually("Kueue's kind is served", lambda: api.get(table.KUEUE_PLACE), 60)
+    yield
+    if absent:
+        api.remove(kind)
+
+
+@pytest.fixture(scope="module")
+def guards(running_bed: TestBed, api: Api, undisturbed: None, queues: None) -> Iterator[list[str]]:
     """The chart's roles and policies, in force; the former ones are restored afterwards. The policies' names."""
     path = running_bed.parts.plane.environment()["PATH"].split(":")
     items = chart(next(str(Path(each, "helm")) for each in path if Path(each, "helm").exists()))

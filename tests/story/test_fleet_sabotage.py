@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from controller.apply import requests
+from controller.apply import claim_pods, requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
+from controller.apply.schema_check import Schemas
 from controller.jobs import decide
 from controller.observe import discovery
 from controller.observe.agents import Reports
@@ -361,6 +362,20 @@ def shows_what_was_a_spare(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "may_differ", property(lambda self: self.unsettled))
 
 
+def sees_no_lost_fields(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+
+    async def nothing(self: Any, namespace: str, name: str) -> tuple[str, ...]:
+        return ()
+
+    patch.setattr(Schemas, "_try_spec", nothing)
+
+
+def finds_no_pods_of_groups(patch: pytest.MonkeyPatch) -> None:
+    """35."""
+    patch.setattr(claim_pods, "users", lambda use, pods: ())
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -407,6 +422,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (drops_reservations_for_any_claim, {"rogues"}, "is removed by claims for reserved devices"),
         (ignores_outages, {"outages"}, "is evicted during an outage"),
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),
+        (sees_no_lost_fields, {"old-crds"}, "does not say that fields of its spec are dropped"),
         (sees_no_cordons, {"cordons"}, "is not Degraded, and nodes of it are broken"),
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
         (keeps_what_no_job_needs, {"jobs"}, "which needs nothing, and no pod uses it|workload .* is left"),
@@ -431,6 +447,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (empties_slices_first, {"ipv6"}, "does not lead to .* any more"),
         (leaves_addresses_in_other_slices, {"ipv6"}, "and its name leads to"),
         (forgets_slices_of_earlier_releases, {"ipv6"}, "and its name leads to"),
+        (finds_no_pods_of_groups, {"group-claims"}, "is not released|is left"),
         (sees_no_reports, {"agents"}, "is not Degraded, and nodes of it are broken"),
         (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
         (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),

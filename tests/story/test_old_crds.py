@@ -142,6 +142,11 @@ def test_schema_check_tries_every_field() -> None:
     assert tried[KINDS[1]] == {path for path in fields(ours(KINDS[1])) if path.startswith("status")}
 
 
+def test_schema_check_tries_every_field_of_a_spec_that_awss_crd_drops() -> None:
+    lost = {path for path in dropped_by_awss(KINDS[1]) if path.startswith("spec")}
+    assert {*names(schema_check.spec_sample())} - {"spec", "spec.allocationPolicy"} == lost
+
+
 @pytest.mark.parametrize(
     ("sent", "stored", "lost"),
     [
@@ -187,6 +192,39 @@ async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog
     assert (cluster.allocations(), cluster.tags()) == ([], set())
     logged = [record for record in caplog.records if record.message == "the controller stops writing"]
     assert len(logged) == len(KINDS)
+
+
+PLAIN = {"spec.priorityClassName", "spec.ttlSecondsUnused"}
+
+
+def told(cluster: Cluster, name: str) -> str:
+    """Return the message of the condition SpecIncomplete of a workload."""
+    [item] = [each for each in cluster.api.objects(KINDS[1]) if each["metadata"]["name"] == name]
+    status = item.get("status", {})
+    found = [each for each in status.get("conditions", ()) if each["type"] == "SpecIncomplete"]
+    return str(found[0]["message"]) if found else ""
+
+
+async def test_workload_says_which_fields_of_its_spec_are_dropped(cluster: Cluster) -> None:
+    cluster.api.dropped_fields[KINDS[1]] = PLAIN
+    cluster.submit("job", count=1)
+    async with controlling(cluster, SOON):
+        await eventually(lambda: cluster.state("job") == "Allocated")
+        await eventually(lambda: told(cluster, "job") != "")
+        text = "the API server drops spec.priorityClassName, spec.ttlSecondsUnused, because its Custom"
+        assert told(cluster, "job").startswith(text)
+        cluster.api.dropped_fields.clear()
+        await eventually(lambda: told(cluster, "job") == "", 60)
+        assert cluster.state("job") == "Allocated"
+
+
+async def test_aws_crds_name_the_fields_of_the_spec_first(cluster: Cluster) -> None:
+    cluster.api.dropped_fields.update({KINDS[1]: dropped_by_awss(KINDS[1])})
+    cluster.submit("job", count=1)
+    async with controlling(cluster, SOON):
+        await eventually(lambda: cluster.state("job") == "Pending")
+        await eventually(lambda: f"{KINDS[1]}.neuron.aws.com is not" in cluster.reason("job")[1])
+        assert "drops spec.priorityClassName" in cluster.reason("job")[1]
 
 
 @pytest.mark.parametrize(("kind", "tried"), [(KINDS[0], []), (KINDS[1], [f"{KINDS[1]}/status"])])

@@ -99,6 +99,7 @@ def test_job_without_a_workload_gets_one() -> None:
 
 def test_annotation_sets_what_the_pods_do_not_name() -> None:
     text = "topologySize=2, instanceType=trn2u.48xlarge, failureStrategy=MigrateAffected, logicalNeuronCore=1"
+    text += ", priorityClassName=high"
     (made,) = decide(view(job(2, pods("rct", kind=""), text=text))).writes
     assert isinstance(made, CreateWorkload)
     assert made.body["spec"] == {
@@ -108,7 +109,27 @@ def test_annotation_sets_what_the_pods_do_not_name() -> None:
         "resourceClaimTemplate": {"name": "rct"},
         "allocationPolicy": {"failureStrategy": "MigrateAffected"},
         "config": {"logicalNeuronCore": 1},
+        "priorityClassName": "high",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "had", "changes"),
+    [
+        ("topologySize=4,priorityClassName=high", {}, {"priorityClassName": "high"}),
+        ("topologySize=4,priorityClassName=high", {"priorityClassName": "low"}, {"priorityClassName": "high"}),
+        ("topologySize=4", {"priorityClassName": "low"}, {"priorityClassName": None}),
+    ],
+)
+def test_priority_class_follows_the_annotation(text: str, had: Obj, changes: Obj) -> None:
+    (made,) = decide(view(job(text=text), workloads=[workload(**had)])).writes
+    assert isinstance(made, ChangeWorkload)
+    assert made.spec == changes
+
+
+def test_priority_class_that_the_api_server_drops_is_not_written_again() -> None:
+    asked = view(job(text="topologySize=4,priorityClassName=high"), workloads=[workload()])
+    assert decide(replace(asked, unkept=["spec.priorityClassName"])).writes == []
 
 
 DRIVER = {"spec": {"containers": [{"name": "driver"}]}}
@@ -347,6 +368,7 @@ def test_state_of_the_reservation_is_told_once_for_each_reason() -> None:
         ("topologySize=4", Wish(4)),
         (" topologySize = 2 , template=a.b ", Wish(2, template="a.b")),
         ("topologySize=1,failureStrategy=ReplaceAffected", Wish(1, strategy="ReplaceAffected")),
+        ("topologySize=4,priorityClassName=high", Wish(4, priority_class="high")),
     ],
 )
 def test_annotation_is_read(text: str, found: Wish) -> None:
@@ -368,6 +390,7 @@ def test_annotation_is_read(text: str, found: Wish) -> None:
         ),
         ("topologySize=4,logicalNeuronCore=3", "logicalNeuronCore=3: write one of 1, 2"),
         ("topologySize=4,template=A_b", "template=A_b: write the name of a ResourceClaimTemplate"),
+        ("topologySize=4,priorityClassName=A_b", "priorityClassName=A_b: write the name of a PriorityClass"),
     ],
 )
 def test_wrong_annotation_says_what_to_write(text: str, words: str) -> None:

@@ -57,12 +57,14 @@ def _workload(item: Wire, text: str, manifests: Manifests, snapshot: Snapshot) -
         raise InvalidWish(
             f"{words.count(len(using), 'pod')} with the template {template}: write a multiple of {asked.size}"
         )
-    spec = {
+    spec: Obj = {
         "instanceType": _instance_type(asked, using),
         "topologySize": asked.size,
         "serverCount": len(using) // asked.size,
         "resourceClaimTemplate": {"name": template},
     }
+    if asked.priority_class:
+        spec["priorityClassName"] = asked.priority_class
     return {
         "apiVersion": "neuron.aws.com/v1beta1",
         "kind": "NeuronUltraServerWorkload",

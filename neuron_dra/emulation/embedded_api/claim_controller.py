@@ -141,6 +141,9 @@ class ClaimController:
         reserved = status.get("reservedFor") or []
         if any(entry.get("uid") == meta["uid"] for entry in reserved):
             return
+        group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+        if any((entry.get("resource"), entry.get("name")) == ("podgroups", group) for entry in reserved):
+            return  # it is reserved for all pods of the group
         mine = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
         self._write_status(claim, {**status, "reservedFor": [*reserved, mine]})
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import addresses, agents, blocks, jobs, mishaps, poison, queues, servers, spares, tenants
+from tests.support.fleet import (
+    addresses,
+    agents,
+    blocks,
+    group_claims,
+    jobs,
+    mishaps,
+    poison,
+    queues,
+    servers,
+    spares,
+    tenants,
+)
 from tests.support.fleet.mix import Actor, loudness
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -18,6 +30,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **agents.ACTORS,
     **blocks.ACTORS,
     **spares.ACTORS,
+    **group_claims.ACTORS,
 }
 
 

@@ -40,7 +40,7 @@ from tests.support.fleet import queue_laws, settled, spares
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
-from tests.support.fleet.known import Known
+from tests.support.fleet.known import EPOCH, Known
 from tests.support.fleet.kueue import Kueue
 from tests.support.fleet.network import Ledger, Line, Policy
 from tests.support.fleet.nodes import FleetNode, racks
@@ -119,6 +119,7 @@ class Fleet:
         self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
         self.old_replicas: list[Replica] = []
         self.crd = "ours"  # or what is wrong with the one that is installed
+        self.crd_since = EPOCH
         self.refused: set[str] = set()  # "Kind/name" of objects whose status a policy rejects
         self.taken_templates: set[str] = set()
         self.jobs_of: dict[str, str] = {}
@@ -328,6 +329,7 @@ class Fleet:
             actors=self.actors,
             refused=frozenset(self.refused),
             crd=self.crd,
+            crd_since=self.crd_since,
             limits=frozenset(namespace for namespace, limit in self.limits.items() if limit is not None),
             unlimited=frozenset(namespace for namespace, limit in self.limits.items() if limit is None),
             queue_required=self.queue_required,

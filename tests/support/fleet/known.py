@@ -5,8 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from neuron_dra.core.wire import Wire
+
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+WITHOUT_SPEC_FIELDS: Final = "one without some fields of specs"
+"""A CRD of ours that keeps all that the controller writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,11 @@ class Known:
     actors: frozenset[str] = frozenset()  # who takes part
     refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
     crd: str = "ours"  # or which other CRD is installed: then the controller must only do no harm
+    crd_since: datetime.datetime = EPOCH  # when it was installed
     limits: frozenset[str] = frozenset()  # namespaces with a limit of nodes
     unlimited: frozenset[str] = frozenset()  # namespaces whose limit was taken away
     queue_required: bool = False  # by the label of all namespaces
-    now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    now: datetime.datetime = EPOCH
 
     def refuses(self, item: Wire) -> bool:
         """A policy rejects the status of this object."""

@@ -20,7 +20,7 @@ from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import PODS, RESOURCE_CLAIMS
 from tests.support.fleet.nodes import FleetNode
-from tests.support.fleet.view import workload_uid
+from tests.support.fleet.view import is_reserved_for, workload_uid
 
 SCHEDULER: Final = "fleet"
 PLAIN: Final = "plain-node"  # the documents' template for one whole node, which no workload has
@@ -56,10 +56,12 @@ class Job:
     replicas: int
     made: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""  # the PodGroup of its pods
 
     def pod(self) -> Obj:
         """Return the next pod to create."""
         self.made += 1
+        group = {"schedulingGroup": {"podGroupName": self.group}} if self.group else {}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -73,6 +75,7 @@ class Job:
                 "terminationGracePeriodSeconds": 2,
                 "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "neuron"}]}}],
                 "resourceClaims": [{"name": "neuron", "resourceClaimTemplateName": self.template}],
+                **group,
             },
         }
 
@@ -279,7 +282,7 @@ class Pods:
             except ApiError:
                 return None
             status = claim.get("status") or {}
-            if not any(each.get("uid") == meta["uid"] for each in status.get("reservedFor") or ()):
+            if not is_reserved_for(claim, pod):
                 return None
             ours = [r for r in status["allocation"]["devices"]["results"] if r["driver"] == names.DRIVER]
             if ours:

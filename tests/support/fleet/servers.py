@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, object_name
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
+from tests.support.fleet.known import WITHOUT_SPEC_FIELDS
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.network import Policy
 
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
-PRUNED: Final = {
+SPEC_FIELDS: Final = frozenset(
+    {
+        "spec.priorityClassName",
+        "spec.ttlSecondsUnused",
+        "spec.expectedDuration",
+        "spec.allocationPolicy.onCordon",
+    }
+)
+PRUNED: Final[Mapping[str, Mapping[str, AbstractSet[str]]]] = {
+    WITHOUT_SPEC_FIELDS: {"neuronultraserverworkloads": SPEC_FIELDS},
     "an older one of ours": {
         "neuronultraservers": {
             "spec.topology[*].nodeUid",
@@ -42,6 +54,7 @@ PRUNED: Final = {
             "status.restarts",
             "status.migrations",
             "status.workloadId",
+            *SPEC_FIELDS,
         },
     },
 }
@@ -70,7 +83,7 @@ async def _install(schedule: Schedule, crd: str) -> None:
     fleet = schedule.fleet
     if fleet.api is None:
         return
-    fleet.crd = crd
+    fleet.crd, fleet.crd_since = crd, fleet.clock.now()
     for node in fleet.nodes.values():  # the next write of its object may lose a reservation, which is restored later
         fleet.safety.may_vanish(object_name(node.block))
     dropped = fleet.api.dropped_fields
@@ -163,7 +176,8 @@ async def two_at_once(schedule: Schedule) -> str | None:
 
 ACTORS: Final[dict[str, Actor]] = {
     "old-crds": Actor(
-        "the CRDs are AWS's, or older ones of ours, or reject our writes; they are upgraded and downgraded",
+        "the CRDs are AWS's, or older ones of ours, or reject our writes; they are upgraded and downgraded; a "
+        "workload says which fields of its spec are dropped",
         {change_crd: 3},
         begin_with_an_old_crd,
         install_our_crds,

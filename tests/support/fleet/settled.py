@@ -10,7 +10,7 @@ from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from tests.support.fleet import address_laws, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
 from tests.support.fleet.groups import is_well
-from tests.support.fleet.known import Known
+from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Pods
 from tests.support.fleet.view import View, astray, condition, has_lost_claim, of_template, parsed, state, workload_uid
@@ -22,7 +22,7 @@ MOST_REFUSED_S: Final = 300.0
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return a sentence for each condition that does not hold yet."""
-    if known.crd != "ours" or any(_seems_outdated(view, plural, known) for plural in KINDS):
+    if known.crd not in ("ours", WITHOUT_SPEC_FIELDS) or any(_seems_outdated(view, plural, known) for plural in KINDS):
         return list(_nodes(view, nodes))
     stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
     refused = {object_name(n.block): n for n in nodes.values()}.keys() & {

@@ -162,7 +162,23 @@ def has_lost_claim(view: View, pod: Wire) -> bool:
         claim = view.find("resourceclaims", each["resourceClaimName"], namespace)
         if claim is None:
             return True
-        users = {user.get("uid") for user in (claim.get("status") or {}).get("reservedFor") or ()}
-        if pod["spec"].get("nodeName") and pod["metadata"]["uid"] not in users:
+        if pod["spec"].get("nodeName") and not is_reserved_for(claim, pod):
             return True
     return False
+
+
+def group_of(pod: Wire) -> str:
+    """The PodGroup of a pod; empty if it has none."""
+    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or "")
+
+
+def groups_in(claim: Wire) -> list[str]:
+    """The PodGroups that a claim is reserved for."""
+    entries = (claim.get("status") or {}).get("reservedFor") or ()
+    return [str(each["name"]) for each in entries if each.get("resource") == "podgroups"]
+
+
+def is_reserved_for(claim: Wire, pod: Wire) -> bool:
+    """True if a claim is reserved for a pod, or for its group."""
+    entries = (claim.get("status") or {}).get("reservedFor") or ()
+    return any(each.get("uid") == pod["metadata"]["uid"] for each in entries) or group_of(pod) in groups_in(claim)

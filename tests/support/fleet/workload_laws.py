@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
 from tests.support.fleet import queue_laws, spares
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
-from tests.support.fleet.known import Known
+from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.view import (
     Held,
@@ -26,6 +27,7 @@ from tests.support.fleet.view import (
     workload_uid,
 )
 
+CRD_S: Final = 60.0  # between two looks at the CRD
 FINAL: Final = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
 STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
 HOLD_BACK_S: Final = 1800.0  # its --starvation-limit
@@ -58,6 +60,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
         if not ready.get("reason") or not ready.get("message"):
             yield f"workload {name} is {state(workload)} without a reason"
         yield from _missing_ranks(view.of(uid), workload, known)
+        yield from _lost_fields(workload, known)
         check = {"Allocated": _allocated, "Failed": _failed}.get(state(workload), _waiting)
         yield from check(view, uid, workload, nodes, known)
 
@@ -76,6 +79,19 @@ def _missing_ranks(held: Sequence[Held], workload: Wire, known: Known) -> Iterat
     }
     if max(sizes, default=0) > nodes:
         yield f"workload {workload['metadata']['name']} has groups for {nodes} nodes, and they publish {max(sizes)}"
+
+
+def _lost_fields(workload: Wire, known: Known) -> Iterator[str]:
+    """A workload says that fields of its spec are dropped, if it was created a while after that CRD, and only then."""
+    ready, told = condition(workload, "Ready").get("reason"), condition(workload, "SpecIncomplete").get("status")
+    if ready in (Reason.RESERVATION_NOT_STORED, Reason.RESERVATION_NOT_SEEN, Reason.UNREADABLE_RESERVATION):
+        return  # nothing else of its status is written
+    meta, drops = workload["metadata"], known.crd == WITHOUT_SPEC_FIELDS
+    if told == "True" and not drops:
+        yield f"workload {meta['name']} says that fields of its spec are dropped, and they are kept"
+    later = parsed(meta["creationTimestamp"]) > known.crd_since + datetime.timedelta(seconds=CRD_S)
+    if told != "True" and drops and later:
+        yield f"workload {meta['name']} does not say that fields of its spec are dropped"
 
 
 def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
