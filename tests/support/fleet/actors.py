@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fleet import addresses, agents, blocks, jobs, mishaps, poison, queues, servers, tenants
+from tests.support.fleet import (
+    addresses,
+    agents,
+    blocks,
+    jobs,
+    mishaps,
+    poison,
+    qualifications,
+    queues,
+    servers,
+    tenants,
+)
 from tests.support.fleet.mix import Actor, loudness
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -17,6 +28,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **addresses.ACTORS,
     **agents.ACTORS,
     **blocks.ACTORS,
+    **qualifications.ACTORS,
 }
 
 
