@@ -45,7 +45,7 @@ class Group:
     problems: tuple[Problem, ...]
     cordoned: tuple[str, ...] = ()
     ends: Mapping[str, datetime.datetime] = field(default_factory=dict)  # of capacity blocks, by the node's name
-    results: tuple[results.Result, ...] = ()  # of tests on the nodes that it has now
+    results: tuple[results.GroupResult, ...] = ()  # of tests on the nodes that it has now
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class _Found:
                 found[str(entry["nodeName"])] = end
         return found
 
-    def results(self) -> tuple[results.Result, ...]:
+    def results(self) -> tuple[results.GroupResult, ...]:
         """Return what tests found of the nodes that it has now."""
         if self.stored is None or not self.stored.results:
             return ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from controller.observe.results import Result
+from controller.observe.results import GroupResult
 from neuron_dra.core.qualification import Target
 from neuron_dra.core.signals import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
@@ -251,7 +251,7 @@ class UltraServer:
     unread: tuple[UnreadAllocation, ...] = ()
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
-    results: tuple[Result, ...] = ()  # of tests; `status` is without them
+    results: tuple[GroupResult, ...] = ()  # of tests; `status` is without them
 
     @property
     def reserved(self) -> bool:

@@ -18,7 +18,7 @@ RESULTS_AT_MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GroupResult:
     """What the last test of a qualification found on some nodes.
 
     - `generation`: that of the qualification.
@@ -46,7 +46,7 @@ class Result:
         return all(uids.get(name) == uid for name, uid in zip(self.nodes, self.node_uids, strict=True))
 
 
-def read(status: Wire) -> tuple[Result, ...]:
+def read(status: Wire) -> tuple[GroupResult, ...]:
     """Return the readable entries of a NeuronUltraServer's status; others do not count."""
     entries = status.get("qualifications")
     if not isinstance(entries, list):
@@ -55,7 +55,7 @@ def read(status: Wire) -> tuple[Result, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def _entry(entry: Any) -> Result | None:
+def _entry(entry: Any) -> GroupResult | None:
     if not isinstance(entry, Mapping):
         return None
     nodes: Any = entry.get("nodes")
@@ -67,7 +67,7 @@ def _entry(entry: Any) -> Result | None:
     if tested_at is None or not isinstance(name, str) or verdict not in ("Passed", "Failed"):
         return None
     figures = entry.get("figures")
-    return Result(
+    return GroupResult(
         qualification=name,
         generation=_number(entry.get("generation")),
         nodes=tuple(nodes),
@@ -109,12 +109,12 @@ def _time(text: Any) -> datetime.datetime | None:
     return found.astimezone(datetime.UTC) if found.tzinfo is not None and 2000 <= found.year < 2200 else None
 
 
-def written(results: Iterable[Result]) -> list[dict[str, Any]]:
+def written(results: Iterable[GroupResult]) -> list[dict[str, Any]]:
     """Return the entries of `status.qualifications`."""
     return [_written(each) for each in results]
 
 
-def _written(result: Result) -> dict[str, Any]:
+def _written(result: GroupResult) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "qualification": result.qualification,
         "generation": result.generation,
@@ -137,7 +137,7 @@ def _text(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def passed_at(results: Sequence[Result], nodes: Collection[str]) -> datetime.datetime | None:
+def passed_at(results: Sequence[GroupResult], nodes: Collection[str]) -> datetime.datetime | None:
     """Return when a test that covered all these nodes last passed; None without one.
 
     None also if the last test of any qualification on one of them failed.
@@ -151,6 +151,6 @@ def passed_at(results: Sequence[Result], nodes: Collection[str]) -> datetime.dat
     return found
 
 
-def unqualified(results: Sequence[Result]) -> frozenset[str]:
+def unqualified(results: Sequence[GroupResult]) -> frozenset[str]:
     """Return the names of the nodes that are not chosen because tests failed twice."""
     return frozenset(name for each in results if each.unqualified for name in each.nodes)

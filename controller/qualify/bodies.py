@@ -10,7 +10,7 @@ from typing import Any, Final
 from controller.observe.model import API_VERSION, Workload
 from controller.plan import objects
 from controller.qualify.model import OF_TEST, GroupTest, Qualification
-from controller.qualify.survey import Survey
+from controller.qualify.survey import ResultSurvey
 from neuron_dra.core.qualification import NAMESPACE, TESTS, Target
 
 KIND: Final = "NeuronUltraServerQualification"
@@ -100,7 +100,7 @@ def pod(test: GroupTest, asked: Qualification, name: str) -> dict[str, Any]:
 
 def status(
     asked: Qualification,
-    surveyed: Survey,
+    surveyed: ResultSurvey,
     testing: int,
     resting: tuple[str, str],
     refusal: str,

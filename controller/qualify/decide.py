@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from controller.observe.discovery import Group
 from controller.observe.model import Reservation, shortened
-from controller.observe.results import RESULTS_AT_MOST, Result
+from controller.observe.results import RESULTS_AT_MOST, GroupResult
 from controller.plan import outage, placement
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.limits import Limits
 from controller.plan.states import State
 from controller.qualify import bodies, survey
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
-from controller.qualify.survey import Survey
-from controller.qualify.verdict import Judgement, Outcome, judge
+from controller.qualify.survey import ResultSurvey
+from controller.qualify.verdict import GroupVerdict, Judgement, judge
 from controller.qualify.yielding import Yields
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import Target
@@ -71,13 +71,13 @@ class StoreResults:
 
     ultraserver: str
     version: str
-    results: tuple[Result, ...]
+    results: tuple[GroupResult, ...]
     test: GroupTest | None = None
     judged: Judgement | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStatus:
+class WriteQualification:
     """Write the status of a qualification. `soon`: not only numbers change."""
 
     asked: Qualification
@@ -85,7 +85,7 @@ class WriteStatus:
     soon: bool
 
 
-Write = StartTest | StartPods | StopTest | DeletePod | StoreResults | WriteStatus
+Write = StartTest | StartPods | StopTest | DeletePod | StoreResults | WriteQualification
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class QualifyView:
     index: FleetIndex
     asked: Mapping[str, Qualification]
     tests: Sequence[GroupTest]
-    surveys: Mapping[str, Survey]
+    surveys: Mapping[str, ResultSurvey]
     due: Mapping[str, Sequence[tuple[placement.Slot, str]]]
     yields: Yields
     complete: Collection[str]
@@ -180,24 +180,29 @@ def _running(view: QualifyView, test: GroupTest, asked: Qualification, group: Gr
         if workload.uid in view.complete or is_late:
             return [StopTest(test, f"pods were deleted: {shortened(missing)}", again=True)]
         return [StartPods(test, tuple(bodies.pod(test, asked, name) for name in missing))]
-    surveyed = view.surveys.get(asked.name, Survey())
+    surveyed = view.surveys.get(asked.name, ResultSurvey())
     medians = surveyed.medians(workload.instance_type, group.name)
     judged = judge(test.pods, asked, medians, view.now, view.timing)
     if judged is None:
         return []
-    if judged.outcome is Outcome.NONE:
+    if judged.outcome is GroupVerdict.NONE:
         return [StopTest(test, judged.message, again=True)]
     return [_store(view, test, asked, held, judged, surveyed)]
 
 
 def _store(
-    view: QualifyView, test: GroupTest, asked: Qualification, held: Reservation, judged: Judgement, surveyed: Survey
+    view: QualifyView,
+    test: GroupTest,
+    asked: Qualification,
+    held: Reservation,
+    judged: Judgement,
+    surveyed: ResultSurvey,
 ) -> StoreResults:
     """Return the write of a verdict."""
     stored = view.index.ultraserver_by_name[held.ultraserver]
-    passed = judged.outcome is Outcome.PASSED
+    passed = judged.outcome is GroupVerdict.PASSED
     moment = view.now.replace(microsecond=0)
-    new = Result(
+    new = GroupResult(
         qualification=asked.name,
         generation=asked.generation,
         nodes=held.allocation.nodes,
@@ -210,7 +215,7 @@ def _store(
         test=test.workload.uid,
         figures=judged.figures,
     )
-    storm = survey.storm_with(surveyed, stored.name, new)
+    storm = "exempt" if stored.name in asked.exempt else survey.storm_with(surveyed, stored.name, new)
     uids = {node.name: node.uid for node in _nodes(view, stored.spec)}
     results = survey.with_result(stored.results, new, asked, storm, uids)
     return StoreResults(stored.name, stored.version, results[-RESULTS_AT_MOST:], test, judged)
@@ -223,9 +228,9 @@ def _nodes(view: QualifyView, spec: Mapping[str, Any]) -> list[Any]:
 
 
 def _withdrawals(view: QualifyView, asked: Qualification, written: set[str]) -> list[Write]:
-    """Return the writes with which a storm takes back the faults that it raised."""
+    """Return the writes that take back faults: those that a storm raised, and those of exempt UltraServers."""
     writes: list[Write] = []
-    surveyed = view.surveys.get(asked.name, Survey())
+    surveyed = view.surveys.get(asked.name, ResultSurvey())
     for name, results in survey.withdrawn(asked, surveyed, view.index.ultraserver_by_name).items():
         if name not in written:
             written.add(name)
@@ -294,7 +299,7 @@ def _wanted_nodes(view: QualifyView, test: GroupTest) -> list[str]:
     return [str(entry["nodeName"]) for entry in group.topology if first <= int(entry["nodeId"]) < first + size]
 
 
-def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> list[WriteStatus]:
+def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> list[WriteQualification]:
     """Return the write of a qualification's status, if that changes."""
     surveyed = view.surveys.get(asked.name)
     if surveyed is None or asked.deleting:
@@ -304,4 +309,4 @@ def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> lis
     if status == dict(asked.status):
         return []
     before = asked.status.get("conditions")
-    return [WriteStatus(asked, status, soon=status["conditions"] != before)]
+    return [WriteQualification(asked, status, soon=status["conditions"] != before)]

@@ -18,6 +18,9 @@ GROUPS_AT_MOST: Final = 64
 OF_TEST: Final = "neuron.aws.com/test"
 """Label of a test's pods: the name of the test's workload."""
 
+EXEMPT: Final = "neuron.aws.com/exempt-ultraservers"
+"""Annotation of a qualification: names of NeuronUltraServers, separated by commas."""
+
 HOUR: Final = datetime.timedelta(hours=1)
 
 NEVER_STARTS: Final = frozenset(
@@ -57,6 +60,7 @@ class Qualification:
     - `period`: a group is tested again after it; `max_age`: a result counts for so long in counts and medians.
     - `most`: the groups that are tested at once.
     - `pod`: what the pods of a test take from the spec as it is.
+    - `exempt`: the UltraServers whose failures raise no fault, because an administrator says so.
     - `problem`: what is wrong with the spec; such a qualification tests nothing.
     """
 
@@ -73,6 +77,7 @@ class Qualification:
     timeout: datetime.timedelta
     thresholds: tuple[Threshold, ...] = ()
     suspended: bool = False
+    exempt: frozenset[str] = frozenset()
     deleting: bool = False
     pod: Mapping[str, Any] = field(default_factory=dict)
     status: Wire = field(default_factory=dict)
@@ -96,6 +101,8 @@ def qualification(item: Wire) -> Qualification:
     for each in thresholds:
         if each.at_least is None and each.at_most is None:
             problems.append(f"threshold {each.name}: write atLeast or atMost; percentOfMedian alone has no floor")
+    # No field of the spec: what the tests are does not change, so nothing is tested again.
+    exempt = str((meta.get("annotations") or {}).get(EXEMPT) or "")
     size, most = _whole(spec.get("topologySize"), 4), _whole(spec.get("maxGroups"), 1)
     if size not in SLOT_SIZES:
         problems.append(f"spec.topologySize is {size}: write 1, 2 or 4")
@@ -118,6 +125,7 @@ def qualification(item: Wire) -> Qualification:
         timeout=duration("timeout", HOUR / 6),
         thresholds=thresholds,
         suspended=spec.get("suspend") is True,
+        exempt=frozenset(part.strip() for part in exempt.split(",") if part.strip()),
         deleting=bool(meta.get("deletionTimestamp")),
         pod={name: spec[name] for name in PASSED_ON if spec.get(name)},
         status=item.get("status") or {},

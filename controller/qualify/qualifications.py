@@ -31,12 +31,12 @@ from controller.qualify.decide import (
     StopTest,
     StoreResults,
     Write,
-    WriteStatus,
+    WriteQualification,
     decide,
     forgotten,
 )
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
-from controller.qualify.survey import Survey, Wanted
+from controller.qualify.survey import ResultSurvey, WantedGroup
 from controller.qualify.watches import QualifyWatches
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE
@@ -58,7 +58,7 @@ class _Surveyed:
 
     at: datetime.datetime
     version: int
-    surveys: Mapping[str, Survey]
+    surveys: Mapping[str, ResultSurvey]
     due: Mapping[str, Sequence[tuple[Slot, str]]]
 
 
@@ -183,7 +183,7 @@ class Qualifications:
         if have is not None and have.surveys.keys() == asked.keys() and have.at <= now < have.at + period:
             return have
         wanted = self._wanted(index)
-        surveys: dict[str, Survey] = {}
+        surveys: dict[str, ResultSurvey] = {}
         due: dict[str, Sequence[tuple[Slot, str]]] = {}
         for each in asked.values():
             surveys[each.name] = survey.survey(index, each, now)
@@ -192,14 +192,14 @@ class Qualifications:
         self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
         return self._surveyed
 
-    def _wanted(self, index: FleetIndex) -> list[Wanted]:
+    def _wanted(self, index: FleetIndex) -> list[WantedGroup]:
         """Return which groups workloads would take if tests of them had passed."""
         by_uid = {each.uid: each for each in index.workloads}
-        found: dict[Wanted, None] = {}
+        found: dict[WantedGroup, None] = {}
         for uid, verdict in self._verdicts().items():
             workload = by_uid.get(uid)
             if workload is not None and workload.qualified_within and verdict.reason == Reason.NOT_QUALIFIED:
-                found[Wanted(workload.instance_type, workload.size, workload.qualified_within)] = None
+                found[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
         return list(found)[:AT_ONCE]
 
     async def _write_all(self, writes: Sequence[Write], now: datetime.datetime) -> None:
@@ -211,7 +211,7 @@ class Qualifications:
         self._attempts.keep({_key(each) for each in writes})
 
     def _is_due(self, write: Write, now: datetime.datetime) -> bool:
-        if isinstance(write, WriteStatus) and not write.soon:
+        if isinstance(write, WriteQualification) and not write.soon:
             _, at = self._said.get(write.asked.name, (None, survey.EPOCH))
             if at <= now < at + datetime.timedelta(seconds=self._timing.status_s):
                 return False
@@ -222,7 +222,7 @@ class Qualifications:
         outcome, error = await self._attempts.make(_key(write), lambda: self._send(write), now)
         if outcome is WriteOutcome.WRITTEN:
             self._on_change()
-            if isinstance(write, StoreResults | WriteStatus):
+            if isinstance(write, StoreResults | WriteQualification):
                 self._attempts.done(_key(write))  # the answer is in the cache
             await self._written(write, now)
         elif outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
@@ -256,7 +256,7 @@ class Qualifications:
                 await self._client.delete(PODS, NAMESPACE, pod.name, uid=pod.uid)
             case StoreResults(ultraserver=name, version=version, results=found):
                 await self._store(name, version, results.written(found))
-            case WriteStatus(asked=asked, status=status):
+            case WriteQualification(asked=asked, status=status):
                 body = {"metadata": {"resourceVersion": asked.version}, "status": bodies.patch(asked.status, status)}
                 stored = await self._client.patch(NEURON_QUALIFICATIONS, "", asked.name, body, "status")
                 self._watches.remember(False, stored)
@@ -286,7 +286,7 @@ class Qualifications:
                 log.info("a test ends", extra={"test": test.workload.name, "why": why})
                 if again:
                     await self._no_verdict(test, why, now)
-            case WriteStatus(asked=asked, status=status):
+            case WriteQualification(asked=asked, status=status):
                 self._said[asked.name] = status, now
             case _:
                 pass
@@ -305,7 +305,7 @@ class Qualifications:
         await self._events.post(about, "Warning", reason, message, now)
 
 
-def _figures(name: str, surveyed: Survey) -> QualificationFigures:
+def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:
     """Return what metrics show of a survey."""
     counts = surveyed.counts
     groups = {"fresh": counts.fresh, "failed": counts.failed, "unqualified": counts.unqualified}
@@ -332,5 +332,5 @@ def _key(write: Write) -> str:
             return f"delete pod {pod.uid}"
         case StoreResults(ultraserver=name):
             return f"results of {name}"
-        case WriteStatus(asked=asked):
+        case WriteQualification(asked=asked):
             return f"status of {asked.name}"

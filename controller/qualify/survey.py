@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.observe.model import UltraServer
-from controller.observe.results import Result
+from controller.observe.results import GroupResult
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.placement import KINDS, Slot
 from controller.plan.places import everywhere
@@ -26,7 +26,7 @@ FAILURES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ResultCounts:
     """The groups with a result that counts: `fresh` are those that passed within maxAge."""
 
     fresh: int = 0
@@ -35,7 +35,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ResultSurvey:
     """What the results of one qualification say at one time.
 
     - `window`: the last groups that were tested, as UltraServer and result, the newest first.
@@ -43,8 +43,8 @@ class Survey:
     - `oldest`: Unix time of the oldest result; 0 without one.
     """
 
-    counts: Counts = Counts()
-    window: tuple[tuple[str, Result], ...] = ()
+    counts: ResultCounts = ResultCounts()
+    window: tuple[tuple[str, GroupResult], ...] = ()
     samples: Mapping[tuple[str, str], Sequence[tuple[str, float]]] = field(default_factory=dict)
     oldest: float = 0.0
 
@@ -65,9 +65,9 @@ class Survey:
         return verdict.medians(samples)
 
 
-def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> Survey:
+def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> ResultSurvey:
     """Return what the results of a qualification say."""
-    found: list[tuple[str, Result]] = []
+    found: list[tuple[str, GroupResult]] = []
     samples: dict[tuple[str, str], list[tuple[str, float]]] = {}
     fresh = failed = unqualified = 0
     oldest = 0.0
@@ -86,17 +86,17 @@ def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> S
             if each.generation == asked.generation:
                 found.append((name, each))
     found.sort(key=lambda pair: (pair[1].tested_at, pair[0]), reverse=True)
-    return Survey(Counts(fresh, failed, unqualified), tuple(found[:WINDOW]), samples, oldest)
+    return ResultSurvey(ResultCounts(fresh, failed, unqualified), tuple(found[:WINDOW]), samples, oldest)
 
 
-def storm_with(surveyed: Survey, ultraserver: str, new: Result) -> str:
+def storm_with(surveyed: ResultSurvey, ultraserver: str, new: GroupResult) -> str:
     """Return why failures are no faults of nodes if this result is added; empty if they may be."""
     others = [(name, each) for name, each in surveyed.window if (name, each.nodes) != (ultraserver, new.nodes)]
     return replace(surveyed, window=((ultraserver, new), *others)[:WINDOW]).storm
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedGroup:
     """Groups that a waiting workload would take if a test of them had passed: type, least size, and how recently."""
 
     instance_type: str
@@ -105,7 +105,7 @@ class Wanted:
 
 
 def due(
-    index: FleetIndex, asked: Qualification, wanted: Iterable[Wanted], now: datetime.datetime
+    index: FleetIndex, asked: Qualification, wanted: Iterable[WantedGroup], now: datetime.datetime
 ) -> list[tuple[Slot, str]]:
     """Return the free groups that should be tested, with their instance type, the most urgent first.
 
@@ -133,21 +133,21 @@ def due(
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def of_slot(results: Sequence[Result], asked: Qualification, nodes: Sequence[str]) -> Result | None:
+def of_slot(results: Sequence[GroupResult], asked: Qualification, nodes: Sequence[str]) -> GroupResult | None:
     """Return the result of a qualification on exactly these nodes."""
     same = (each for each in results if each.qualification == asked.name and each.nodes == tuple(nodes))
     return next(same, None)
 
 
-def _wants(wanted: Wanted, instance_type: str, size: int, slot: Slot, now: datetime.datetime) -> bool:
+def _wants(wanted: WantedGroup, instance_type: str, size: int, slot: Slot, now: datetime.datetime) -> bool:
     if wanted.instance_type != instance_type or wanted.size > size or slot.unqualified:
         return False
     return slot.passed_at is None or not slot.passed_at <= now <= slot.passed_at + wanted.within
 
 
 def with_result(
-    have: Sequence[Result], new: Result, asked: Qualification, storm: str, uids: Mapping[str, str]
-) -> tuple[Result, ...]:
+    have: Sequence[GroupResult], new: GroupResult, asked: Qualification, storm: str, uids: Mapping[str, str]
+) -> tuple[GroupResult, ...]:
     """Return an UltraServer's results after a test.
 
     `new` has the verdict; its failures and faults follow from the result before. Results of nodes that are not there
@@ -170,20 +170,20 @@ def with_result(
 
 
 def withdrawn(
-    asked: Qualification, surveyed: Survey, ultraservers: Mapping[str, UltraServer]
-) -> dict[str, tuple[Result, ...]]:
-    """Return the results to write because a storm withdraws the faults that it raised, by UltraServer."""
-    found: dict[str, tuple[Result, ...]] = {}
-    if not surveyed.storm:
-        return found
-    for name in sorted({name for name, result in surveyed.window if result.unqualified}):
+    asked: Qualification, surveyed: ResultSurvey, ultraservers: Mapping[str, UltraServer]
+) -> dict[str, tuple[GroupResult, ...]]:
+    """Return the results to write because faults are taken back, by UltraServer."""
+    found: dict[str, tuple[GroupResult, ...]] = {}
+    raised = {name for name, result in surveyed.window if result.unqualified} if surveyed.storm else set()
+    for name in sorted(raised | asked.exempt):
         have = ultraservers[name].results if name in ultraservers else ()
-        left = tuple(
-            replace(each, unqualified=False)
-            if (each.qualification, each.generation) == (asked.name, asked.generation)
-            else each
-            for each in have
-        )
+        left = tuple(_without_fault(each, asked, always=name in asked.exempt) for each in have)
         if left != have:
             found[name] = left
     return found
+
+
+def _without_fault(result: GroupResult, asked: Qualification, *, always: bool) -> GroupResult:
+    """Return a result without its fault, if the fault is of this qualification, and of its generation or `always`."""
+    is_its_own = result.qualification == asked.name and (always or result.generation == asked.generation)
+    return replace(result, unqualified=False) if is_its_own and result.unqualified else result

@@ -22,7 +22,7 @@ SAMPLES_AT_LEAST: Final = 8
 """The results of other UltraServers that a median needs."""
 
 
-class Outcome(Enum):
+class GroupVerdict(Enum):
     """What a test says about its nodes."""
 
     PASSED = "passed"
@@ -34,7 +34,7 @@ class Outcome(Enum):
 class Judgement:
     """The end of a test. `message` says why; `figures` are the worst that any pod reported."""
 
-    outcome: Outcome
+    outcome: GroupVerdict
     message: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
@@ -49,13 +49,13 @@ def judge(
     """Return what the pods of a test say; None while it goes on. `medians`: by figure, of other UltraServers."""
     lost = [f"{pod.name}: {pod.lost or 'it is being deleted'}" for pod in pods if pod.lost or pod.deleting]
     if lost:
-        return Judgement(Outcome.NONE, f"pods that say nothing about their nodes: {shortened(lost)}")
+        return Judgement(GroupVerdict.NONE, f"pods that say nothing about their nodes: {shortened(lost)}")
     open_ones = [pod for pod in pods if pod.exit_code is None]
     failed = [pod for pod in pods if pod.exit_code]
     if open_ones:
         return _unfinished(pods, open_ones, failed, asked, now, timing)
     if failed:
-        return Judgement(Outcome.FAILED, _exits(failed))
+        return Judgement(GroupVerdict.FAILED, _exits(failed))
     return _by_figures([figures_of.figures(pod.message) for pod in pods], asked.thresholds, medians)
 
 
@@ -73,7 +73,7 @@ def _unfinished(
         # A pod that never starts says nothing, whatever the others say about their partner that is missing.
         begun = min((pod.created for pod in pods if pod.created is not None), default=now)
         late = now >= begun + datetime.timedelta(seconds=timing.start_s)
-        return Judgement(Outcome.NONE, f"pods that did not start: {shortened(waiting)}") if late else None
+        return Judgement(GroupVerdict.NONE, f"pods that did not start: {shortened(waiting)}") if late else None
     begun = max((pod.started for pod in pods if pod.started is not None), default=now)
     limit = asked.timeout
     if failed:
@@ -83,8 +83,8 @@ def _unfinished(
         return None
     names = shortened([pod.node or pod.name for pod in open_ones])
     if failed:
-        return Judgement(Outcome.FAILED, f"{_exits(failed)}; has not ended: {names}")
-    return Judgement(Outcome.FAILED, f"has not ended within {asked.timeout.total_seconds():g} s: {names}")
+        return Judgement(GroupVerdict.FAILED, f"{_exits(failed)}; has not ended: {names}")
+    return Judgement(GroupVerdict.FAILED, f"has not ended within {asked.timeout.total_seconds():g} s: {names}")
 
 
 def _exits(failed: Sequence[PodOfTest]) -> str:
@@ -99,15 +99,15 @@ def _by_figures(
     worst = _worst(said, thresholds)
     missing = sorted({each.name for each in thresholds} - worst.keys())
     if missing:
-        return Judgement(Outcome.NONE, f"no pod reports: {shortened(missing)}", worst)
+        return Judgement(GroupVerdict.NONE, f"no pod reports: {shortened(missing)}", worst)
     texts = []
     for each in thresholds:
         text = _miss(each, worst[each.name], medians.get(each.name))
         if text:
             texts.append(text)
     if texts:
-        return Judgement(Outcome.FAILED, "; ".join(texts), worst)
-    return Judgement(Outcome.PASSED, "", worst)
+        return Judgement(GroupVerdict.FAILED, "; ".join(texts), worst)
+    return Judgement(GroupVerdict.PASSED, "", worst)
 
 
 def _worst(said: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold]) -> dict[str, float]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from controller.observe import results
-from controller.observe.results import Result
+from controller.observe.results import GroupResult
+from controller.qualify.model import EXEMPT
 from neuron_dra.core.qualification import NAMESPACE
+from neuron_dra.core.ultraserver import object_name
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES, PODS
 from tests.support.fleet import programs, qualifications
@@ -31,7 +33,7 @@ def told(story: Story, *, ultraservers: int = 2, seed: int = 1) -> None:
     assert outcome.violation == ""
 
 
-def found(fleet: Fleet) -> list[Result]:
+def found(fleet: Fleet) -> list[GroupResult]:
     """Return all results, by nodes."""
     each = [result for item in fleet.view.all("neuronultraservers") for result in results.read(item["status"])]
     return sorted(each, key=lambda result: result.nodes)
@@ -160,6 +162,21 @@ def test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair() 
 
         fleet.programs.on.clear()
         await until(fleet, lambda: bool(placed(fleet, second)), 800)
+
+    told(story)
+
+
+def test_administrator_may_exempt_an_ultraserver() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        bad = fleet.nodes[sorted(fleet.nodes)[0]]
+        fleet.programs.on[bad.name] = programs.SLOW
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2, period="1h")
+        await until(fleet, lambda: any(each.unqualified for each in found(fleet)), 180)
+        patch = {"metadata": {"annotations": {EXEMPT: f"{object_name(bad.block)}, other"}}}
+        await fleet.patch(NEURON_QUALIFICATIONS, "", qualifications.NAME, patch)
+        await until(fleet, lambda: not any(each.unqualified for each in found(fleet)), 20)
+        assert [each.failures for each in found(fleet)] == [2, 0]
 
     told(story)
 

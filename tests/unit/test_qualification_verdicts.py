@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.observe import results
-from controller.observe.results import Result
+from controller.observe.results import GroupResult
 from controller.qualify import survey
 from controller.qualify.model import PodOfTest, Qualification, Threshold, pod_of_test, qualification
-from controller.qualify.survey import Survey
-from controller.qualify.verdict import Judgement, Outcome, judge, medians
+from controller.qualify.survey import ResultSurvey
+from controller.qualify.verdict import GroupVerdict, Judgement, judge, medians
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE, TESTS, Target, figures, target
 
@@ -49,7 +49,7 @@ def verdict(*pods: PodOfTest, of: Qualification, known: dict[str, float] | None 
 
 def test_worst_figure_of_any_pod_counts() -> None:
     pods = [ended(0, bandwidth=150, p99=11.5), ended(1, bandwidth=141.5, p99=12)]
-    assert verdict(*pods, of=asked(FAST, SLOW)) == Judgement(Outcome.PASSED, "", {"bandwidth": 141.5, "p99": 12.0})
+    assert verdict(*pods, of=asked(FAST, SLOW)) == Judgement(GroupVerdict.PASSED, "", {"bandwidth": 141.5, "p99": 12.0})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_worst_figure_of_any_pod_counts() -> None:
 def test_relative_threshold_has_a_floor(bandwidth: float, median: float | None, text: str) -> None:
     known = {} if median is None else {"bandwidth": median}
     found = verdict(ended(bandwidth=bandwidth), of=asked(FAST), known=known)
-    assert (found.outcome is Outcome.PASSED, found.message) == (not text, text)
+    assert (found.outcome is GroupVerdict.PASSED, found.message) == (not text, text)
 
 
 def test_median_needs_eight_samples() -> None:
@@ -75,7 +75,7 @@ def test_median_needs_eight_samples() -> None:
 
 def test_exit_status_fails_when_all_have_ended() -> None:
     found = verdict(ended(0, 1), ended(1), of=asked())
-    assert found == Judgement(Outcome.FAILED, "ended on n0 with 1")
+    assert found == Judgement(GroupVerdict.FAILED, "ended on n0 with 1")
 
 
 def test_partner_of_a_failed_pod_is_awaited_because_its_node_may_be_dead() -> None:
@@ -87,19 +87,19 @@ def test_partner_of_a_failed_pod_is_awaited_because_its_node_may_be_dead() -> No
 def test_test_that_hangs_fails_at_its_time_out() -> None:
     pods = (ended(0), pod(1, started=NOW))
     assert verdict(*pods, of=asked(), after_s=299) is None
-    assert verdict(*pods, of=asked(), after_s=300) == Judgement(Outcome.FAILED, "has not ended within 300 s: n1")
+    assert verdict(*pods, of=asked(), after_s=300) == Judgement(GroupVerdict.FAILED, "has not ended within 300 s: n1")
 
 
 def test_pods_that_never_start_are_no_verdict_although_others_fail() -> None:
     pods = (ended(0, 1), pod(1))
     assert verdict(*pods, of=asked(), after_s=539) is None
-    assert verdict(*pods, of=asked(), after_s=540) == Judgement(Outcome.NONE, "pods that did not start: t-1")
+    assert verdict(*pods, of=asked(), after_s=540) == Judgement(GroupVerdict.NONE, "pods that did not start: t-1")
 
 
 @pytest.mark.parametrize("message", ["", "no JSON", "[1]", '{"bandwidth": "fast"}', '{"bandwidth": NaN}'])
 def test_program_that_reports_nothing_is_no_verdict(message: str) -> None:
     found = verdict(pod(started=NOW, exit_code=0, message=message), of=asked(FAST))
-    assert found == Judgement(Outcome.NONE, "no pod reports: bandwidth")
+    assert found == Judgement(GroupVerdict.NONE, "no pod reports: bandwidth")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_pod_that_says_nothing_about_its_node(status: dict[str, Any], lost: str)
     read = pod_of_test({"metadata": {"name": "t-0", "namespace": NAMESPACE}, "status": status})
     assert read.lost == lost
     if lost:
-        assert verdict(read, ended(1), of=asked()).outcome is Outcome.NONE
+        assert verdict(read, ended(1), of=asked()).outcome is GroupVerdict.NONE
 
 
 def test_deleted_pod_is_no_verdict() -> None:
-    assert verdict(ended(0, 1), pod(1, deleting=True, started=NOW), of=asked()).outcome is Outcome.NONE
+    assert verdict(ended(0, 1), pod(1, deleting=True, started=NOW), of=asked()).outcome is GroupVerdict.NONE
 
 
 @given(st.text(), st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x)))
@@ -169,18 +169,18 @@ def test_spec_that_an_older_crd_let_pass_tests_nothing() -> None:
 # -- results of a fleet
 
 
-def result(number: int = 0, *, passed: bool = True, minutes: float = 0, **changes: Any) -> Result:
+def result(number: int = 0, *, passed: bool = True, minutes: float = 0, **changes: Any) -> GroupResult:
     names = tuple(f"u{number}-{node}" for node in range(4))
     moment = NOW + datetime.timedelta(minutes=minutes)
-    made = Result("nightly", 1, names, tuple(f"uid-{name}" for name in names), passed, 0 if passed else 1, moment)
+    made = GroupResult("nightly", 1, names, tuple(f"uid-{name}" for name in names), passed, 0 if passed else 1, moment)
     return replace(made, passed_at=moment if passed else None, **changes)
 
 
 UIDS = {f"u{number}-{node}": f"uid-u{number}-{node}" for number in range(3) for node in range(4)}
 
 
-def after(*tests: Result, storm: str = "") -> Result:
-    have: tuple[Result, ...] = ()
+def after(*tests: GroupResult, storm: str = "") -> GroupResult:
+    have: tuple[GroupResult, ...] = ()
     for each in tests:
         have = survey.with_result(have, each, asked(), storm, UIDS)
     [found] = have
@@ -231,7 +231,7 @@ def test_storm_is_more_than_a_fifth_of_the_last_twenty(failed: int, of: int, sto
     found = [(f"u{number}", result(number, passed=number >= failed)) for number in range(of)]
     # The failures are the oldest: of 40 groups, 20 passed since.
     window = tuple(reversed(found))[: survey.WINDOW]
-    assert bool(Survey(window=window).storm) == storm
+    assert bool(ResultSurvey(window=window).storm) == storm
 
 
 def test_entries_that_cannot_be_read_do_not_count() -> None:

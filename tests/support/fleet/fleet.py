@@ -219,7 +219,7 @@ class Fleet:
             tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
             tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
             if "qualifications" in self.actors:
-                tests = PodScheduler(self.line("scheduler of tests"), "")
+                tests = PodScheduler(self.line("scheduler of tests"), "default-scheduler")
                 tasks.append(asyncio.create_task(tests.run(), name="scheduler of tests"))
             if self.api is None:
                 tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
