@@ -111,12 +111,14 @@ def qualification(item: Wire) -> Qualification:
         problems.append("spec.image is empty")
     if period <= datetime.timedelta():
         problems.append("spec.period is 0")
+    types = tuple(str(each) for each in spec.get("instanceTypes") or ())
+    passed_on = {name: spec[name] for name in PASSED_ON if spec.get(name)}
     return Qualification(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         version=str(meta.get("resourceVersion", "")),
         generation=int(meta.get("generation") or 0),
-        instance_types=tuple(str(each) for each in spec.get("instanceTypes") or ()),
+        instance_types=types,
         size=size,
         image=image,
         period=period,
@@ -127,7 +129,7 @@ def qualification(item: Wire) -> Qualification:
         suspended=spec.get("suspend") is True,
         exempt=frozenset(part.strip() for part in exempt.split(",") if part.strip()),
         deleting=bool(meta.get("deletionTimestamp")),
-        pod={name: spec[name] for name in PASSED_ON if spec.get(name)},
+        pod=passed_on,
         status=item.get("status") or {},
         problem="; ".join(problems),
     )

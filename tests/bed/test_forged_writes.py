@@ -143,6 +143,7 @@ def chart(helm: str) -> list[Obj]:
         "draDriver.image.repository": "d",
         "ultraserverOperator.enabled": "true",
         "ultraserverOperator.jobs.enabled": "true",
+        "ultraserverOperator.qualification.enabled": "true",
         f"{glass}.users[0]": table.RESCUE.name,
         f"{glass}.groups[0]": "forged-rescuers",
     }
@@ -258,6 +259,7 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[s
     own = [
         made("Namespace", OURS, metadata={"annotations": {LIMIT: "4"}}),
         made("Namespace", table.ELSEWHERE),
+        made("Namespace", "neuron-qualification"),
         made("Namespace", table.WATCHED, metadata={"labels": {"resource.kubernetes.io/admin-access": "true"}}),
         *rights(),
     ]

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from controller.observe import results
 from controller.observe.results import GroupResult
+from controller.plan import suitable
+from controller.qualify import qualifications as qualify
+from controller.qualify import survey, verdict, yielding
 from controller.qualify.model import EXEMPT
+from controller.qualify.qualifications import Qualifications
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import object_name
 from neuron_dra.core.wire import Obj
-from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES, PODS
+from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES
 from tests.support.fleet import programs, qualifications
 from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.run import run
@@ -115,7 +121,7 @@ def test_job_gets_other_tested_nodes_if_one_dies_meanwhile() -> None:
         [going] = qualifications.tests(schedule)
         staying = {node for held in fleet.view.of(going["metadata"]["uid"]) for node in held.allocation.nodes}
         dead = next(node for name, node in fleet.nodes.items() if name not in staying)
-        dead.alive = False
+        dead.alive = dead.kubelet_up = False
         await fleet.set_ready(dead, False)
         await until(fleet, lambda: placed(fleet, made) == staying, 10)
 
@@ -225,8 +231,10 @@ def test_test_whose_pod_is_deleted_is_no_verdict() -> None:
         await qualifications.begin(schedule, topologySize=4, maxGroups=1)
         await until(fleet, lambda: len(fleet.pods.running) == 4, 60)
         [test] = qualifications.tests(schedule)
-        await fleet.remove(PODS, NAMESPACE, f"{test['metadata']['name']}-0")
-        await until(fleet, lambda: not [each for each in qualifications.tests(schedule) if each == test], 30)
+        pod = fleet.view.find("pods", f"{test['metadata']['name']}-0", NAMESPACE)
+        assert pod is not None
+        await fleet.pods.delete(dict(pod), now=True)
+        await until(fleet, lambda: test["metadata"]["uid"] not in fleet.view.workloads(), 40)
         assert found(fleet) == []
         await until(fleet, lambda: len(found(fleet)) == 2, 300)
         assert all(each.passed for each in found(fleet))
@@ -292,3 +300,84 @@ def test_qualification_may_be_suspended() -> None:
         assert state(asked) == "None"
 
     told(story)
+
+
+# -- each rule is needed: without it, a story ends otherwise
+
+
+def never_yields(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(yielding, "yields", lambda *_: yielding.Yields({}, frozenset()))
+
+
+def yields_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    def yields(index: Any, workloads: Any, tests: Any, now: Any, limits: Any) -> yielding.Yields:
+        return yielding.Yields({test.workload.uid: "x" for test in tests if workloads}, frozenset())
+
+    patch.setattr(yielding, "yields", yields)
+
+
+def counts_on_dead_nodes(patch: pytest.MonkeyPatch) -> None:
+    """A test that already ends counts for those who wait, although a node of it has died."""
+    serve = yielding._Pool.serve
+
+    def once(self: Any, workload: Any) -> bool:
+        stopping = any(test.stopping for test in self._test_of.values())
+        return stopping or serve(self, workload)
+
+    patch.setattr(yielding._Pool, "serve", once)
+
+
+def fails_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey, "FAILURES", 1)
+
+
+def sees_no_storm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey.ResultSurvey, "storm", property(lambda self: ""))
+
+
+def takes_every_end_for_a_verdict(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_by_figures", lambda *_: verdict.Judgement(verdict.GroupVerdict.PASSED))
+
+
+def makes_deleted_pods_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Qualifications, "_is_complete", lambda self, test: False)
+
+
+def chooses_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(suitable, "is_qualified", lambda workload, slot, now: True)
+
+
+def tests_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey, "_wants", lambda *_: False)
+
+
+def trusts_names_of_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupResult, "is_of", lambda self, uids: True)
+
+
+def keeps_results_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(qualify, "forgotten", lambda index, names: [])
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "story"),
+    [
+        (never_yields, test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds),
+        (yields_to_anybody, test_job_that_does_not_fit_even_without_tests_ends_none),
+        (counts_on_dead_nodes, test_job_gets_other_tested_nodes_if_one_dies_meanwhile),
+        (fails_once, test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair),
+        (chooses_unqualified_nodes, test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair),
+        (sees_no_storm, test_failures_of_most_groups_are_a_storm_and_no_fault),
+        (takes_every_end_for_a_verdict, test_image_that_cannot_be_pulled_and_lies_are_no_verdict),
+        (makes_deleted_pods_again, test_test_whose_pod_is_deleted_is_no_verdict),
+        (tests_in_any_order, test_workload_may_require_a_recent_test_and_its_candidates_go_first),
+        (trusts_names_of_nodes, test_another_node_of_the_name_starts_anew),
+        (keeps_results_for_ever, test_results_go_with_their_qualification),
+    ],
+)
+def test_a_story_notices_a_rule_that_is_missing(
+    sabotage: Callable[[pytest.MonkeyPatch], None], story: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    with pytest.raises(AssertionError):
+        story()

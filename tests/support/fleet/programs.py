@@ -21,6 +21,7 @@ LIES: Final = "lies"
 NO_IMAGE: Final = "no-image"
 KINDS: Final = (SLOW, HANGS, FAILS, LIES, NO_IMAGE)
 FLOOR: Final = 140.0
+LASTS_S: Final = (2.0, 20.0)
 
 
 class ProgramsOfTests(Programs):
@@ -30,7 +31,7 @@ class ProgramsOfTests(Programs):
         self._now = now
         self._rng = rng
         self.on: dict[str, str] = {}
-        self.lasts_s = (2.0, 20.0)
+        self.lasts_s = LASTS_S
 
     def never_starts(self, pod: Obj, node: str) -> Obj | None:
         """Return the pod's status if its image cannot be pulled on a node."""

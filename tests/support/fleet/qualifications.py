@@ -9,10 +9,12 @@ from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, PODS
 from tests.support.fleet.mix import Actor
-from tests.support.fleet.programs import FLOOR, KINDS, ProgramsOfTests
-from tests.support.fleet.view import state
+from tests.support.fleet.network import WATCH_LAG_S
+from tests.support.fleet.programs import FLOOR, KINDS, LASTS_S, ProgramsOfTests
+from tests.support.fleet.view import place, state
 
 if TYPE_CHECKING:
+    from tests.support.fleet.fleet import Fleet
     from tests.support.fleet.schedule import Schedule
 
 NAME: Final = "nightly"
@@ -113,14 +115,28 @@ async def require(schedule: Schedule) -> str | None:
 
 
 async def burst(schedule: Schedule) -> str | None:
-    """Users want all nodes while they are tested: nothing else must be wrong, then they have them soon."""
+    """Users want all nodes while they are tested: if nothing else is wrong, they have them soon."""
     fleet = schedule.fleet
-    busy = tests(schedule)
-    nodes = fleet.nodes.values()
-    well = all(node.healthy and node.schedulable and not node.reported for node in nodes)
-    if not busy or not well or fleet.workloads() or fleet.workloads(leaving=True) or fleet.view.all("jobs"):
-        return None
-    return await yields(schedule)
+    for workload in fleet.workloads():
+        await fleet.remove(NEURON_WORKLOADS, *place(workload))
+    for job in fleet.pods.jobs.values():
+        job.replicas = 0
+    await ask(schedule)
+    fleet.programs.lasts_s = (100.0, 100.0)
+    await fleet.patch(NEURON_QUALIFICATIONS, "", NAME, {"spec": {"attempt": schedule.made + 1, "suspend": False}})
+    await fleet.sleep(40.0)
+    did = await yields(schedule) if is_quiet(fleet) and tests(schedule) else "users would want all nodes"
+    fleet.programs.lasts_s = LASTS_S
+    return did
+
+
+def is_quiet(fleet: Fleet) -> bool:
+    """Return True if nothing is wrong, and nobody else uses nodes."""
+    nodes = all(node.healthy and node.schedulable and not node.reported for node in fleet.nodes.values())
+    lines = all(line.up and line.lag_s <= WATCH_LAG_S and line.storm is None for line in fleet.lines if not line.dead)
+    users = [*fleet.workloads(), *fleet.workloads(leaving=True)]
+    users += [dict(pod) for pod in fleet.view.all("pods") if pod["metadata"]["namespace"] != NAMESPACE]
+    return nodes and lines and not users and any(replica.leads for replica in fleet.replicas)
 
 
 async def yields(schedule: Schedule) -> str | None:
@@ -133,8 +149,8 @@ async def yields(schedule: Schedule) -> str | None:
     await fleet.sleep(SEEN_S + YIELD_S)
     uids = [each["metadata"]["uid"] for each in made if each is not None]
     late = [uid for uid in uids if not fleet.view.of(uid)]
-    undisturbed = all(replica.up for replica in fleet.replicas) and any(replica.leads for replica in fleet.replicas)
-    if late and undisturbed:
+    mine = {each["metadata"]["uid"] for each in fleet.workloads()} <= {*uids}
+    if late and mine and any(replica.leads for replica in fleet.replicas):
         states = [state(fleet.view.workloads()[uid]) for uid in late if uid in fleet.view.workloads()]
         fleet.safety.violated(f"{len(late)} of {number} workloads still wait for tests, which had {before}: {states}")
     return f"{number} workloads want all nodes during {before} tests"
