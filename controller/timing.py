@@ -155,7 +155,7 @@ class QualifyTiming:
     survey_s: float = seconds(1.0, "how often the results of a fleet are gone through, at least")
 
     # A survey of a large fleet may cost a millicore.
-    survey_group_s: float = seconds(0.003, "that grows to this for each UltraServer")
+    survey_group_s: float = seconds(0.006, "that grows to this for each UltraServer")
     look_s: float = seconds(1.0, "how often tests in progress are looked at, also if nothing changes")
     reserve_s: float = seconds(120.0, "before a test that got no nodes is given up")
     start_s: float = seconds(900.0, "before a test whose pods do not start is given up: images are large")

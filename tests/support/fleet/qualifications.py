@@ -10,6 +10,7 @@ from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, PODS
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.network import WATCH_LAG_S
+from tests.support.fleet.nodes import MODES
 from tests.support.fleet.programs import FLOOR, KINDS, LASTS_S, ProgramsOfTests
 from tests.support.fleet.view import place, state
 
@@ -132,7 +133,8 @@ async def burst(schedule: Schedule) -> str | None:
 
 def is_quiet(fleet: Fleet) -> bool:
     """Return True if nothing is wrong, and nobody else uses nodes."""
-    nodes = all(node.healthy and node.schedulable and not node.reported for node in fleet.nodes.values())
+    there = fleet.nodes.values()
+    nodes = all(node.healthy and node.schedulable and not node.reported and node.modes == MODES for node in there)
     lines = all(line.up and line.lag_s <= WATCH_LAG_S and line.storm is None for line in fleet.lines if not line.dead)
     users = [*fleet.workloads(), *fleet.workloads(leaving=True)]
     users += [dict(pod) for pod in fleet.view.all("pods") if pod["metadata"]["namespace"] != NAMESPACE]
