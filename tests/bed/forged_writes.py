@@ -43,6 +43,7 @@ WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 TESTS = "neuron-dra-driver-qualification"
+MAKES_PODS = "neuron-dra-driver-controller-makes-pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +430,7 @@ ROWS: Sequence[Row] = (
     *creates(TEST_PODS, tokenless(), "", CONTROLLER, RESCUE),
     *creates(TEST_PODS, tokenless(), TESTS, MASTER, REPLICAS),
     *creates(TEST_PODS, pod(), TESTS, CONTROLLER),
+    *creates(POD_PLACE.replace(OURS, ELSEWHERE), tokenless(), MAKES_PODS, CONTROLLER),
     *creates(TEST_PODS, pod(), RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     *patches(f"{TEST_PODS}/older/status", PHASE, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     # Ways to bypass the policies.

@@ -177,6 +177,7 @@ def rights() -> list[Obj]:
     writes = ["create", "update", "patch", "delete"]
     dra = {"apiGroups": ["resource.k8s.io"], "verbs": writes}
     claims = {**dra, "resources": ["resourceclaims"]}
+    pods = {"apiGroups": [""], "resources": ["pods"]}
     namespaces = {"apiGroups": [""], "resources": ["namespaces"], "verbs": writes}
     return [
         made("Role", "forged-everything", RBAC, OURS, rules=[ALL]),
@@ -185,6 +186,9 @@ def rights() -> list[Obj]:
         made("ClusterRole", "forged-namespaces", RBAC, rules=[namespaces]),
         bound("forged-everything", table.TENANT, OURS, "Role"),
         bound("forged-everything", table.LANDLORD, DRIVER_NAMESPACE, "Role"),
+        # A role that gives the controller more than the chart does.
+        made("Role", "forged-pods", RBAC, table.ELSEWHERE, rules=[{**pods, "verbs": ["create"]}]),
+        bound("forged-pods", table.CONTROLLER, table.ELSEWHERE, "Role"),
         bound("cluster-admin", "forged-masters"),
         *(bound("forged-claims", who) for who in (table.MANAGER, table.SCHEDULER, table.CLAIM_CONTROLLER)),
         *(bound("forged-namespaces", who) for who in (table.PATCHER, table.LIMITER)),
@@ -281,8 +285,9 @@ def put_in_force(api: Api, items: list[Obj], own: list[Obj]) -> list[str]:
         api.put(made("Namespace", DRIVER_NAMESPACE))
     for item in (*items, *own):
         api.put(item)
-    account = f"/api/v1/namespaces/{OURS}/serviceaccounts/default"
-    eventually("pods can be made", lambda: api.get(account), 60)
+    for name in (OURS, table.ELSEWHERE, "neuron-qualification"):
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        eventually("pods can be made", lambda account=account: api.get(account), 60)
     eventually("rights are known", lambda: api.ask(table.RESCUE, "GET", "/api/v1/nodes")[0] == 200, 60)
     for item in present():  # former policies may still apply for a moment
         exempt = lambda item=item: api.try_to_put(item, table.RESCUE)[0] in (200, 201)  # noqa: E731
