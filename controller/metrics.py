@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import statistics
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,6 +22,20 @@ from controller.plan.states import State
 from neuron_dra.core import vocabulary
 
 PREFIX = "neuron_ultraserver"
+
+
+@dataclass(frozen=True, slots=True)
+class QualificationFigures:
+    """What tests of one qualification found: numbers of groups by result, Unix time of the oldest, and all figures.
+
+    - `values`: by instance type and figure, one of each group.
+    """
+
+    name: str
+    groups: Mapping[str, int]
+    oldest: float
+    storm: bool
+    values: Mapping[tuple[str, str], Sequence[float]]
 
 
 class Metrics:
@@ -68,6 +84,7 @@ class Metrics:
             registry=r,
         )
         self._fault_metrics(r)
+        self._qualification_metrics(r)
         self._start_at_zero()
 
     def _fault_metrics(self, r: CollectorRegistry) -> None:
@@ -102,6 +119,39 @@ class Metrics:
             f"{PREFIX}_evictions",
             "Requested evictions, by answer: evicted, refused by a disruption budget, or the pod was gone",
             ["result"],
+            registry=r,
+        )
+
+    def _qualification_metrics(self, r: CollectorRegistry) -> None:
+        """Add the metrics about tests of UltraServers."""
+        self._tests = Counter(
+            f"{PREFIX}_tests",
+            "Tests that ended, by verdict: passed, failed or none",
+            ["qualification", "verdict"],
+            registry=r,
+        )
+        self._tested = Gauge(
+            f"{PREFIX}_tested_groups",
+            "Groups by the result of their last test: fresh (passed within maxAge), failed, and of these unqualified",
+            ["qualification", "result"],
+            registry=r,
+        )
+        self._oldest_result = Gauge(
+            f"{PREFIX}_oldest_result_timestamp_seconds",
+            "Unix time of the oldest result of a qualification; 0 without one",
+            ["qualification"],
+            registry=r,
+        )
+        self._storms = Gauge(
+            f"{PREFIX}_failure_storm",
+            "1 while so many groups fail that a qualification tests nothing",
+            ["qualification"],
+            registry=r,
+        )
+        self._figures = Gauge(
+            f"{PREFIX}_figure",
+            "Lowest, median and highest value of a figure that tests reported, over the groups of an instance type",
+            ["qualification", "instance_type", "figure", "of"],
             registry=r,
         )
 
@@ -161,6 +211,7 @@ class Metrics:
                 self._degraded_now,
                 self._outdated,
                 self._unreadable,
+                *self._of_qualifications,
             )
             for gauge in gauges:
                 gauge.clear()
@@ -170,6 +221,27 @@ class Metrics:
             for crd, outdated in self._outdated_crds.items():
                 self.crd_outdated(crd, outdated)
         self._leads = leads
+
+    @property
+    def _of_qualifications(self) -> tuple[Gauge, ...]:
+        return self._tested, self._oldest_result, self._storms, self._figures
+
+    def tested(self, qualification: str, verdict: str) -> None:
+        """A test ended."""
+        self._tests.labels(qualification, verdict).inc()
+
+    def qualified(self, surveys: Iterable[QualificationFigures]) -> None:
+        """Report the results of all qualifications."""
+        for gauge in self._of_qualifications:
+            gauge.clear()
+        for each in surveys:
+            for result, number in each.groups.items():
+                self._tested.labels(each.name, result).set(number)
+            self._oldest_result.labels(each.name).set(each.oldest)
+            self._storms.labels(each.name).set(1 if each.storm else 0)
+            for (instance_type, figure), values in each.values.items():
+                for of, value in (("min", min(values)), ("median", statistics.median(values)), ("max", max(values))):
+                    self._figures.labels(each.name, instance_type, figure, of).set(value)
 
     def unreadable(self, objects: Mapping[str, tuple[int, int]]) -> None:
         """Set the numbers of objects of which values, and of which the whole cannot be decoded, by resource."""

@@ -6,10 +6,10 @@ import asyncio
 import datetime
 import logging
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
-from controller.apply.beside import Beside
+from controller.apply.beside import Beside, Look
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler
@@ -18,7 +18,10 @@ from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
+from controller.plan.actions import Verdict
 from controller.plan.fleet_index import FleetIndex
+from controller.qualify.qualifications import Qualifications
+from controller.qualify.watches import QualifyWatches
 from controller.queue.queues import Queues
 from controller.queue.watches import QueueWatch
 from controller.settings import ControllerSettings
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = "neuron-ultraserver-controller"
+Watch = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Controller:
@@ -61,7 +65,7 @@ class Controller:
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
         self._reconciler: Reconciler | None = None
-        self._beside: Beside | None = None
+        self._beside: list[Beside] = []
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
@@ -80,20 +84,19 @@ class Controller:
     async def run(self) -> None:
         """Watch, plan and write until stopped."""
         async with self._client as client:
-            self._caches = caches = Caches(
-                client,
-                self._wake,
-                FleetIndex(),
-                self._timing.caches,
-                self._claims_for_a_node,
-                fault_conditions=self._settings.node_conditions,
-                block_annotation=self._settings.block_annotation,
-                clock=self._clock,
-            )
+            self._caches = caches = self._watched(client)
             events = EventRecorder(client, self._settings.identity, NAME)
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
-            watches = JobWatches(client, self._wake, self._timing.jobs) if self._settings.jobs_may_reserve else None
-            jobs = self._jobs(caches, applier, watches, events) if watches is not None else None
+            watches: dict[str, Watch] = {}
+            looks: list[Look] = []
+            if self._settings.jobs_may_reserve:
+                kinds = JobWatches(client, self._wake, self._timing.jobs)
+                watches |= kinds.tasks()
+                looks.append(self._jobs(caches, applier, kinds, events))
+            if self._settings.qualifications:
+                asked = QualifyWatches(client, self._wake, self._timing.qualify)
+                watches |= asked.tasks()
+                looks.append(self._tests(caches, applier, asked, events))
             queue = QueueWatch(client, self._wake, self._timing.queues) if self._settings.queues else None
             queues = None
             if queue is not None:
@@ -106,22 +109,22 @@ class Controller:
                 self._settings.limits,
                 self._timing,
                 self._clock,
-                jobs,
+                looks,
                 queues,
             )
-            if jobs is not None:
-                self._beside = Beside(jobs, caches.index, reconciler.is_current, self._timing.passes, self._clock)
+            for look in looks:
+                may = reconciler.is_current
+                self._beside.append(Beside(look, caches.index, may, self._timing.passes, self._clock))
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
-                for name, run in watches.tasks().items() if watches is not None else ():
-                    tasks.append(group.create_task(run(), name=f"watch {name}"))
+                watches = caches.watches() | watches
+                tasks = [group.create_task(run(), name=f"watch {name}") for name, run in watches.items()]
                 if queue is not None:
                     tasks.append(group.create_task(queue.run(), name="watch Kueue's workloads"))
                 if queues is not None:
                     tasks.append(group.create_task(queues.run(), name="queues"))
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
-                if self._beside is not None:
-                    tasks.append(group.create_task(self._beside.run(), name="jobs"))
+                for each in self._beside:
+                    tasks.append(group.create_task(each.run(), name="beside the plans"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
                 if self._settings.grpc_address:
@@ -136,12 +139,36 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
+    def _watched(self, client: KubeClient) -> Caches[FleetIndex]:
+        return Caches(
+            client,
+            self._wake,
+            FleetIndex(),
+            self._timing.caches,
+            self._claims_for_a_node,
+            fault_conditions=self._settings.node_conditions,
+            block_annotation=self._settings.block_annotation,
+            clock=self._clock,
+        )
+
     def _jobs(
         self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches, events: EventRecorder
     ) -> JobReservations:
         default = self._settings.limits.max_reserved_nodes
         timing, queues = self._timing.jobs, self._settings.queues
         return JobReservations(self._client, caches, applier, watches, events, timing, default, queues=queues)
+
+    def _tests(
+        self, caches: Caches[FleetIndex], applier: Applier, watches: QualifyWatches, events: EventRecorder
+    ) -> Qualifications:
+        limits, timing = self._settings.limits, self._timing.qualify
+        verdicts, wake = self._verdicts, self._wake
+        return Qualifications(
+            self._client, caches, applier, watches, events, self.metrics, limits, timing, verdicts, wake
+        )
+
+    def _verdicts(self) -> Mapping[str, Verdict]:
+        return {} if self._reconciler is None else self._reconciler.verdicts
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
@@ -169,5 +196,5 @@ class Controller:
     def _wake(self) -> None:
         if self._reconciler is not None:
             self._reconciler.changed.set()
-        if self._beside is not None:
-            self._beside.changed.set()
+        for each in self._beside:
+            each.changed.set()

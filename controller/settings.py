@@ -169,6 +169,13 @@ class ControllerSettings(WatcherSettings):
         truth,
         shown=False,
     )
+    qualifications: bool = _setting(
+        "false",
+        "test free UltraServers as NeuronUltraServerQualifications say",
+        "BOOL",
+        truth,
+        shown=False,
+    )
     queues: bool = _setting(
         "false",
         "Kueue admits workloads with the label kueue.x-k8s.io/queue-name before nodes are reserved for them",

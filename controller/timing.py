@@ -148,6 +148,28 @@ class QueueTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class QualifyTiming:
+    """Of tests of UltraServers."""
+
+    absent_s: float = seconds(60.0, "before qualifications are looked for again while the API server has none")
+    survey_s: float = seconds(1.0, "how often the results of a fleet are gone through, at least")
+
+    # A survey of a large fleet may cost a millicore.
+    survey_group_s: float = seconds(0.006, "that grows to this for each UltraServer")
+    look_s: float = seconds(1.0, "how often tests in progress are looked at, also if nothing changes")
+    reserve_s: float = seconds(120.0, "before a test that got no nodes is given up")
+    start_s: float = seconds(900.0, "before a test whose pods do not start is given up: images are large")
+    settle_s: float = seconds(90.0, "how long a test goes on after one of its pods has failed: its node may be dead")
+    again_s: float = seconds(
+        60.0, "before a group is tested again that got no verdict; each time in a row twice as long"
+    )
+    longest_s: float = seconds(3600.0, "the longest of these waits")
+    status_s: float = seconds(30.0, "between writes of a qualification's status that only change numbers")
+    first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")
+    longest_write_s: float = seconds(90.0, "the longest of these waits")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceTiming:
     """Of the gRPC service."""
 
@@ -169,6 +191,7 @@ class Timing:
     rendezvous: RendezvousTiming = RendezvousTiming()
     jobs: JobTiming = JobTiming()
     queues: QueueTiming = QueueTiming()
+    qualify: QualifyTiming = QualifyTiming()
     service: ServiceTiming = ServiceTiming()
     client: ClientTiming = DEFAULT_CLIENT_TIMING
 

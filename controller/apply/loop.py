@@ -7,7 +7,7 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
@@ -23,7 +23,7 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
 from controller.observe.model import Admission, Known, Turn, shortened
 from controller.plan import planning
-from controller.plan.actions import NOTHING_KEPT, Action, Evict, Plan
+from controller.plan.actions import NOTHING_KEPT, Action, Evict, Plan, Verdict
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.timing import Timing
@@ -68,7 +68,7 @@ class Reconciler:
         limits: Limits,
         timing: Timing,
         clock: Callable[[], datetime.datetime] = wall_clock,
-        beside: Look | None = None,
+        beside: Sequence[Look] = (),
         queues: Admissions | None = None,
     ) -> None:
         self._beside = beside
@@ -93,6 +93,8 @@ class Reconciler:
         self._reported_errors: dict[str, str] = {}  # of the last plan, by object
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
+        self.verdicts: Mapping[str, Verdict] = {}
+        """Those of the last plan, by UID of the workload and in the order of the queue."""
         self.kept = NOTHING_KEPT
         """What the last plan has left to the next one."""
         self.changed = asyncio.Event()
@@ -159,9 +161,8 @@ class Reconciler:
             self._applier.end_waits()
             self._caches.end_waits()
             self._room.end_waits()
-            for each in (self._beside, self._queues):
-                if each is not None:
-                    each.end_waits()
+            for each in (*self._beside, *([self._queues] if self._queues is not None else [])):
+                each.end_waits()
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
@@ -247,7 +248,7 @@ class Reconciler:
         index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits, known, self.kept))
-        self.kept, self._turns = plan.kept, plan.turns
+        self.kept, self._turns, self.verdicts = plan.kept, plan.turns, plan.verdicts
         self._report_errors(plan)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now, self._limits.spares)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from controller.observe import fields, slices
+from controller.observe import fields, results, slices
 from controller.observe.model import (
     GROUP,
     JOBS_LABEL,
@@ -29,7 +29,7 @@ from controller.observe.model import (
     Workload,
     condition,
 )
-from neuron_dra.core import capacity_block, durations, names, node_conditions
+from neuron_dra.core import capacity_block, durations, names, node_conditions, qualification
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
@@ -186,17 +186,22 @@ def ultraserver(item: Wire) -> UltraServer:
     if "topology" in spec:
         spec["topology"] = [one for one in spec["topology"] or () if "nodeName" in one and "nodeId" in one]
     reading = read_allocations(item)
+    status = dict(fields.part(item, "status", fields.ULTRASERVER_STATUS))
+    # `controller.qualify` writes this part of the status, and the plan all others.
+    tested = results.read(status)
+    status.pop("qualifications", None)
     return UltraServer(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         version=str(meta.get("resourceVersion", "")),
         generation=int(meta.get("generation") or 0),
         spec=spec,
-        status=fields.part(item, "status", fields.ULTRASERVER_STATUS),
+        status=status,
         reservations=tuple(Reservation(meta["name"], each) for each in reading.allocations),
         unread=reading.unread,
         finalizers=tuple(meta.get("finalizers") or ()),
         deleting=bool(meta.get("deletionTimestamp")),
+        results=tested,
     )
 
 
@@ -231,6 +236,8 @@ def workload(item: Wire) -> Workload:
         groups=tuple(each for each in status.get("groups") or [] if _is_group(each)),
         problem=fields.problem(item, "spec", fields.WORKLOAD_SPEC),
         expected=_duration(spec.get("expectedDuration")),
+        qualified_within=_duration((spec.get("qualification") or {}).get("maxAge")),
+        target=qualification.target(str(meta.get("namespace", "")), meta.get("annotations") or {}),
         ttl_unused_s=max(0, int(spec.get("ttlSecondsUnused") or 0)),
         queue=str((meta.get("labels") or {}).get(QUEUE_LABEL) or ""),
         queue_record=QueueRecord(

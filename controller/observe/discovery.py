@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.observe import results
 from controller.observe.decode import LABEL_PREFIX
 from controller.observe.model import (
     ClusterNode,
@@ -44,6 +45,7 @@ class Group:
     problems: tuple[Problem, ...]
     cordoned: tuple[str, ...] = ()
     ends: Mapping[str, datetime.datetime] = field(default_factory=dict)  # of capacity blocks, by the node's name
+    results: tuple[results.GroupResult, ...] = ()  # of tests on the nodes that it has now
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -122,6 +124,7 @@ def _group(
         problems=tuple(found.problems()),
         cordoned=found.cordoned(),
         ends=found.ends(),
+        results=found.results(),
     )
 
 
@@ -212,6 +215,13 @@ class _Found:
                 found[str(entry["nodeName"])] = end
         return found
 
+    def results(self) -> tuple[results.GroupResult, ...]:
+        """Return what tests found of the nodes that it has now."""
+        if self.stored is None or not self.stored.results:
+            return ()
+        uids = {str(entry["nodeName"]): str(entry.get("nodeUid")) for entry in self.topology}
+        return tuple(each for each in self.stored.results if each.is_of(uids))
+
     def problems(self) -> Iterator[Problem]:
         """Yield all problems, in the order in which `status.conditions` shows them."""
         yield from _identity(self.present, self.nodes)
@@ -224,6 +234,13 @@ class _Found:
         yield from _links(self.present)
         yield from _quarantined(self.stored, self.nodes)
         yield from self._unreadable_ends()
+        yield from self._unqualified()
+
+    def _unqualified(self) -> Iterable[Problem]:
+        failed = [each for each in self.results() if each.unqualified]
+        said = [f"{shortened(each.nodes)} ({each.qualification}: {each.message})" for each in failed]
+        text = "nodes on which tests failed twice, which cannot be reserved until one passes: {}"
+        return _if(said, "Unqualified", text)
 
     def _unreadable_ends(self) -> Iterable[Problem]:
         members = (self.nodes[entry["nodeName"]] for entry in self.topology)

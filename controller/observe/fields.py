@@ -29,6 +29,7 @@ WORKLOAD_SPEC: Final = {
     "priorityClassName": str,
     "ttlSecondsUnused": int,
     "expectedDuration": str,
+    "qualification": {"maxAge": str},
 }
 WORKLOAD_STATUS: Final = {
     "state": str,

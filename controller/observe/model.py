@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from controller.observe.results import GroupResult
+from neuron_dra.core.qualification import Target
 from neuron_dra.core.signals import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
 from neuron_dra.core.wire import Wire
@@ -254,6 +256,7 @@ class UltraServer:
     unread: tuple[UnreadAllocation, ...] = ()
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    results: tuple[GroupResult, ...] = ()  # of tests; `status` is without them
 
     @property
     def reserved(self) -> bool:
@@ -319,6 +322,8 @@ class Workload:
     queue: str = ""  # the label QUEUE_LABEL
     queue_record: QueueRecord = QueueRecord()
     expected: datetime.timedelta = datetime.timedelta()  # spec.expectedDuration, 0 without one
+    qualified_within: datetime.timedelta = datetime.timedelta()  # spec.qualification.maxAge, 0 without one
+    target: Target | None = None  # what it tests; None for all but tests
 
     @property
     def expired(self) -> bool:

@@ -91,6 +91,15 @@ class FreeSlots:
         """Return True if free groups of this type are kept as spares."""
         return self._pool.number(instance_type) > 0
 
+    def at(
+        self, ultraserver: str, instance_type: str, size: int, draft: Draft | None = None
+    ) -> tuple[placement.Slot, ...]:
+        """Return the free slots of one UltraServer in which reservations can be stored; empty for any other."""
+        group = self._index.group_by_name.get(ultraserver)
+        writable = ultraserver in self._index.ultraserver_by_name and ultraserver not in self._unwritable
+        taken = self._holdings if draft is None else draft
+        return placement.slots((group,), taken, instance_type, size) if group is not None and writable else ()
+
     def has_type(self, instance_type: str) -> bool:
         """Return True if there is an UltraServer of this type."""
         return self._index.members(instance_type) > 0

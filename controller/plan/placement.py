@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from controller.observe import results
 from controller.observe.discovery import Group
 from controller.observe.model import NODE_NAMES_SHOWN, PublishedNode, Workload, shortened
 from controller.plan.reasons import Reason
@@ -29,6 +31,7 @@ class Slot:
     - `free_neighbours`: free nodes of the pairs that it is in, including this slot's.
     - `first_id`: the number of its first node in the UltraServer.
     - `until`: when the first capacity block of its nodes ends; None if that is not known of any.
+    - `passed_at`, `unqualified`: what tests found of its nodes.
     - `fit`: the sort key; the best fit, which leaves the fewest free nodes around it, is the smallest.
     """
 
@@ -40,6 +43,8 @@ class Slot:
     free_neighbours: int  # free nodes of the pairs that it is in, including this slot's
     first_id: int
     until: datetime.datetime | None = None  # when the first capacity block of its nodes ends
+    passed_at: datetime.datetime | None = None  # when a test of all its nodes last passed
+    unqualified: bool = False  # tests failed twice on nodes of it
 
     fit: tuple[int, int, str, int] = field(init=False, repr=False, compare=False)
 
@@ -81,6 +86,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
                         free_neighbours=sum(number // 2 in pairs for number in free),
                         first_id=first,
                         until=_first_end(group, nodes),
+                        **_tested(group, nodes),
                     )
                 )
     return tuple(found)
@@ -89,6 +95,17 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
 def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetime | None:
     """Return when the first capacity block of these nodes ends; None if that is not known of any."""
     return min((group.ends[node.name] for node in nodes if node.name in group.ends), default=None)
+
+
+def _tested(group: Group, nodes: Sequence[PublishedNode]) -> dict[str, Any]:
+    """Return what tests found of these nodes."""
+    if not group.results:
+        return {}
+    names = {node.name for node in nodes}
+    return {
+        "passed_at": results.passed_at(group.results, names),
+        "unqualified": not names.isdisjoint(results.unqualified(group.results)),
+    }
 
 
 def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:

@@ -34,7 +34,7 @@ from controller.plan.view import TurnKey, View
 WAITING = (Reason.WAITS_FOR_OLDER, Reason.INSUFFICIENT_CAPACITY, Reason.CAPACITY_SPLIT, Reason.CREATING_ULTRASERVERS)
 """The reasons of workloads that wait for nodes which the fleet has."""
 
-Order = tuple[bool, bool, int, datetime.datetime, str]
+Order = tuple[bool, bool, bool, int, datetime.datetime, str]
 
 
 def ordered(
@@ -42,8 +42,8 @@ def ordered(
 ) -> tuple[list[Workload], dict[str, Exception]]:
     """Return the workloads in the order in which they are planned, and the errors about single ones, which come last.
 
-    Those that release come first, then complete ones, then by priority, then first come, first served. A workload that
-    grows queues from the time of its request to grow. The value of a class that does not exist is 0.
+    Those that release come first, then complete ones, then by priority, then first come, first served, and tests last.
+    A workload that grows queues from the time of its request to grow. The value of a class that does not exist is 0.
     """
     keyed: list[tuple[Order, Workload]] = []
     others: list[Workload] = []
@@ -62,7 +62,9 @@ def _order(workload: Workload, held: Held, priorities: Mapping[str, int], now: d
     grows = bool(held.bound) and held.opened < workload.count
     settled = bool(held) and not grows
     since = waits_since(workload, now) if grows else workload.created
-    return not workload.deleting, not settled, -priorities.get(workload.priority_class, 0), since, workload.ref
+    tests = workload.target is not None and not settled
+    rank = -priorities.get(workload.priority_class, 0)
+    return not workload.deleting, not settled, tests, rank, since, workload.ref
 
 
 def template_names(

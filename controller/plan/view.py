@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.observe import decode
 from controller.observe.model import (
     GROUPS_AT_MOST,
     SLOT_SIZES,
@@ -25,7 +24,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import admission, objects, places
+from controller.plan import admission, objects, places, suitable
 from controller.plan.actions import Action, Verdict, WriteWorkloadStatus
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
@@ -37,6 +36,7 @@ from controller.plan.quota import Quota
 from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
 from controller.plan.states import State
+from neuron_dra.core.qualification import Target
 from neuron_dra.core.ultraserver import Allocation, Phase, UnreadAllocation
 
 TurnKey = tuple[str, str]
@@ -313,42 +313,71 @@ class View:
         return found(self.workload.instance_type, self.workload.size, self._draft())
 
     def choose(self, count: int, near: Sequence[Slot]) -> tuple[Slot, ...] | None:
-        """Return `count` free slots that the workload can keep until it ends, close to `near`; None without enough."""
+        """Return `count` free slots that suit the workload, close to `near`; None without enough."""
+        target = self.workload.target
+        if target is not None:
+            return self._target(target, count)
         chosen = places.choose(self.free(), count, kind=self.kind, near=near)
-        if chosen is None or all(map(self.lasts, chosen)):
+        if chosen is None or all(map(self.suits, chosen)):
             return chosen
-        lasting = self._lasting()
-        if most_of_a_kind(Counter(slot.kind for slot in lasting)) < count:
+        suitable = self._free_that(self.suits)
+        if most_of_a_kind(Counter(slot.kind for slot in suitable)) < count:
             return None
         found = Places()
-        for slot in lasting:
+        for slot in suitable:
             found.add(slot)
         return places.choose(Overlay(found), count, kind=self.kind, near=near)
 
+    def _target(self, target: Target, count: int) -> tuple[Slot, ...] | None:
+        """Return the slot that a test must get, if it is free."""
+        workload = self.workload
+        free = self.free_slots.at(target.ultraserver, workload.instance_type, workload.size, self._draft())
+        found = tuple(slot for slot in free if suitable.is_target(workload, slot))
+        return found if len(found) == count else None
+
+    def suits(self, slot: Slot) -> bool:
+        """Return True if the workload may get a free slot."""
+        return self.lasts(slot) and suitable.is_qualified(self.workload, slot, self.now)
+
     def lasts(self, slot: Slot) -> bool:
         """Return True if a slot's capacity block does not end before the workload, as far as both are known."""
-        return slot.until is None or slot.until >= self.needed_until + self.limits.block_lead
+        return suitable.lasts(self.workload, slot, self.now, self.limits.block_lead)
 
     @property
     def needed_until(self) -> datetime.datetime:
         """When the workload ends, by its spec.expectedDuration; now without one."""
-        workload = self.workload
-        began = workload.status.get("allocatedAt")
-        return max(self.now, (decode.time(began) if began else self.now) + workload.expected)
+        return suitable.needed_until(self.workload, self.now)
 
-    def _lasting(self) -> list[Slot]:
-        """Return the free slots that the workload can keep until it ends."""
+    def _free_that(self, test: Callable[[Slot], bool]) -> list[Slot]:
+        """Return the free slots that pass a test."""
         free = self.free()
-        return [slot for kind in KINDS for slot in free.best(everywhere(kind)) if self.lasts(slot)]
+        return [slot for kind in KINDS for slot in free.best(everywhere(kind)) if test(slot)]
 
     def shortage(self, count: int) -> Shortage:
         """Return why `count` more slots are not available."""
         have = most_of_a_kind(self.free().of_a_kind())
-        if have >= count:
-            lasting = most_of_a_kind(Counter(slot.kind for slot in self._lasting()))
-            if lasting < count:
-                return self._too_short(count, have, lasting)
+        if have >= count and self.workload.target is None:
+            lasting = self._free_that(self.lasts)
+            number = most_of_a_kind(Counter(slot.kind for slot in lasting))
+            if number < count:
+                return self._too_short(count, have, number)
+            good = (slot.kind for slot in lasting if suitable.is_qualified(self.workload, slot, self.now))
+            qualified = most_of_a_kind(Counter(good))
+            if qualified < count:
+                return self._not_qualified(count, have, qualified)
         return self.free_slots.shortage(self.workload, count, self._draft(), takes_spares=self.takes_spares)
+
+    def _not_qualified(self, count: int, have: int, qualified: int) -> Shortage:
+        workload = self.workload
+        hours = workload.qualified_within.total_seconds() / 3600
+        asked = (
+            f"a test passed in the last {hours:.4g} h (spec.qualification.maxAge)" if hours else "no test failed twice"
+        )
+        text = (
+            f"needs {count} x {workload.size} {workload.instance_type} nodes; {have} of these groups are free, and on "
+            f"{qualified} of them {asked}"
+        )
+        return Shortage(Reason.NOT_QUALIFIED, text)
 
     def _too_short(self, count: int, have: int, lasting: int) -> Shortage:
         workload = self.workload

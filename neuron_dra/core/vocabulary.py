@@ -10,6 +10,7 @@ from typing import Final
 
 WORKLOAD: Final = "NeuronUltraServerWorkload"
 ULTRASERVER: Final = "NeuronUltraServer"
+QUALIFICATION: Final = "NeuronUltraServerQualification"
 READY: Final = "Ready"
 DEGRADED: Final = "Degraded"
 
@@ -43,6 +44,7 @@ CONDITIONS: Final = (
     Word(READY, ULTRASERVER, "all its nodes and links are ready"),
     Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
     Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
+    Word(READY, QUALIFICATION, "its tests go on"),
     Word("CapacityBlockEnd", ULTRASERVER, "when the capacity blocks of its nodes end; absent if that is not known"),
     Word("Spare", ULTRASERVER, "nodes of it are spares, which only groups that must move may take; absent otherwise"),
 )
@@ -58,6 +60,7 @@ _WAITS: Final = {
     "WaitingForRelease": "nodes are released first, because pods with the same ranks may still run there",
     "InsufficientCapacity": "fewer nodes of the instance type are free than it needs",
     "BlockEndsTooSoon": "enough nodes are free, and their capacity blocks end before the workload would",
+    "NotQualified": "enough nodes are free, and too few passed a test as its spec.qualification requires",
     "CapacitySplit": "enough nodes are free, but not together in UltraServers, or without the links",
     "NoUltraServers": "no UltraServer of the instance type was discovered",
     "CreatingUltraServers": "the NeuronUltraServers of enough free nodes are being created",
@@ -126,6 +129,7 @@ _OF_ULTRASERVERS: Final = {
     "DuplicateNodeId": "several nodes publish the same number in this UltraServer",
     "IdentityMismatch": "a node's label and driver differ in the capacity block, or a block has several UltraServers",
     "InvalidBlockEnd": "the annotation with the end of a node's capacity block is no time",
+    "Unqualified": "tests failed twice on nodes, which cannot be reserved until one passes",
     "Quarantined": "nodes stay reserved, because a node of their group is dead and may still run pods",
     "InternalError": "the controller cannot handle the object, and reserves no node of it; see the message",
     "DeletionWaits": "the object is being deleted, and its reservations keep it",
@@ -166,6 +170,18 @@ REASONS: Final = (
         "SpecIncomplete",
         {"FieldsDropped": "what was written into the fields in the message has no effect: upgrade the CRDs"},
     ),
+    *_reasons(
+        QUALIFICATION,
+        READY,
+        {
+            "Testing": "groups are tested when they are free and due",
+            "InvalidSpec": "the spec has values that cannot be tested; the message names them",
+            "Suspended": "spec.suspend is true",
+            "FailureStorm": "so many groups failed that the test is wrong, not the nodes: nothing is tested",
+            "Outage": "so many nodes are unavailable that no test begins",
+            "TestsRejected": "the API server rejects the workload or the pods of a test",
+        },
+    ),
     *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message has the times and the nodes"}),
     *_reasons(ULTRASERVER, "Spare", {"KeptFree": "the message has the nodes"}),
     *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
@@ -178,6 +194,8 @@ REASONS: Final = (
 
 EVENTS: Final = (
     Word("Recovered", WORKLOAD, "the reserved nodes have no fault any more, or were replaced"),
+    Word("TestFailed", QUALIFICATION, "a test of nodes failed, for the reason in the message"),
+    Word("NoVerdict", QUALIFICATION, "a test ended without a verdict, so its nodes are tested again later"),
     Word("NoNetworkClaim", WORKLOAD, "its groups are in several UltraServers, and its pods request no EFA interfaces"),
     Word("ServiceNameTaken", WORKLOAD, "another Service or EndpointSlice has the name that the workload's own needs"),
     Word("ServiceRejected", WORKLOAD, "a quota or a policy rejects the Service that leads to rank 0"),

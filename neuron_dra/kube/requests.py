@@ -34,6 +34,7 @@ RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", namespaced
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", namespaced=True)
 NEURON_ULTRASERVERS = Resource("neuron.aws.com", "v1beta1", "neuronultraservers", namespaced=True)
 NEURON_WORKLOADS = Resource("neuron.aws.com", "v1beta1", "neuronultraserverworkloads", namespaced=True)
+NEURON_QUALIFICATIONS = Resource("neuron.aws.com", "v1beta1", "neuronultraserverqualifications", namespaced=False)
 CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", namespaced=True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 PODS = Resource("", "v1", "pods", namespaced=True)

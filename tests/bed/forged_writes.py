@@ -43,6 +43,8 @@ WOKEN = "neuron-dra-driver-controller-pods"
 SERVICES = "neuron-dra-driver-controller-services"
 ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 QUEUES = "neuron-dra-driver-controller-queues"
+TESTS = "neuron-dra-driver-qualification"
+MAKES_PODS = "neuron-dra-driver-controller-makes-pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ ENDPOINT_PLACE = f"/apis/discovery.k8s.io/v1/namespaces/{OURS}/endpointslices"
 WORKLOAD_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{OURS}/neuronultraserverworkloads"
 WATCHED_WORKLOADS = WORKLOAD_PLACE.replace(OURS, WATCHED)
 KUEUE_PLACE = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{OURS}/workloads"
+TEST_PODS = "/api/v1/namespaces/neuron-qualification/pods"
+TEST_WORKLOADS = "/apis/neuron.aws.com/v1/namespaces/neuron-qualification/neuronultraserverworkloads"
+QUALIFICATION_PLACE = "/apis/neuron.aws.com/v1beta1/neuronultraserverqualifications"
 POLICY_PLACE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
@@ -182,6 +187,22 @@ def kueue_workload(name: str = "forged", *, of_a_reservation: bool) -> Obj:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", **meta(name, **labels), "spec": spec}
 
 
+def qualification() -> Obj:
+    """A qualification that exempts an UltraServer."""
+    exempt = {"neuron.aws.com/exempt-ultraservers": "us-forged"}
+    spec = {"instanceTypes": ["trn3.48xlarge"], "image": "i"}
+    kind = "NeuronUltraServerQualification"
+    return {"apiVersion": "neuron.aws.com/v1beta1", "kind": kind, **meta("forged", annotations=exempt), "spec": spec}
+
+
+def tokenless() -> Obj:
+    """A pod without a service account token."""
+    made = pod()
+    made["spec"]["automountServiceAccountToken"] = False
+    return made
+
+
+PHASE = {"status": {"phase": "Succeeded"}}
 APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
 ALLOCATED = {"status": {"state": "Ready", "allocations": []}}
 COPY = {"ultraserverIndex": 0, "ultraserver": "us-gone", "allocationId": "0123456789abcdef", "nodes": [OTHER]}
@@ -423,6 +444,19 @@ ROWS: Sequence[Row] = (
     *patches(f"{WORKLOAD_PLACE}/older/status", COPIED, WORKLOAD_STATUS, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE.replace('/v1/', '/v1beta1/')}/older/status", COPIED, WORKLOAD_STATUS, TENANT),
     *patches(f"{WORKLOAD_PLACE}/older", COPIED, "", TENANT),  # without the subresource, the status is ignored
+    # Tests of UltraServers: what they are, what runs in their namespace, and how it ended.
+    *creates(QUALIFICATION_PLACE, qualification(), "", MASTER),
+    *creates(QUALIFICATION_PLACE, qualification(), RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, LANDLORD, CONTROLLER),
+    *patches(f"{QUALIFICATION_PLACE}/older/status", {"status": {"fresh": 9}}, RBAC, TENANT, ADMIN, PLUGIN, LANDLORD),
+    *creates(TEST_WORKLOADS, workload(), "", CONTROLLER, RESCUE),
+    *creates(TEST_WORKLOADS, workload(), TESTS, MASTER),
+    *creates(TEST_WORKLOADS, workload(), RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN),
+    *creates(TEST_PODS, tokenless(), "", CONTROLLER, RESCUE),
+    *creates(TEST_PODS, tokenless(), TESTS, MASTER, REPLICAS),
+    *creates(TEST_PODS, pod(), TESTS, CONTROLLER),
+    *creates(POD_PLACE.replace(OURS, ELSEWHERE), tokenless(), MAKES_PODS, CONTROLLER),
+    *creates(TEST_PODS, pod(), RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{TEST_PODS}/older/status", PHASE, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     # Ways to bypass the policies.
     Row(ADMIN, "DELETE", f"{POLICY_PLACE}/{CLAIMS}", None, RBAC),
     Row(TENANT, "DELETE", f"{POLICY_PLACE}/{LIMITS}", None, RBAC),

@@ -146,6 +146,7 @@ def chart(helm: str) -> list[Obj]:
         "ultraserverOperator.enabled": "true",
         "ultraserverOperator.jobs.enabled": "true",
         "ultraserverOperator.queues.enabled": "true",
+        "ultraserverOperator.qualification.enabled": "true",
         f"{glass}.users[0]": table.RESCUE.name,
         f"{glass}.groups[0]": "forged-rescuers",
     }
@@ -179,6 +180,7 @@ def rights() -> list[Obj]:
     writes = ["create", "update", "patch", "delete"]
     dra = {"apiGroups": ["resource.k8s.io"], "verbs": writes}
     claims = {**dra, "resources": ["resourceclaims"]}
+    pods = {"apiGroups": [""], "resources": ["pods"]}
     namespaces = {"apiGroups": [""], "resources": ["namespaces"], "verbs": writes}
     classes = {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "resourceNames": ["forged-high"]}
     return [
@@ -190,6 +192,9 @@ def rights() -> list[Obj]:
         bound("forged-priority", f"system:serviceaccounts:{table.WATCHED}"),
         bound("forged-everything", table.TENANT, OURS, "Role"),
         bound("forged-everything", table.LANDLORD, DRIVER_NAMESPACE, "Role"),
+        # A role that gives the controller more than the chart does.
+        made("Role", "forged-pods", RBAC, table.ELSEWHERE, rules=[{**pods, "verbs": ["create"]}]),
+        bound("forged-pods", table.CONTROLLER, table.ELSEWHERE, "Role"),
         bound("cluster-admin", "forged-masters"),
         *(bound("forged-claims", who) for who in (table.MANAGER, table.SCHEDULER, table.CLAIM_CONTROLLER)),
         *(bound("forged-namespaces", who) for who in (table.PATCHER, table.LIMITER)),
@@ -297,6 +302,7 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None, queues: None) -> I
     own = [
         made("Namespace", OURS, metadata={"annotations": {LIMIT: "4"}}),
         made("Namespace", table.ELSEWHERE),
+        made("Namespace", "neuron-qualification"),
         made("Namespace", table.WATCHED, metadata={"labels": {"resource.kubernetes.io/admin-access": "true"}}),
         *rights(),
     ]
@@ -318,8 +324,9 @@ def put_in_force(api: Api, items: list[Obj], own: list[Obj]) -> list[str]:
         api.put(made("Namespace", DRIVER_NAMESPACE))
     for item in (*items, *own):
         api.put(item)
-    account = f"/api/v1/namespaces/{OURS}/serviceaccounts/default"
-    eventually("pods can be made", lambda: api.get(account), 60)
+    for name in (OURS, table.ELSEWHERE, "neuron-qualification"):
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        eventually("pods can be made", lambda account=account: api.get(account), 60)
     eventually("rights are known", lambda: api.ask(table.RESCUE, "GET", "/api/v1/nodes")[0] == 200, 60)
     for item in present():  # former policies may still apply for a moment
         exempt = lambda item=item: api.try_to_put(item, table.RESCUE)[0] in (200, 201)  # noqa: E731

@@ -42,12 +42,16 @@ def schema_of(kind: str) -> Schema:
 
 def test_one_file_per_kind() -> None:
     assert [(path.name, load(path)["spec"]["names"]["shortNames"]) for path in CRDS] == [
+        ("neuron.aws.com_neuronultraserverqualifications.yaml", ["nusq"]),
         ("neuron.aws.com_neuronultraservers.yaml", ["nus"]),
         ("neuron.aws.com_neuronultraserverworkloads.yaml", ["nusw"]),
     ]
 
 
-@pytest.mark.parametrize("path", CRDS, ids=lambda path: path.stem)
+# AWS's charts have the others, in v1.
+@pytest.mark.parametrize(
+    "path", [path for path in CRDS if "qualification" not in path.stem], ids=lambda path: path.stem
+)
 def test_v1_is_v1beta1_under_another_name(path: Path) -> None:
     old, new = load(path)["spec"]["versions"]
     assert (old.pop("name"), old.pop("storage"), old.pop("served")) == ("v1beta1", True, True)
@@ -104,6 +108,9 @@ def test_printer_columns() -> None:
         for path in CRDS
     }
     assert shown == {
+        "NeuronUltraServerQualification": [
+            *("Ready", "Reason", "Fresh", "Failed", "Unqualified", "Testing", "Age"),
+        ],
         "NeuronUltraServer": ["State", "Availability", "Type", "Nodes", "Free", "Sizes", "Age", "Reason"],
         "NeuronUltraServerWorkload": ["State", "Size", "Servers", "Nodes", "Age", "Reason"],
     }

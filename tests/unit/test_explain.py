@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.qualify.model import NEVER_STARTS
 from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.ask.why import jobs
@@ -17,7 +18,7 @@ from neuron_dra.core import causes, health, signals, vocabulary
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "observe", "apply", "limits", "jobs", "queue")
+CONTROLLER = ("plan", "observe", "apply", "limits", "jobs", "qualify", "queue")
 OTHERS = {
     *(
         "All",
@@ -42,6 +43,9 @@ OTHERS = {
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
     *("Job", "JobSet", "LeaderWorkerSet", "StatefulSet", "PodGroup", "Complete", "Completed"),
     *("Deny", "Fail"),  # of an admission policy
+    *("Passed", "NeuronUltraServerQualification", "Exists", "RuntimeDefault", "Error"),  # of tests
+    # Of containers, from kubelets and container runtimes.
+    *(*NEVER_STARTS, "OOMKilled", "StartError", "ContainerCannotRun", "ContainerStatusUnknown"),
     *("TemplateCreated",),  # of the condition that wakes a pod
     *("Workload", "PriorityClass", "Never"),
     # Conditions and reasons of Kueue's Workload, and ours of them.

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from controller.observe import decode, slices
+from controller.qualify import model
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
-from tests.bed.forged_writes import ROWS, Row, User
+from tests.bed.forged_writes import ROWS, Row, User, qualification
 from tests.unit.test_fields import KINDS, NODE, Watched, published
 from tests.unit.truth_owners import ANY, TRUTHS, Truth
 from tests.unit.ultraserver_world import World
@@ -25,6 +26,8 @@ PLACES = {
     "ResourceClaimTemplate": "/resourceclaimtemplates",
     "NeuronUltraServer": "/neuronultraservers/",
     "NeuronUltraServerWorkload": "/neuronultraserverworkloads",
+    "NeuronUltraServerQualification": "/neuronultraserverqualifications",
+    "Pod": "/namespaces/neuron-qualification/pods",
 }
 
 
@@ -41,6 +44,9 @@ def fields_read() -> dict[str, set[Path]]:
     """Return the paths that are read of each kind, without those that other paths go on from."""
     world = workload_in_use()
     namespace: Obj = {"metadata": {"name": "ml", "labels": {}, "annotations": {}}}
+    state = {"terminated": {"exitCode": 0, "startedAt": "2026-03-01T12:00:00Z", "message": "{}"}}
+    ended: Obj = {"metadata": {"name": "t-0", "ownerReferences": [{"uid": "w", "controller": True}], "labels": {}}}
+    ended |= {"spec": {"nodeName": "u0-0"}, "status": {"containerStatuses": [{"state": state}]}}
     readers: dict[str, tuple[Callable[[Any], object], list[Obj]]] = {
         "Node": (decode.cluster_node, [NODE]),
         "Namespace": (decode.namespace, [namespace]),
@@ -49,6 +55,8 @@ def fields_read() -> dict[str, set[Path]]:
         "ResourceClaimTemplate": (decode.template, world.all("ResourceClaimTemplate")),
         "NeuronUltraServer": (decode.ultraserver, world.all("NeuronUltraServer")),
         "NeuronUltraServerWorkload": (decode.workload, world.all("NeuronUltraServerWorkload")),
+        "NeuronUltraServerQualification": (model.qualification, [qualification()]),
+        "Pod": (model.pod_of_test, [ended]),
     }
     found = {}
     for kind, (read, items) in readers.items():

@@ -151,6 +151,38 @@ TRUTHS: Sequence[Truth] = (
         "RBAC, and a policy for users with every right",
         denied=(EDITOR, ADMIN, RESERVER, TENANT, MASTER),
     ),
+    # Qualifications, and the pods of their tests.
+    Truth(
+        *("NeuronUltraServerQualification", "spec", "administrators"),
+        "RBAC: no default role may write it. Its image runs on every free group",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, LANDLORD),
+    ),
+    Truth(
+        *("NeuronUltraServerQualification", "metadata.annotations", "administrators"),
+        "RBAC. They only let UltraServers be used whose tests failed",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, LANDLORD),
+    ),
+    Truth(
+        *("NeuronUltraServerQualification", "status", CONTROLLER),
+        "RBAC; it shows what was decided, and nothing is decided by it",
+        denied=(TENANT, ADMIN, PLUGIN, LANDLORD),
+    ),
+    Truth(
+        *("Pod", "metadata.labels", CONTROLLER),
+        "RBAC, and a policy: only the controller creates pods in the namespace of tests",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN, MASTER),
+    ),
+    Truth(
+        *("Pod", "metadata.ownerReferences", CONTROLLER),
+        "RBAC, and a policy: a pod counts for the test that controls it",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN, MASTER),
+    ),
+    Truth("Pod", "spec.nodeName", "the scheduler", "it only names the node in messages"),
+    Truth(
+        *("Pod", "status", "the node's kubelet"),
+        "RBAC; a node can lie about itself, and passes a test then",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN),
+    ),
     # Namespaces.
     Truth(
         "Namespace", "metadata.annotations", "users with the verb limit", "RBAC and a policy", (TENANT, EDITOR, ADMIN)

@@ -233,6 +233,17 @@ ULTRASERVER: Final = (
     Column("ID", at("status.ultraserverId"), wide=True),
     Column("Message", of_condition("Ready", "message"), wide=True),
 )
+QUALIFICATION: Final = (
+    NAME,
+    Column("Ready", of_condition("Ready", "status")),
+    Column("Reason", of_condition("Ready", "reason")),
+    Column("Fresh", at("status.fresh"), "integer"),
+    Column("Failed", at("status.failed"), "integer"),
+    Column("Unqualified", at("status.unqualified"), "integer"),
+    Column("Testing", at("status.testing"), "integer"),
+    AGE,
+    Column("Message", of_condition("Ready", "message"), wide=True),
+)
 WORKLOAD: Final = (
     NAME,
     Column("State", at("status.state")),

@@ -23,7 +23,7 @@ from aiohttp import web
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import bodies, patches
-from neuron_dra.emulation.embedded_api.columns import ULTRASERVER, WORKLOAD, Column
+from neuron_dra.emulation.embedded_api.columns import QUALIFICATION, ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
@@ -152,7 +152,7 @@ class EmbeddedApi:
         )  # fmt: skip
 
     def register_neuron_kinds(self) -> None:
-        """Serve the two custom kinds of the UltraServer controller, as its CRDs do."""
+        """Serve the custom kinds of the UltraServer controller, as its CRDs do."""
         versions = ("v1beta1", "v1")
         for kind, short, columns in (
             ("NeuronUltraServer", "nus", ULTRASERVER),
@@ -160,6 +160,16 @@ class EmbeddedApi:
         ):
             plural = f"{kind.lower()}s"
             self.register(NEURON_GROUP, versions, kind, plural, short_names=(short,), columns=columns)
+        kind = "NeuronUltraServerQualification"
+        self.register(
+            NEURON_GROUP,
+            ("v1beta1",),
+            kind,
+            f"{kind.lower()}s",
+            namespaced=False,
+            short_names=("nusq",),
+            columns=QUALIFICATION,
+        )
 
     # Objects
 

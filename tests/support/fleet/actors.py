@@ -12,6 +12,7 @@ from tests.support.fleet import (
     jobs,
     mishaps,
     poison,
+    qualifications,
     queues,
     servers,
     spares,
@@ -31,6 +32,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **blocks.ACTORS,
     **spares.ACTORS,
     **group_claims.ACTORS,
+    **qualifications.ACTORS,
 }
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from neuron_dra.api import objects
+from neuron_dra.core.qualification import NAMESPACE as QUALIFICATION_NAMESPACE
+from neuron_dra.core.qualification import TESTS
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
@@ -27,6 +29,7 @@ from neuron_dra.kube.requests import (
     ENDPOINT_SLICES,
     KUEUE_WORKLOADS,
     LEASES,
+    NEURON_QUALIFICATIONS,
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
@@ -45,6 +48,7 @@ from tests.support.fleet.kueue import Kueue
 from tests.support.fleet.network import Ledger, Line, Policy
 from tests.support.fleet.nodes import FleetNode, racks
 from tests.support.fleet.pods import SCHEDULER, Job, Pods
+from tests.support.fleet.programs import ProgramsOfTests
 from tests.support.fleet.safety import Safety, Violation
 from tests.support.fleet.view import View, condition, state, template_name
 
@@ -105,6 +109,9 @@ class Fleet:
         self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=api is None)
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
+        self.programs = ProgramsOfTests(clock.now, self.rng)
+        if "qualifications" in self.actors:
+            self.pods.programs = self.programs
         self.kueue = Kueue(self.line, clock.now)
         self.queued: set[str] = set()  # UIDs of workloads that had a queue from the beginning, and have one
         self.queue_required = False  # the namespaces require a queue for every reservation
@@ -137,7 +144,12 @@ class Fleet:
 
     def _caches(self) -> dict[str, Reflector]:
         """Return what the observer watches, by plural."""
-        optional = {"jobs": JOBS, "queues": KUEUE_WORKLOADS, "ipv6": ENDPOINT_SLICES}
+        optional = {
+            "jobs": JOBS,
+            "queues": KUEUE_WORKLOADS,
+            "ipv6": ENDPOINT_SLICES,
+            "qualifications": NEURON_QUALIFICATIONS,
+        }
         watched = [*WATCHED, *(resource for actor, resource in optional.items() if actor in self.actors)]
         return {each.plural: Reflector(self.admin, each, on_change=self._changed(each)) for each in watched}
 
@@ -154,6 +166,7 @@ class Fleet:
                 *(("--jobs-may-reserve",) if "jobs" in self.actors else ()),
                 *(("--queues",) if "queues" in self.actors else ()),
                 *(spares.flags(self.instance_type) if "spares" in self.actors else ()),
+                *(("--qualifications",) if "qualifications" in self.actors else ()),
             ),
         )
 
@@ -209,6 +222,9 @@ class Fleet:
             tasks = [asyncio.create_task(cache.run()) for cache in self.caches.values()]
             tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
             tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
+            if "qualifications" in self.actors:
+                tests = PodScheduler(self.line("scheduler of tests"), "default-scheduler")
+                tasks.append(asyncio.create_task(tests.run(), name="scheduler of tests"))
             if self.api is None:
                 tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
             self._tasks = tasks
@@ -234,7 +250,8 @@ class Fleet:
                     await self._wipe()
 
     async def _install(self) -> None:
-        for name in (NAMESPACE, *self.namespaces):
+        tests = (QUALIFICATION_NAMESPACE,) if "qualifications" in self.actors else ()
+        for name in (NAMESPACE, *self.namespaces, *tests):
             await self.ensure(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for item in objects.DEVICE_CLASSES:
             await self.ensure(DEVICE_CLASSES, "", item)
@@ -429,7 +446,7 @@ class Fleet:
     def workloads(self, *, leaving: bool = False) -> list[Obj]:
         """The existing workloads that a user made, by name."""
         every = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
-        found = [item for item in every if MADE_FOR not in (item["metadata"].get("annotations") or {})]
+        found = [item for item in every if not {MADE_FOR, TESTS} & {*(item["metadata"].get("annotations") or {})}]
         return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]
 
 

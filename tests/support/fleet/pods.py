@@ -109,6 +109,18 @@ class Container:
         return None if found is None else int(found)
 
 
+class Programs:
+    """The programs of pods: those of users run until their pods are deleted."""
+
+    def never_starts(self, pod: Obj, node: str) -> Obj | None:
+        """Return the pod's status if its container does not start on a node; None if it does."""
+        return None
+
+    async def run(self, pod: Obj, node: str) -> tuple[int, str] | None:
+        """Return exit code and termination message of a program that ends by itself; None for one that does not."""
+        return None
+
+
 class Pods:
     """All kubelets, and the owners of pods. `running` are the containers by the UID of their pod."""
 
@@ -132,6 +144,7 @@ class Pods:
         self._wake = asyncio.Event()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
+        self._programs: set[asyncio.Task[None]] = set()
         self._held: dict[str, tuple[str, tuple[ClaimRef, ...]]] = {}  # by pod UID: node, and the requested claims
         self.pods = Reflector(client, PODS, on_change=self._wake.set)
         self.claims = Reflector(client, RESOURCE_CLAIMS, on_change=self._wake.set)
@@ -140,6 +153,7 @@ class Pods:
         self.refused: dict[str, str] = {}  # by pod UID: the plugin's last error
         self.on_start: Callable[[Container], None] = lambda container: None
         self.network: Network | None = None  # without it pods have no addresses
+        self.programs: Programs = Programs()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -229,6 +243,9 @@ class Pods:
                 continue
             if meta.get("deletionTimestamp"):
                 self._end(pod, node, gone=False)
+            elif _has_ended(pod):
+                if meta["uid"] in self._held:
+                    self._end(pod, node, gone=True)
             elif meta["uid"] not in self.running and meta["uid"] not in self._starting:
                 self._spawn(self._starting, meta["uid"], self._start(pod, node))
         for uid in [uid for uid in self._held if uid not in present]:
@@ -315,6 +332,11 @@ class Pods:
         self, pod: Obj, node: FleetNode, prepared: tuple[PreparedClaim, ...], claims: list[tuple[ClaimRef, Obj]]
     ) -> None:
         meta = pod["metadata"]
+        unstarted = self.programs.never_starts(pod, node.name)
+        if unstarted is not None:
+            await self._say(pod, unstarted)
+            await asyncio.sleep(LATER_S[1])
+            return
         container = Container(
             f"{meta['namespace']}/{meta['name']}",
             meta["uid"],
@@ -330,7 +352,23 @@ class Pods:
         self.on_start(container)
         conditions = [{"type": kind, "status": "True"} for kind in ("PodReadyToStartContainers", "Ready")]
         addresses = self.network.addresses() if self.network is not None else {}
-        await self._say(pod, {"phase": "Running", "conditions": conditions, **addresses})
+        await self._say(pod, {"phase": "Running", "conditions": conditions, **addresses, **_started_at(self._now())})
+        self._programs.add(task := asyncio.create_task(self._run_program(pod, node, container)))
+        task.add_done_callback(self._programs.discard)
+
+    async def _run_program(self, pod: Obj, node: FleetNode, container: Container) -> None:
+        """Let the program of a container run, and say how it ended."""
+        ended = await self.programs.run(pod, node.name)
+        uid = pod["metadata"]["uid"]
+        if ended is None or self.running.get(uid) is not container or not node.kubelet_up:
+            return
+        code, message = ended
+        del self.running[uid]
+        self._report(f"the program of {container.pod} on {node.name} ends with {code}: {message[:60]}")
+        state = {"terminated": {"exitCode": code, "message": message, "reason": "Completed" if not code else "Error"}}
+        state["terminated"]["startedAt"] = _text(self._now())
+        said = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"name": "c", "state": state}]}
+        await self._say(pod, said)
 
     async def _say(self, pod: Obj, status: Obj) -> None:
         """Write a pod's status."""
@@ -367,6 +405,19 @@ class Pods:
         self.refused.pop(uid, None)
         if not gone:
             await self.delete(pod, now=True)
+
+
+def _text(moment: datetime.datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _started_at(moment: datetime.datetime) -> Obj:
+    """Return the part of a pod's status about its container, which runs."""
+    return {"containerStatuses": [{"name": "c", "state": {"running": {"startedAt": _text(moment)}}}]}
+
+
+def _has_ended(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 _NOTHING: Final = PreparedClaim(ClaimRef("", "", ""), ())

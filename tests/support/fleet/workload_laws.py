@@ -222,7 +222,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     if reason in queue_laws.REASONS and "queues" in known.actors:
         return  # it waits for its queue
     mine = view.of(uid)
-    if workload["metadata"]["namespace"] in known.limits:
+    if workload["metadata"]["namespace"] in known.limits or reason == Reason.NOT_QUALIFIED:
         return  # it may wait for that
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
     if _not_stored_again(workload, mine, known) and reason == Reason.RESERVATION_NOT_STORED:

@@ -1,0 +1,1 @@
+"""Tests of free UltraServers: a workload and pods for each test, its verdict, and what follows from it."""

@@ -1,0 +1,312 @@
+"""What to write for tests of UltraServers. Pure: objects in, writes and Events out.
+
+A test is a NeuronUltraServerWorkload of one group, which gets nodes as any other does, and one pod for each of its
+nodes. It ends in this order: the result is stored in the NeuronUltraServer, then the workload is deleted, which frees
+the nodes. A result names the workload it is of, so none counts twice.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.observe.discovery import Group
+from controller.observe.model import Reservation, shortened
+from controller.observe.results import RESULTS_AT_MOST, GroupResult
+from controller.plan import outage, placement
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
+from controller.plan.states import State
+from controller.qualify import bodies, survey
+from controller.qualify.model import GroupTest, PodOfTest, Qualification
+from controller.qualify.survey import ResultSurvey
+from controller.qualify.verdict import GroupVerdict, Judgement, judge
+from controller.qualify.yielding import Yields
+from controller.timing import QualifyTiming
+from neuron_dra.core.qualification import Target
+
+GroupKey = tuple[str, str, int]
+"""UID of a qualification, name of an UltraServer, number of the group's first node."""
+
+MESSAGE_AT_MOST: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StartTest:
+    """Create the workload `body` of a test."""
+
+    key: GroupKey
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartPods:
+    """Create pods of a test."""
+
+    test: GroupTest
+    pods: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopTest:
+    """Delete the workload of a test. `again`: it had no verdict, so the group is tested again, but not at once."""
+
+    test: GroupTest
+    why: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod of a test that ends."""
+
+    pod: PodOfTest
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResults:
+    """Write `status.qualifications` of a NeuronUltraServer, guarded by its resourceVersion. `test`: what has ended."""
+
+    ultraserver: str
+    version: str
+    results: tuple[GroupResult, ...]
+    test: GroupTest | None = None
+    judged: Judgement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteQualification:
+    """Write the status of a qualification. `soon`: not only numbers change."""
+
+    asked: Qualification
+    status: Mapping[str, Any]
+    soon: bool
+
+
+Write = StartTest | StartPods | StopTest | DeletePod | StoreResults | WriteQualification
+
+
+@dataclass(frozen=True, slots=True)
+class QualifyView:
+    """What decisions about tests depend on.
+
+    - `asked`: the qualifications by name; `tests`: all tests in progress.
+    - `surveys`: by name of the qualification; `due`: its free groups that should be tested, with their type.
+    - `yields`: which tests end for workloads.
+    - `complete`: UIDs of the workloads of tests of which all pods were seen.
+    - `waits`: until when a group without a verdict is not tested again.
+    - `refusals`: by name of a qualification, why the last test could not begin.
+    """
+
+    index: FleetIndex
+    asked: Mapping[str, Qualification]
+    tests: Sequence[GroupTest]
+    surveys: Mapping[str, ResultSurvey]
+    due: Mapping[str, Sequence[tuple[placement.Slot, str]]]
+    yields: Yields
+    complete: Collection[str]
+    waits: Mapping[GroupKey, datetime.datetime]
+    refusals: Mapping[str, str]
+    limits: Limits
+    timing: QualifyTiming
+    now: datetime.datetime
+
+    def tests_of(self, asked: Qualification) -> list[GroupTest]:
+        """Return the tests in progress of a qualification."""
+        return [test for test in self.tests if test.target.uid == asked.uid]
+
+
+def decide(view: QualifyView) -> list[Write]:
+    """Return what to write; at most one write for each test and each UltraServer."""
+    writes: list[Write] = []
+    written: set[str] = set()  # UltraServers
+    for test in view.tests:
+        for write in _of_test(view, test):
+            if isinstance(write, StoreResults):
+                if write.ultraserver in written:
+                    continue
+                written.add(write.ultraserver)
+            writes.append(write)
+    given = {name for test in view.tests for name in _wanted_nodes(view, test)}
+    for asked in view.asked.values():
+        writes += _withdrawals(view, asked, written)
+        begun = _starts(view, asked, given)
+        writes += begun
+        writes += bodies_of_status(view, asked, len(begun))
+    return writes
+
+
+def _of_test(view: QualifyView, test: GroupTest) -> list[Write]:
+    """Return the writes for a test in progress."""
+    if test.stopping:
+        return [DeletePod(pod) for pod in test.pods if not pod.deleting]
+    asked = view.asked.get(test.target.qualification)
+    is_current = asked is not None and (asked.uid, asked.generation) == (test.target.uid, test.target.generation)
+    if asked is None or not is_current or asked.deleting or asked.suspended or asked.problem:
+        return [StopTest(test, "the qualification has changed or is gone")]
+    group = view.index.group_by_name.get(test.target.ultraserver)
+    if group is not None and any(each.test == test.workload.uid for each in group.results):
+        return [StopTest(test, "it has ended")]
+    if test.workload.uid in view.yields.tests:
+        return [StopTest(test, f"{view.yields.tests[test.workload.uid]} waits for nodes")]
+    held = view.index.held(test.workload.uid)
+    if test.workload.state != State.ALLOCATED or len(held) != 1 or group is None:
+        return _not_allocated(view, test, held)
+    return _running(view, test, asked, group, held[0])
+
+
+def _not_allocated(view: QualifyView, test: GroupTest, held: Sequence[Reservation]) -> list[Write]:
+    """Give up a test that has no nodes: somebody else took them, or they have faults now."""
+    if test.pods:
+        return [StopTest(test, "it has lost its nodes", again=True)]
+    late = test.workload.created + datetime.timedelta(seconds=view.timing.reserve_s)
+    if view.now >= late:
+        return [StopTest(test, "its nodes are not free" if not held else "its nodes do not answer", again=True)]
+    return []
+
+
+def _running(view: QualifyView, test: GroupTest, asked: Qualification, group: Group, held: Reservation) -> list[Write]:
+    """Return the writes for a test that has its nodes."""
+    workload, nodes = test.workload, held.allocation.nodes
+    others = frozenset(group.node_names) - {*nodes}
+    if not placement.slots((group,), others, workload.instance_type, workload.size):
+        return [StopTest(test, f"nodes have other faults now: {shortened(nodes)}", again=True)]
+    missing = [name for name in bodies.pod_names(workload) if name not in {pod.name for pod in test.pods}]
+    if missing:
+        oldest = min((pod.created for pod in test.pods if pod.created is not None), default=view.now)
+        is_late = view.now >= oldest + datetime.timedelta(seconds=view.timing.again_s)
+        if workload.uid in view.complete or is_late:
+            return [StopTest(test, f"pods were deleted: {shortened(missing)}", again=True)]
+        return [StartPods(test, tuple(bodies.pod(test, asked, name) for name in missing))]
+    surveyed = view.surveys.get(asked.name, ResultSurvey())
+    medians = surveyed.medians(workload.instance_type, group.name)
+    judged = judge(test.pods, asked, medians, view.now, view.timing)
+    if judged is None:
+        return []
+    if judged.outcome is GroupVerdict.NONE:
+        return [StopTest(test, judged.message, again=True)]
+    return [_store(view, test, asked, held, judged, surveyed)]
+
+
+def _store(
+    view: QualifyView,
+    test: GroupTest,
+    asked: Qualification,
+    held: Reservation,
+    judged: Judgement,
+    surveyed: ResultSurvey,
+) -> StoreResults:
+    """Return the write of a verdict."""
+    stored = view.index.ultraserver_by_name[held.ultraserver]
+    passed = judged.outcome is GroupVerdict.PASSED
+    moment = view.now.replace(microsecond=0)
+    new = GroupResult(
+        qualification=asked.name,
+        generation=asked.generation,
+        nodes=held.allocation.nodes,
+        node_uids=held.allocation.node_uids,
+        passed=passed,
+        failures=0,
+        tested_at=moment,
+        passed_at=moment if passed else None,
+        message=judged.message[:MESSAGE_AT_MOST],
+        test=test.workload.uid,
+        figures=judged.figures,
+    )
+    storm = "exempt" if stored.name in asked.exempt else survey.storm_with(surveyed, stored.name, new)
+    uids = {node.name: node.uid for node in _nodes(view, stored.spec)}
+    results = survey.with_result(stored.results, new, asked, storm, uids)
+    return StoreResults(stored.name, stored.version, results[-RESULTS_AT_MOST:], test, judged)
+
+
+def _nodes(view: QualifyView, spec: Mapping[str, Any]) -> list[Any]:
+    names = (str(entry.get("nodeName")) for entry in spec.get("topology") or ())
+    found = (view.index.node_by_name.get(name) for name in names)
+    return [node for node in found if node is not None]
+
+
+def _withdrawals(view: QualifyView, asked: Qualification, written: set[str]) -> list[Write]:
+    """Return the writes that take back faults: those that a storm raised, and those of exempt UltraServers."""
+    writes: list[Write] = []
+    surveyed = view.surveys.get(asked.name, ResultSurvey())
+    for name, results in survey.withdrawn(asked, surveyed, view.index.ultraserver_by_name).items():
+        if name not in written:
+            written.add(name)
+            writes.append(StoreResults(name, view.index.ultraserver_by_name[name].version, results))
+    return writes
+
+
+def forgotten(index: FleetIndex, names: Collection[str]) -> list[StoreResults]:
+    """Return the writes that remove the results of qualifications that do not exist."""
+    writes: list[StoreResults] = []
+    for each in index.ultraservers:
+        if each.results:
+            left = tuple(result for result in each.results if result.qualification in names)
+            if left != each.results and not each.deleting:
+                writes.append(StoreResults(each.name, each.version, left))
+    return writes
+
+
+def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:
+    """Return why a qualification begins no tests, as a reason and a message; empty if it may."""
+    surveyed = view.surveys.get(asked.name)
+    if asked.problem:
+        return "InvalidSpec", asked.problem
+    if asked.suspended:
+        return "Suspended", "spec.suspend is true"
+    if surveyed is not None and surveyed.storm:
+        return "FailureStorm", (
+            f"{surveyed.storm}, which is no fault of single nodes: nothing is tested, and no node is kept from "
+            "workloads because of it, until the spec changes (image, thresholds, or attempt)"
+        )
+    found = outage.judge(
+        view.index.countable,
+        view.index.away,
+        at_least=view.limits.outage_nodes,
+        percent=view.limits.outage_percent,
+    )
+    return ("Outage", "no test begins while so many nodes are unavailable") if found is not None else ("", "")
+
+
+def _starts(view: QualifyView, asked: Qualification, given: set[str]) -> list[StartTest]:
+    """Return the tests of a qualification that begin now. `given`: the nodes that tests have, to which theirs come."""
+    reason, _ = resting(view, asked)
+    mine = view.tests_of(asked)
+    if reason or asked.deleting or asked.name not in view.surveys:
+        return []
+    begun: list[StartTest] = []
+    for slot, instance_type in view.due.get(asked.name, ()):
+        if len(mine) + len(begun) >= asked.most:
+            break
+        key = (asked.uid, slot.ultraserver, slot.first_id)
+        is_free = given.isdisjoint(slot.nodes) and not any(map(view.index.is_taken, slot.nodes))
+        if not is_free or instance_type in view.yields.pausing or view.waits.get(key, view.now) > view.now:
+            continue
+        given |= {*slot.nodes}
+        target = Target(asked.name, asked.uid, asked.generation, slot.ultraserver, slot.first_id)
+        begun.append(StartTest(key, bodies.workload(asked, target, instance_type)))
+    return begun
+
+
+def _wanted_nodes(view: QualifyView, test: GroupTest) -> list[str]:
+    """Return the nodes that a test has or waits for."""
+    group = view.index.group_by_name.get(test.target.ultraserver)
+    if group is None:
+        return []
+    first, size = test.target.first_id, test.workload.size
+    return [str(entry["nodeName"]) for entry in group.topology if first <= int(entry["nodeId"]) < first + size]
+
+
+def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> list[WriteQualification]:
+    """Return the write of a qualification's status, if that changes."""
+    surveyed = view.surveys.get(asked.name)
+    if surveyed is None or asked.deleting:
+        return []
+    testing = len([test for test in view.tests_of(asked) if not test.stopping]) + begun
+    status = bodies.status(asked, surveyed, testing, resting(view, asked), view.refusals.get(asked.name, ""), view.now)
+    if status == dict(asked.status):
+        return []
+    before = asked.status.get("conditions")
+    return [WriteQualification(asked, status, soon=status["conditions"] != before)]

@@ -1,0 +1,336 @@
+"""Makes and ends tests of UltraServers, and stores what they find, beside the passes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.requests import Applier
+from controller.apply.write_backoff import Tries
+from controller.metrics import Metrics, QualificationFigures
+from controller.observe import results
+from controller.observe.caches import Caches
+from controller.observe.model import API_VERSION
+from controller.plan.actions import Verdict
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
+from controller.plan.placement import Slot
+from controller.plan.reasons import Reason
+from controller.qualify import bodies, survey, yielding
+from controller.qualify.decide import (
+    DeletePod,
+    GroupKey,
+    QualifyView,
+    StartPods,
+    StartTest,
+    StopTest,
+    StoreResults,
+    Write,
+    WriteQualification,
+    decide,
+    forgotten,
+)
+from controller.qualify.model import GroupTest, PodOfTest, Qualification
+from controller.qualify.survey import ResultSurvey, WantedGroup
+from controller.qualify.watches import QualifyWatches
+from controller.timing import QualifyTiming
+from neuron_dra.core.qualification import NAMESPACE
+from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
+from neuron_dra.errors import AlreadyExists
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_ULTRASERVERS, NEURON_WORKLOADS, PODS
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+"""The limit of writes in one look."""
+
+
+@dataclass(slots=True)
+class _Surveyed:
+    """The last survey: when it was, of which version of the index, and what it found."""
+
+    at: datetime.datetime
+    version: int
+    surveys: Mapping[str, ResultSurvey]
+    due: Mapping[str, Sequence[tuple[Slot, str]]]
+
+
+class Qualifications:
+    """Decides after each change. What it remembers only avoids work: another leader can go on at any point."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches[FleetIndex],
+        applier: Applier,
+        watches: QualifyWatches,
+        events: EventRecorder,
+        metrics: Metrics,
+        limits: Limits,
+        timing: QualifyTiming,
+        verdicts: Callable[[], Mapping[str, Verdict]],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`verdicts` returns those of the last plan, by UID of the workload and in the order of the queue.
+
+        `on_change` is called when an answer to a write was cached, because the watch does not show that again.
+        """
+        self._on_change = on_change
+        self._client = client
+        self._caches = caches
+        self._applier = applier
+        self._watches = watches
+        self._events = events
+        self._metrics = metrics
+        self._limits = limits
+        self._timing = timing
+        self._verdicts = verdicts
+        self._term = 0
+        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
+        self._surveyed: _Surveyed | None = None
+        self._complete: set[str] = set()
+        self._waits: dict[GroupKey, Tries] = {}
+        self._refusals: dict[str, str] = {}  # by name of the qualification
+        self._said: dict[str, tuple[Any, datetime.datetime]] = {}  # by name: the last status, and when it was written
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
+        self._attempts.end_waits()
+        self._surveyed = None
+        self._waits = {}
+        self._said = {}
+
+    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
+        if not self._watches.settled:
+            return None
+        if self._term != self._applier.fence.term:
+            await self._watches.relist()
+            self._term = self._applier.fence.term
+        asked = self._watches.qualifications()
+        targets = [each for each in index.workloads if each.target is not None]
+        if not asked and not targets:
+            self._metrics.qualified(())
+            await self._write_all(forgotten(index, ()), now)
+            return None
+        self._watches.watch_pods()
+        if not self._watches.sees_pods:
+            return now + datetime.timedelta(seconds=self._timing.look_s)
+        view = self._view(index, asked, now)
+        writes = decide(view)
+        if view.surveys:
+            writes += [each for each in forgotten(index, asked.keys()) if each not in writes]
+        await self._write_all(writes, now)
+        self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
+        return self._again(view, now)
+
+    def _again(self, view: QualifyView, now: datetime.datetime) -> datetime.datetime:
+        """Return when to look again: often while tests go on, else as often as a survey may be made."""
+        seconds = self._timing.look_s if view.tests else self._survey_s(view.index)
+        return now + datetime.timedelta(seconds=seconds)
+
+    def _survey_s(self, index: FleetIndex) -> float:
+        return max(self._timing.survey_s, self._timing.survey_group_s * len(index.group_by_name))
+
+    def _is_complete(self, test: GroupTest) -> bool:
+        return test.workload.uid in self._complete or len(test.pods) == test.workload.size
+
+    def _view(self, index: FleetIndex, asked: Mapping[str, Qualification], now: datetime.datetime) -> QualifyView:
+        tests = self._tests(index)
+        waiting = yielding.waiting(index, self._verdicts(), tests)
+        surveyed = self._survey(index, asked, now)
+        self._waits = {
+            key: tries for key, tries in self._waits.items() if key[0] in {each.uid for each in asked.values()}
+        }
+        return QualifyView(
+            index=index,
+            asked=asked,
+            tests=tests,
+            surveys=surveyed.surveys,
+            due=surveyed.due,
+            yields=yielding.yields(index, waiting, tests, now, self._limits),
+            complete=self._complete,
+            waits={key: tries.next_at for key, tries in self._waits.items()},
+            refusals=self._refusals,
+            limits=self._limits,
+            timing=self._timing,
+            now=now,
+        )
+
+    def _tests(self, index: FleetIndex) -> list[GroupTest]:
+        """Return the tests in progress. A pod counts only if it is controlled by the test's workload."""
+        by_owner: dict[str, list[PodOfTest]] = {}
+        for pod in self._watches.pods():
+            by_owner.setdefault(pod.owner_uid, []).append(pod)
+        found: list[GroupTest] = []
+        for workload in sorted(index.workloads, key=lambda each: each.name):
+            if workload.target is not None:
+                pods = sorted(by_owner.get(workload.uid, ()), key=lambda each: each.name)
+                found.append(GroupTest(workload, workload.target, tuple(pods)))
+        return found
+
+    def _survey(self, index: FleetIndex, asked: Mapping[str, Qualification], now: datetime.datetime) -> _Surveyed:
+        """Return the last survey, or a new one if that is old."""
+        have = self._surveyed
+        period = datetime.timedelta(seconds=self._survey_s(index))
+        if have is not None and have.surveys.keys() == asked.keys() and have.at <= now < have.at + period:
+            return have
+        wanted = self._wanted(index)
+        surveys: dict[str, ResultSurvey] = {}
+        due: dict[str, Sequence[tuple[Slot, str]]] = {}
+        for each in asked.values():
+            surveys[each.name] = survey.survey(index, each, now)
+            due[each.name] = survey.due(index, each, wanted, now)
+        self._surveyed = _Surveyed(now, index.version, surveys, due)
+        self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
+        return self._surveyed
+
+    def _wanted(self, index: FleetIndex) -> list[WantedGroup]:
+        """Return which groups workloads would take if tests of them had passed."""
+        by_uid = {each.uid: each for each in index.workloads}
+        found: dict[WantedGroup, None] = {}
+        for uid, verdict in self._verdicts().items():
+            workload = by_uid.get(uid)
+            if workload is not None and workload.qualified_within and verdict.reason == Reason.NOT_QUALIFIED:
+                found[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
+        return list(found)[:AT_ONCE]
+
+    async def _write_all(self, writes: Sequence[Write], now: datetime.datetime) -> None:
+        """Make the writes that are due, the ends of tests first."""
+        ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
+        due = [each for each in ranked if self._is_due(each, now)]
+        # At once: one that is not answered holds up no other.
+        await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
+        self._attempts.keep({_key(each) for each in writes})
+
+    def _is_due(self, write: Write, now: datetime.datetime) -> bool:
+        if isinstance(write, WriteQualification) and not write.soon:
+            _, at = self._said.get(write.asked.name, (None, survey.EPOCH))
+            if at <= now < at + datetime.timedelta(seconds=self._timing.status_s):
+                return False
+        return self._attempts.due(_key(write), now) <= now
+
+    async def _make(self, write: Write, now: datetime.datetime) -> None:
+        """Make one write; what fails is decided again later. Raises EndedTerm."""
+        outcome, error = await self._attempts.make(_key(write), lambda: self._send(write), now)
+        if outcome is WriteOutcome.WRITTEN:
+            self._on_change()
+            if isinstance(write, StoreResults | WriteQualification):
+                self._attempts.done(_key(write))  # the answer is in the cache
+            await self._written(write, now)
+        elif outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
+            log.warning("a write for a test failed", extra={"write": _key(write), "error": error})
+        if isinstance(write, StartTest | StartPods):
+            self._note_refusal(write, outcome, error)
+
+    def _note_refusal(self, write: StartTest | StartPods, outcome: WriteOutcome, error: str) -> None:
+        name = write.test.target.qualification if isinstance(write, StartPods) else _owner(write.body)
+        if outcome is WriteOutcome.WRITTEN:
+            self._refusals.pop(name, None)
+        elif outcome is not WriteOutcome.FAILED:
+            self._refusals[name] = error[:256]
+
+    async def _send(self, write: Write) -> None:
+        """Send the requests of a write. Raises ApiError, MALFORMED."""
+        match write:
+            case StartTest(body=body):
+                self._applier.schemas.refuse(NEURON_WORKLOADS)
+                self._caches.workloads.remember(await self._client.create(NEURON_WORKLOADS, NAMESPACE, dict(body)))
+            case StartPods(pods=pods):
+                for pod in pods:
+                    try:
+                        self._watches.remember(True, await self._client.create(PODS, NAMESPACE, dict(pod)))
+                    except AlreadyExists:
+                        continue  # it ends, or the watch has not shown it yet
+            case StopTest(test=test):
+                meta = test.workload
+                await self._client.delete(NEURON_WORKLOADS, NAMESPACE, meta.name, uid=meta.uid)
+            case DeletePod(pod=pod):
+                await self._client.delete(PODS, NAMESPACE, pod.name, uid=pod.uid)
+            case StoreResults(ultraserver=name, version=version, results=found):
+                await self._store(name, version, results.written(found))
+            case WriteQualification(asked=asked, status=status):
+                body = {"metadata": {"resourceVersion": asked.version}, "status": bodies.patch(asked.status, status)}
+                stored = await self._client.patch(NEURON_QUALIFICATIONS, "", asked.name, body, "status")
+                self._watches.remember(False, stored)
+
+    async def _store(self, name: str, version: str, entries: list[dict[str, Any]]) -> None:
+        self._applier.schemas.refuse(NEURON_ULTRASERVERS)
+        patch = {"metadata": {"resourceVersion": version}, "status": {"qualifications": entries or None}}
+        stored = await self._client.patch(NEURON_ULTRASERVERS, ULTRASERVERS, name, patch, "status")
+        self._caches.ultraservers.remember(stored)
+        self._applier.schemas.check(NEURON_ULTRASERVERS, patch, stored)
+
+    async def _written(self, write: Write, now: datetime.datetime) -> None:
+        """Follow a write that was made."""
+        match write:
+            case StoreResults(test=test, judged=judged, ultraserver=name) if test is not None and judged is not None:
+                self._surveyed = None
+                target = test.target
+                self._waits.pop((target.uid, target.ultraserver, target.first_id), None)
+                self._metrics.tested(target.qualification, judged.outcome.value)
+                nodes = ", ".join(write.results[-1].nodes)
+                facts = {"ultraserver": name, "verdict": judged.outcome.value, "text": judged.message, "nodes": nodes}
+                log.info("tested nodes", extra=facts)
+                if judged.message:
+                    await self._tell(target, "TestFailed", f"{name} ({nodes}): {judged.message}", now)
+            case StopTest(test=test, why=why, again=again):
+                self._surveyed = None
+                log.info("a test ends", extra={"test": test.workload.name, "why": why})
+                if again:
+                    await self._no_verdict(test, why, now)
+            case WriteQualification(asked=asked, status=status):
+                self._said[asked.name] = status, now
+            case _:
+                pass
+
+    async def _no_verdict(self, test: GroupTest, why: str, now: datetime.datetime) -> None:
+        """Wait before the group is tested again."""
+        target = test.target
+        key = (target.uid, target.ultraserver, target.first_id)
+        tries = self._waits.get(key, Tries(0, now))
+        self._waits[key] = tries.once_more(self._timing.again_s, now, self._timing.longest_s)
+        self._metrics.tested(target.qualification, "none")
+        await self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
+
+    async def _tell(self, target: Any, reason: str, message: str, now: datetime.datetime) -> None:
+        about = reference(API_VERSION, bodies.KIND, "", target.qualification, target.uid)
+        await self._events.post(about, "Warning", reason, message, now)
+
+
+def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:
+    """Return what metrics show of a survey."""
+    counts = surveyed.counts
+    groups = {"fresh": counts.fresh, "failed": counts.failed, "unqualified": counts.unqualified}
+    values: dict[tuple[str, str], list[float]] = {}
+    for key, found in surveyed.samples.items():
+        values[key] = [value for _, value in found]
+    return QualificationFigures(name, groups, surveyed.oldest, bool(surveyed.storm), values)
+
+
+def _owner(body: Mapping[str, Any]) -> str:
+    return str(body["metadata"]["ownerReferences"][0]["name"])
+
+
+def _key(write: Write) -> str:
+    """Return what a write is about, for its retries."""
+    match write:
+        case StartTest(body=body):
+            return f"start {body['metadata']['name']}"
+        case StartPods(test=test):
+            return f"pods of {test.workload.uid}"
+        case StopTest(test=test):
+            return f"stop {test.workload.uid}"
+        case DeletePod(pod=pod):
+            return f"delete pod {pod.uid}"
+        case StoreResults(ultraserver=name):
+            return f"results of {name}"
+        case WriteQualification(asked=asked):
+            return f"status of {asked.name}"

@@ -1,0 +1,189 @@
+"""What the stored results of a fleet say: counts, medians, a storm of failures, which groups are due. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from controller.observe.model import UltraServer
+from controller.observe.results import GroupResult
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.placement import KINDS, Slot
+from controller.plan.places import everywhere
+from controller.qualify import verdict
+from controller.qualify.model import Qualification
+
+WINDOW: Final = 20
+"""The last groups that a storm is judged by."""
+STORM_PERCENT: Final = 20
+STORM_AT_LEAST: Final = 2
+"""One group that fails is a fault of its own, however small the fleet."""
+
+FAILURES: Final = 2
+"""The tests in a row that have to fail before nodes are not chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCounts:
+    """The groups with a result that counts: `fresh` are those that passed within maxAge."""
+
+    fresh: int = 0
+    failed: int = 0
+    unqualified: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSurvey:
+    """What the results of one qualification say at one time.
+
+    - `window`: the last groups that were tested, as UltraServer and result, the newest first.
+    - `samples`: by instance type and figure, UltraServer and value of each group.
+    - `oldest`: Unix time of the oldest result; 0 without one.
+    """
+
+    counts: ResultCounts = ResultCounts()
+    window: tuple[tuple[str, GroupResult], ...] = ()
+    samples: Mapping[tuple[str, str], Sequence[tuple[str, float]]] = field(default_factory=dict)
+    oldest: float = 0.0
+
+    @property
+    def storm(self) -> str:
+        """Why so many failures are no faults of nodes; empty if they may be."""
+        failed = [name for name, result in self.window if not result.passed]
+        if len(failed) < STORM_AT_LEAST or 100 * len(failed) <= STORM_PERCENT * len(self.window):
+            return ""
+        return f"{len(failed)} of the last {len(self.window)} groups failed"
+
+    def medians(self, instance_type: str, without: str) -> dict[str, float]:
+        """Return the medians of a type's figures; a group is not compared with its own UltraServer."""
+        samples: dict[str, list[float]] = {}
+        for (kind, figure), values in self.samples.items():
+            if kind == instance_type:
+                samples[figure] = [value for name, value in values if name != without]
+        return verdict.medians(samples)
+
+
+def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> ResultSurvey:
+    """Return what the results of a qualification say."""
+    found: list[tuple[str, GroupResult]] = []
+    samples: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    fresh = failed = unqualified = 0
+    oldest = 0.0
+    for name, group in index.group_by_name.items():
+        for each in group.results:
+            if each.qualification != asked.name or group.instance_type not in asked.instance_types:
+                continue
+            tested = each.tested_at.timestamp()
+            oldest = min(oldest, tested) if oldest else tested
+            unqualified += each.unqualified
+            failed += not each.passed
+            fresh += bool(each.passed and each.passed_at and now < each.passed_at + asked.max_age)
+            if now < each.tested_at + asked.max_age:
+                for figure, value in each.figures.items():
+                    samples.setdefault((group.instance_type, figure), []).append((name, value))
+            if each.generation == asked.generation:
+                found.append((name, each))
+    found.sort(key=lambda pair: (pair[1].tested_at, pair[0]), reverse=True)
+    return ResultSurvey(ResultCounts(fresh, failed, unqualified), tuple(found[:WINDOW]), samples, oldest)
+
+
+def storm_with(surveyed: ResultSurvey, ultraserver: str, new: GroupResult) -> str:
+    """Return why failures are no faults of nodes if this result is added; empty if they may be."""
+    others = [(name, each) for name, each in surveyed.window if (name, each.nodes) != (ultraserver, new.nodes)]
+    return replace(surveyed, window=((ultraserver, new), *others)[:WINDOW]).storm
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroup:
+    """Groups that a waiting workload would take if a test of them had passed: type, least size, and how recently."""
+
+    instance_type: str
+    size: int
+    within: datetime.timedelta
+
+
+def due(
+    index: FleetIndex, asked: Qualification, wanted: Iterable[WantedGroup], now: datetime.datetime
+) -> list[tuple[Slot, str]]:
+    """Return the free groups that should be tested, with their instance type, the most urgent first.
+
+    First those that workloads wait for, then those whose last test failed once, then those that were tested least
+    recently. One that has a result is due again after the period; one of an earlier generation at once.
+    """
+    asking = list(wanted)
+    found: list[tuple[tuple[bool, bool, datetime.datetime, str, int], Slot, str]] = []
+    for instance_type in asked.instance_types:
+        places = index.places(instance_type, asked.size)
+        for kind in KINDS:
+            for slot in places.best(everywhere(kind)):
+                group = index.group_by_name.get(slot.ultraserver)
+                result = None if group is None else of_slot(group.results, asked, slot.nodes)
+                is_wanted = any(_wants(each, instance_type, asked.size, slot, now) for each in asking)
+                confirms = result is not None and not result.passed and result.failures < FAILURES
+                last = EPOCH if result is None or result.generation != asked.generation else result.tested_at
+                if is_wanted or confirms or not last <= now < last + asked.period:
+                    key = (not is_wanted, not confirms, last, slot.ultraserver, slot.first_id)
+                    found.append((key, slot, instance_type))
+    found.sort(key=lambda each: each[0])
+    return [(slot, instance_type) for _, slot, instance_type in found]
+
+
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def of_slot(results: Sequence[GroupResult], asked: Qualification, nodes: Sequence[str]) -> GroupResult | None:
+    """Return the result of a qualification on exactly these nodes."""
+    same = (each for each in results if each.qualification == asked.name and each.nodes == tuple(nodes))
+    return next(same, None)
+
+
+def _wants(wanted: WantedGroup, instance_type: str, size: int, slot: Slot, now: datetime.datetime) -> bool:
+    if wanted.instance_type != instance_type or wanted.size > size or slot.unqualified:
+        return False
+    return slot.passed_at is None or not slot.passed_at <= now <= slot.passed_at + wanted.within
+
+
+def with_result(
+    have: Sequence[GroupResult], new: GroupResult, asked: Qualification, storm: str, uids: Mapping[str, str]
+) -> tuple[GroupResult, ...]:
+    """Return an UltraServer's results after a test.
+
+    `new` has the verdict; its failures and faults follow from the result before. Results of nodes that are not there
+    any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn.
+    """
+    before = next((each for each in have if (each.qualification, each.nodes) == (asked.name, new.nodes)), None)
+    if before is not None and before.is_of(dict(zip(new.nodes, new.node_uids, strict=True))):
+        failures = 0 if new.passed else before.failures + 1
+        lasting = before.unqualified and not new.passed and not storm
+        new = replace(
+            new,
+            failures=failures,
+            passed_at=new.passed_at if new.passed else before.passed_at,
+            unqualified=lasting or (failures >= FAILURES and not storm),
+        )
+    else:
+        new = replace(new, failures=0 if new.passed else 1)
+    others = [each for each in have if (each.qualification, each.nodes) != (asked.name, new.nodes) and each.is_of(uids)]
+    return (*others, new)
+
+
+def withdrawn(
+    asked: Qualification, surveyed: ResultSurvey, ultraservers: Mapping[str, UltraServer]
+) -> dict[str, tuple[GroupResult, ...]]:
+    """Return the results to write because faults are taken back, by UltraServer."""
+    found: dict[str, tuple[GroupResult, ...]] = {}
+    raised = {name for name, result in surveyed.window if result.unqualified} if surveyed.storm else set()
+    for name in sorted(raised | asked.exempt):
+        have = ultraservers[name].results if name in ultraservers else ()
+        left = tuple(_without_fault(each, asked, always=name in asked.exempt) for each in have)
+        if left != have:
+            found[name] = left
+    return found
+
+
+def _without_fault(result: GroupResult, asked: Qualification, *, always: bool) -> GroupResult:
+    """Return a result without its fault, if the fault is of this qualification, and of its generation or `always`."""
+    is_its_own = result.qualification == asked.name and (always or result.generation == asked.generation)
+    return replace(result, unqualified=False) if is_its_own and result.unqualified else result

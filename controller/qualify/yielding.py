@@ -1,0 +1,153 @@
+"""Which tests end so that waiting workloads get their nodes. Pure.
+
+A workload that waits for nodes must not wait for a test. Whether it would get its place if tests ended is counted group
+by group; a test ends only if that helps, and as few end as do. What is found here need not be exact: the plan decides
+who gets the nodes, and while somebody waits who could have them, no other test begins.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.observe.model import Workload
+from controller.plan import placement, suitable
+from controller.plan.actions import Verdict
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.limits import Limits
+from controller.plan.placement import KINDS, Slot
+from controller.plan.places import everywhere
+from controller.plan.reasons import Reason
+from controller.plan.states import State
+from controller.qualify.model import GroupTest
+from neuron_dra.core.ultraserver import Phase
+
+WAITS_FOR_NODES = frozenset(
+    {
+        Reason.INSUFFICIENT_CAPACITY,
+        Reason.CAPACITY_SPLIT,
+        Reason.NO_SPARE_GROUP,
+        Reason.NOT_QUALIFIED,
+        Reason.BLOCK_ENDS_TOO_SOON,
+        Reason.WAITS_FOR_OLDER,
+    }
+)
+WAITING_AT_MOST = 64
+"""The waiting workloads, the first in the queue, for which tests end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yields:
+    """What waiting workloads need of tests.
+
+    - `tests`: the UIDs of the workloads of tests that end, with the workload that gets their nodes.
+    - `pausing`: the instance types of which no test begins, because somebody waits who could have nodes.
+    """
+
+    tests: Mapping[str, str]
+    pausing: frozenset[str]
+
+
+def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict], tests: Iterable[GroupTest]) -> list[Workload]:
+    """Return the workloads that wait for nodes, in the order of the queue, without tests."""
+    of_tests = {test.workload.uid for test in tests}
+    by_uid = {each.uid: each for each in index.workloads}
+    found: list[Workload] = []
+    for uid, verdict in verdicts.items():
+        workload = by_uid.get(uid)
+        if workload is None or uid in of_tests or workload.target is not None or workload.deleting:
+            continue
+        if _waits(verdict):
+            found.append(workload)
+        if len(found) == WAITING_AT_MOST:
+            break
+    return found
+
+
+def _waits(verdict: Verdict) -> bool:
+    degraded = verdict.degraded[0] if verdict.degraded is not None else ""
+    return verdict.state != State.DEALLOCATING and bool({verdict.reason, degraded} & WAITS_FOR_NODES)
+
+
+def yields(
+    index: FleetIndex, workloads: Sequence[Workload], tests: Sequence[GroupTest], now: datetime.datetime, limits: Limits
+) -> Yields:
+    """Return which tests end for these workloads, the first in the queue first."""
+    pool = _Pool(index, tests, now, limits)
+    pausing: set[str] = set()
+    for workload in workloads:
+        if pool.serve(workload):
+            pausing.add(workload.instance_type)
+    return Yields(pool.ending, frozenset(pausing))
+
+
+class _Pool:
+    """The nodes that are free, and those that tests have, less what earlier workloads get of them."""
+
+    def __init__(self, index: FleetIndex, tests: Sequence[GroupTest], now: datetime.datetime, limits: Limits) -> None:
+        self._index = index
+        self._now = now
+        self._limits = limits
+        self._given: set[str] = set()  # nodes
+        self._test_of: dict[str, GroupTest] = {}  # by node
+        self._where: dict[str, set[str]] = {}  # by instance type, the UltraServers with tests
+        self.ending: dict[str, str] = {}
+        for test in tests:
+            for one in index.held(test.workload.uid):
+                self._where.setdefault(test.workload.instance_type, set()).add(one.ultraserver)
+                for node in one.allocation.nodes:
+                    self._test_of[node] = test
+
+    def serve(self, workload: Workload) -> bool:
+        """Give a workload free nodes, and those of tests; return False, and give nothing, if all are not enough."""
+        live = (one for one in self._index.held(workload.uid) if one.allocation.phase is Phase.BOUND)
+        # One whose group has a fault needs another one, though it has all.
+        missing = max(1, workload.count - len({one.allocation.ultraserver_index for one in live}))
+        best: list[Slot] = []
+        for kind in KINDS:
+            best = self._slots(workload, kind, missing)
+            if len(best) == missing:
+                break
+        if len(best) < missing:
+            return False
+        for slot in best:
+            self._given |= {*slot.nodes}
+            for node in slot.nodes:
+                test = self._test_of.get(node)
+                if test is not None:
+                    self.ending[test.workload.uid] = workload.ref
+        return True
+
+    def _slots(self, workload: Workload, kind: str, number: int) -> list[Slot]:
+        """Return up to so many slots of a resourceType: free ones, then those whose tests end already, then others."""
+        found: list[Slot] = []
+        for slot in self._index.places(workload.instance_type, workload.size).best(everywhere(kind)):
+            if len(found) == number:
+                return found
+            if self._suits(workload, slot):
+                found.append(slot)
+        found += self._of_tests(workload, kind)[: number - len(found)]
+        return found
+
+    def _of_tests(self, workload: Workload, kind: str) -> list[Slot]:
+        """Return the slots that become free if tests end, those first for which the fewest more end."""
+        found: list[tuple[int, str, int, Slot]] = []
+        for name in self._where.get(workload.instance_type, ()):
+            group = self._index.group_by_name.get(name)
+            if group is None:
+                continue
+            mine = self._test_of
+            taken = {node for node in group.node_names if node not in mine and self._index.is_taken(node)}
+            for slot in placement.slots((group,), taken, workload.instance_type, workload.size):
+                tests = {mine[node].workload.uid: mine[node] for node in slot.nodes if node in mine}
+                if tests and slot.kind == kind and self._suits(workload, slot):
+                    more = sum(not test.stopping and uid not in self.ending for uid, test in tests.items())
+                    found.append((more, slot.ultraserver, slot.first_id, slot))
+        return [slot for *_, slot in sorted(found, key=lambda each: each[:3])]
+
+    def _suits(self, workload: Workload, slot: Slot) -> bool:
+        if not self._given.isdisjoint(slot.nodes):
+            return False
+        lasts = suitable.lasts(workload, slot, self._now, self._limits.block_lead)
+        return lasts and suitable.is_qualified(workload, slot, self._now)

@@ -1,0 +1,383 @@
+"""Tests of free groups in the virtual fleet: real controllers, plugins and claims. Issue 36, number 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from controller.observe import results
+from controller.observe.results import GroupResult
+from controller.plan import suitable
+from controller.qualify import qualifications as qualify
+from controller.qualify import survey, verdict, yielding
+from controller.qualify.model import EXEMPT
+from controller.qualify.qualifications import Qualifications
+from neuron_dra.core.qualification import NAMESPACE
+from neuron_dra.core.ultraserver import object_name
+from neuron_dra.core.wire import Obj
+from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES
+from tests.support.fleet import programs, qualifications
+from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.run import run
+from tests.support.fleet.schedule import Schedule
+from tests.support.fleet.view import condition, state
+
+Story = Callable[[Schedule], Coroutine[Any, Any, None]]
+
+
+def told(story: Story, *, ultraservers: int = 2, seed: int = 1) -> None:
+    """Let a story happen in a fleet that has come up."""
+
+    async def drive(fleet: Fleet, steps: int) -> None:
+        schedule = Schedule(fleet)
+        await schedule.begin()
+        await story(schedule)
+
+    outcome = run(seed, drive=drive, actors={"qualifications"}, ultraservers=ultraservers)
+    assert outcome.violation == ""
+
+
+def found(fleet: Fleet) -> list[GroupResult]:
+    """Return all results, by nodes."""
+    each = [result for item in fleet.view.all("neuronultraservers") for result in results.read(item["status"])]
+    return sorted(each, key=lambda result: result.nodes)
+
+
+async def until(fleet: Fleet, holds: Callable[[], bool], within_s: float) -> None:
+    """Wait until something holds."""
+    deadline = fleet.clock.elapsed + within_s
+    while not holds():
+        assert fleet.clock.elapsed < deadline, "\n".join(fleet.trace.lines[-40:])
+        await fleet.sleep(0.5)
+
+
+def left(fleet: Fleet) -> list[Any]:
+    """Return what is left of tests."""
+    pods = [each for each in fleet.view.all("pods") if each["metadata"]["namespace"] == NAMESPACE]
+    return [*pods, *fleet.view.held(), *fleet.view.workloads()]
+
+
+def placed(fleet: Fleet, made: Obj | None) -> set[str]:
+    """Return the nodes of a workload."""
+    assert made is not None
+    return {node for held in fleet.view.of(made["metadata"]["uid"]) for node in held.allocation.nodes}
+
+
+def test_free_groups_are_tested_and_given_back() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await qualifications.begin(schedule, topologySize=4, maxGroups=1)
+        await until(fleet, lambda: len(found(fleet)) == 2, 120)
+        await until(fleet, lambda: not left(fleet), 30)
+        for each in found(fleet):
+            assert (each.passed, each.failures, dict(each.figures)) == (True, 0, {"bandwidth": 150.0, "p99": 12.0})
+        await fleet.sleep(40)  # numbers alone are written now and then
+        asked = fleet.view.find("neuronultraserverqualifications", qualifications.NAME)
+        assert asked is not None
+        status = asked["status"]
+        assert (status["fresh"], status["failed"], condition(asked, "Ready")["status"]) == (2, 0, "True")
+
+    told(story)
+
+
+def test_pod_of_a_test_has_no_token_and_the_rank_of_its_node() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (30.0, 30.0)
+        await qualifications.begin(schedule, topologySize=2)
+        await until(fleet, lambda: len(fleet.pods.running) == 2, 60)
+        assert sorted(each.rank for each in fleet.pods.running.values() if each.rank is not None) == [0, 1]
+        envs = [each.env for each in fleet.pods.running.values()]
+        assert all(env["NEURON_DRA_WORLD_SIZE"] == "2" and env["NEURON_DRA_RANK0_ADDR"] for env in envs)
+        pod = fleet.view.all("pods")[0]
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["terminationGracePeriodSeconds"] == 5
+
+    told(story)
+
+
+def test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (1000.0, 1000.0)
+        await qualifications.begin(schedule, topologySize=1, maxGroups=12, timeout="1h")
+        await until(fleet, lambda: len(fleet.pods.running) == 12, 120)
+        await qualifications.yields(schedule)
+        assert not qualifications.tests(schedule)
+
+    told(story, ultraservers=3)
+
+
+def test_job_gets_other_tested_nodes_if_one_dies_meanwhile() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (1000.0, 1000.0)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2, timeout="1h")
+        await until(fleet, lambda: len(fleet.pods.running) == 8, 60)
+        made = await fleet.submit("job", 4, 1)
+        await until(fleet, lambda: len(qualifications.tests(schedule)) == 1, 5)
+        [going] = qualifications.tests(schedule)
+        staying = {node for held in fleet.view.of(going["metadata"]["uid"]) for node in held.allocation.nodes}
+        dead = next(node for name, node in fleet.nodes.items() if name not in staying)
+        dead.alive = dead.kubelet_up = False
+        await fleet.set_ready(dead, False)
+        await until(fleet, lambda: placed(fleet, made) == staying, 10)
+
+    told(story)
+
+
+def test_job_that_does_not_fit_even_without_tests_ends_none() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (60.0, 60.0)
+        await fleet.submit("holds", 4, 1)
+        await fleet.sleep(5)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await until(fleet, lambda: len(fleet.pods.running) == 4, 60)
+        await fleet.submit("two", 4, 2)
+        await until(fleet, lambda: len(found(fleet)) == 1, 80)
+        assert found(fleet)[0].passed
+
+    told(story)
+
+
+def test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        slow = sorted(fleet.nodes)[0]
+        fleet.programs.on[slow] = programs.SLOW
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2, period="10m")
+        await until(fleet, lambda: any(each.unqualified for each in found(fleet)), 180)
+        [bad] = [each for each in found(fleet) if each.unqualified]
+        assert (slow in bad.nodes, bad.failures) == (True, 2)
+        assert bad.message == "bandwidth 129.5 is below 140"
+        degraded = [condition(item, "Degraded") for item in fleet.view.all("neuronultraservers")]
+        assert [each["reason"] for each in degraded if each["status"] == "True"] == ["Unqualified"]
+
+        first = await fleet.submit("first", 4, 1)
+        second = await fleet.submit("second", 1, 1)
+        await until(fleet, lambda: len(placed(fleet, first)) == 4, 30)
+        assert placed(fleet, first).isdisjoint(bad.nodes)
+        await fleet.sleep(20)
+        assert placed(fleet, second) == set()
+        waiting = fleet.view.find("neuronultraserverworkloads", "second", "fleet")
+        assert waiting is not None
+        assert condition(waiting, "Ready")["reason"] == "NotQualified"
+
+        fleet.programs.on.clear()
+        await until(fleet, lambda: bool(placed(fleet, second)), 800)
+
+    told(story)
+
+
+def test_administrator_may_exempt_an_ultraserver() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        bad = fleet.nodes[sorted(fleet.nodes)[0]]
+        fleet.programs.on[bad.name] = programs.SLOW
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2, period="1h")
+        await until(fleet, lambda: any(each.unqualified for each in found(fleet)), 180)
+        patch = {"metadata": {"annotations": {EXEMPT: f"{object_name(bad.block)}, other"}}}
+        await fleet.patch(NEURON_QUALIFICATIONS, "", qualifications.NAME, patch)
+        await until(fleet, lambda: not any(each.unqualified for each in found(fleet)), 20)
+        assert [each.failures for each in found(fleet)] == [2, 0]
+
+    told(story)
+
+
+def test_failures_of_most_groups_are_a_storm_and_no_fault() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.on = dict.fromkeys(fleet.nodes, programs.FAILS)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=1)
+
+        def reason() -> Any:
+            asked = fleet.view.find("neuronultraserverqualifications", qualifications.NAME)
+            return condition(asked or {}, "Ready").get("reason")
+
+        await until(fleet, lambda: reason() == "FailureStorm", 400)
+        await until(fleet, lambda: not left(fleet), 30)
+        assert not [each for each in found(fleet) if each.unqualified]
+        number = len(fleet.trace.lines)
+        await fleet.sleep(300)
+        assert not [line for line in fleet.trace.lines[number:] if "program of" in line]
+
+        fleet.programs.on.clear()
+        await fleet.patch(NEURON_QUALIFICATIONS, "", qualifications.NAME, {"spec": {"attempt": 1}})
+        await until(fleet, lambda: all(each.passed for each in found(fleet)), 200)
+
+    told(story)
+
+
+def test_image_that_cannot_be_pulled_and_lies_are_no_verdict() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        first, *_, last = sorted(fleet.nodes)
+        fleet.programs.on = {first: programs.NO_IMAGE, last: programs.LIES}
+        await qualifications.begin(schedule, topologySize=1, maxGroups=8)
+        await until(fleet, lambda: len(found(fleet)) == 6, 120)
+        await fleet.sleep(60)
+        assert all(each.passed and {first, last}.isdisjoint(each.nodes) for each in found(fleet))
+
+    told(story)
+
+
+def test_test_whose_pod_is_deleted_is_no_verdict() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (20.0, 20.0)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=1)
+        await until(fleet, lambda: len(fleet.pods.running) == 4, 60)
+        [test] = qualifications.tests(schedule)
+        pod = fleet.view.find("pods", f"{test['metadata']['name']}-0", NAMESPACE)
+        assert pod is not None
+        await fleet.pods.delete(dict(pod), now=True)
+        await until(fleet, lambda: test["metadata"]["uid"] not in fleet.view.workloads(), 40)
+        assert found(fleet) == []
+        await until(fleet, lambda: len(found(fleet)) == 2, 300)
+        assert all(each.passed for each in found(fleet))
+
+    told(story)
+
+
+def test_workload_may_require_a_recent_test_and_its_candidates_go_first() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await qualifications.begin(schedule, topologySize=4, maxGroups=1, period="1h")
+        await until(fleet, lambda: len(found(fleet)) == 2, 120)
+        await fleet.sleep(700)
+        made = await fleet.submit("sure", 4, 1, qualification={"maxAge": "10m"})
+        await fleet.sleep(3)
+        assert placed(fleet, made) == set()
+        await until(fleet, lambda: len(placed(fleet, made)) == 4, 90)
+        [fresh] = [each for each in found(fleet) if {*each.nodes} == placed(fleet, made)]
+        assert fresh.passed_at is not None
+        assert (fleet.clock.now() - fresh.passed_at).total_seconds() < 100
+
+    told(story)
+
+
+def test_results_go_with_their_qualification() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.on = {sorted(fleet.nodes)[0]: programs.FAILS}
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await until(fleet, lambda: any(each.unqualified for each in found(fleet)), 180)
+        await fleet.remove(NEURON_QUALIFICATIONS, "", qualifications.NAME)
+        await until(fleet, lambda: not left(fleet) and not found(fleet), 60)
+        await fleet.settle("without qualifications")
+
+    told(story)
+
+
+def test_another_node_of_the_name_starts_anew() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        first = fleet.nodes[sorted(fleet.nodes)[0]]
+        fleet.programs.on = {first.name: programs.FAILS}
+        await qualifications.begin(schedule, topologySize=1, maxGroups=8)
+        await until(fleet, lambda: any(each.unqualified for each in found(fleet)), 180)
+        fleet.programs.on.clear()
+        await fleet.remove(NODES, "", first.name)
+        first.incarnation += 1
+        await fleet.register(first)
+        await until(fleet, lambda: all(each.passed for each in found(fleet)), 300)
+
+    told(story)
+
+
+def test_qualification_may_be_suspended() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2, suspend=True)
+        await fleet.sleep(60)
+        assert (found(fleet), left(fleet)) == ([], [])
+        asked = fleet.view.find("neuronultraserverqualifications", qualifications.NAME)
+        assert asked is not None
+        assert condition(asked, "Ready")["reason"] == "Suspended"
+        assert state(asked) == "None"
+
+    told(story)
+
+
+# -- each rule is needed: without it, a story ends otherwise
+
+
+def never_yields(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(yielding, "yields", lambda *_: yielding.Yields({}, frozenset()))
+
+
+def yields_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    def yields(index: Any, workloads: Any, tests: Any, now: Any, limits: Any) -> yielding.Yields:
+        return yielding.Yields({test.workload.uid: "x" for test in tests if workloads}, frozenset())
+
+    patch.setattr(yielding, "yields", yields)
+
+
+def counts_on_dead_nodes(patch: pytest.MonkeyPatch) -> None:
+    """A test that already ends counts for those who wait, although a node of it has died."""
+    serve = yielding._Pool.serve
+
+    def once(self: Any, workload: Any) -> bool:
+        stopping = any(test.stopping for test in self._test_of.values())
+        return stopping or serve(self, workload)
+
+    patch.setattr(yielding._Pool, "serve", once)
+
+
+def fails_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey, "FAILURES", 1)
+
+
+def sees_no_storm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey.ResultSurvey, "storm", property(lambda self: ""))
+
+
+def takes_every_end_for_a_verdict(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_by_figures", lambda *_: verdict.Judgement(verdict.GroupVerdict.PASSED))
+
+
+def makes_deleted_pods_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Qualifications, "_is_complete", lambda self, test: False)
+
+
+def chooses_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(suitable, "is_qualified", lambda workload, slot, now: True)
+
+
+def tests_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey, "_wants", lambda *_: False)
+
+
+def trusts_names_of_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupResult, "is_of", lambda self, uids: True)
+
+
+def keeps_results_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(qualify, "forgotten", lambda index, names: [])
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "story"),
+    [
+        (never_yields, test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds),
+        (yields_to_anybody, test_job_that_does_not_fit_even_without_tests_ends_none),
+        (counts_on_dead_nodes, test_job_gets_other_tested_nodes_if_one_dies_meanwhile),
+        (fails_once, test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair),
+        (chooses_unqualified_nodes, test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair),
+        (sees_no_storm, test_failures_of_most_groups_are_a_storm_and_no_fault),
+        (takes_every_end_for_a_verdict, test_image_that_cannot_be_pulled_and_lies_are_no_verdict),
+        (makes_deleted_pods_again, test_test_whose_pod_is_deleted_is_no_verdict),
+        (tests_in_any_order, test_workload_may_require_a_recent_test_and_its_candidates_go_first),
+        (trusts_names_of_nodes, test_another_node_of_the_name_starts_anew),
+        (keeps_results_for_ever, test_results_go_with_their_qualification),
+    ],
+)
+def test_a_story_notices_a_rule_that_is_missing(
+    sabotage: Callable[[pytest.MonkeyPatch], None], story: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    with pytest.raises(AssertionError):
+        story()
