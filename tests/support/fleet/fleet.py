@@ -117,9 +117,7 @@ class Fleet:
         self.queue_required = False  # the namespaces require a queue for every reservation
         self.caches = self._caches()
         self.view = View(_Live(self.caches, self.pods))
-        self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)
-        # Two controllers at once are guarded by nothing but resourceVersions.
-        self.safety.keeps_spares = "spares" in self.actors and "two-at-once" not in self.actors
+        self.safety = self._laws()
         self.pods.on_start = self.safety.container_started
         self.ledger.on_eviction = self.safety.evicted
         self.budgets = False
@@ -133,6 +131,13 @@ class Fleet:
         self.least: dict[str, int] = {}
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
+
+    def _laws(self) -> Safety:
+        """Return the laws that hold at any moment."""
+        laws = Safety(self.view, self.pods, self.nodes, self.trace, self.clock.now)
+        # Two controllers at once are guarded by nothing but resourceVersions.
+        laws.keeps_spares = "spares" in self.actors and "two-at-once" not in self.actors
+        return laws
 
     def _nodes(self, ultraservers: int, folder: Path) -> dict[str, FleetNode]:
         """Return the nodes of these UltraServers, by name."""
