@@ -12,7 +12,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Draft, Holdings
 from controller.plan.places import Overlay
 from controller.plan.reasons import Reason
-from controller.plan.spares import SIZE, SparePool
+from controller.plan.spares import SIZE, SparePool, free_or_tested, tested_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class FreeSlots:
     def __init__(self, index: FleetIndex, holdings: Holdings, unwritable: Collection[str], pool: SparePool) -> None:
         """`unwritable` are the UltraServers in which no reservation can be stored."""
         self._pool = pool
+        self._tested: dict[str, frozenset[str]] | None = None  # the nodes that tests have
         self._index = index
         self._unwritable = unwritable
         self._holdings = holdings
@@ -68,10 +69,15 @@ class FreeSlots:
         return self._free[key]
 
     def spares(self, instance_type: str, draft: Draft | None = None) -> tuple[placement.Slot, ...]:
-        """Return the spares of an instance type, which are free groups of four nodes."""
+        """Return the spares of an instance type: groups of four nodes that are free, or that a test has."""
         if not self._pool.number(instance_type):
             return ()
-        return self._pool.of(self.free(instance_type, SIZE, draft), instance_type)
+        if self._tested is None:
+            tested = tested_nodes(self._index)
+            self._tested = {name: nodes for name, nodes in tested.items() if name not in self._unwritable}
+        taken = self._holdings if draft is None else draft
+        free = self.free(instance_type, SIZE, draft)
+        return self._pool.of(free_or_tested(free, self._index, self._tested, taken, instance_type), instance_type)
 
     def beside_spares(self, instance_type: str, size: int, draft: Draft | None = None) -> Overlay:
         """Return the free slots of which no node is a spare. They hold until the next call."""

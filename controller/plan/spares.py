@@ -2,7 +2,7 @@
 
 Which groups are spares is written nowhere: it follows from the free groups at each point of a plan. So every leader
 chooses the same, and the next free group takes the place of a spare that was taken, or that gets a fault, before any
-workload that waits.
+workload that waits. A group on which a test runs counts as free, because tests end for whoever may have their nodes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import datetime
 import heapq
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from controller.plan import placement
+from controller.plan.fleet_index import FleetIndex
 from controller.plan.placement import KINDS, Slot
-from controller.plan.places import Overlay, everywhere
+from controller.plan.places import Overlay, Places, everywhere
 from neuron_dra.core import catalogue
 
 SIZE: Final = 4
@@ -75,3 +77,47 @@ def _in_order(free: Overlay) -> Iterator[Slot]:
     """
     by_kind = (free.worst(everywhere(kind)) for kind in KINDS)
     return heapq.merge(*by_kind, key=attrgetter("fit"), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Except(Container[str]):
+    """The names of taken nodes without those of tests."""
+
+    taken: Container[str]
+    tested: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.tested and name in self.taken
+
+
+def tested_nodes(index: FleetIndex) -> dict[str, frozenset[str]]:
+    """Return the nodes that tests have, by UltraServer."""
+    found: dict[str, set[str]] = {}
+    for workload in index.workloads:
+        if workload.target is None:
+            continue
+        for one in index.held(workload.uid):
+            found.setdefault(one.ultraserver, set()).update(one.allocation.nodes)
+    return {name: frozenset(nodes) for name, nodes in found.items()}
+
+
+def free_or_tested(
+    free: Places | Overlay,
+    index: FleetIndex,
+    tested: Mapping[str, frozenset[str]],
+    taken: Container[str],
+    instance_type: str,
+) -> Overlay:
+    """Return the groups of four nodes of a type that are free, and those that are once tests have ended.
+
+    - `free`: those that are free.
+    - `taken`: the names of nodes that are not, those of tests among them.
+    """
+    found = Overlay(free)
+    for name, nodes in tested.items():
+        group = index.group_by_name.get(name)
+        if group is None:
+            continue
+        below = placement.slots((group,), taken, instance_type, SIZE)
+        found.put(name, below, placement.slots((group,), _Except(taken, nodes), instance_type, SIZE))
+    return found

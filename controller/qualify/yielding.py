@@ -2,13 +2,14 @@
 
 A workload that waits for nodes must not wait for a test. Whether it would get its place if tests ended is counted group
 by group; a test ends only if that helps, and as few end as do. What is found here need not be exact: the plan decides
-who gets the nodes, and while somebody waits who could have them, no other test begins.
+who gets the nodes, and while somebody waits who could have them, no other test begins. Spares are counted only for
+groups that replace others.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.observe.model import Workload
@@ -19,6 +20,7 @@ from controller.plan.limits import Limits
 from controller.plan.placement import KINDS, Slot
 from controller.plan.places import everywhere
 from controller.plan.reasons import Reason
+from controller.plan.spares import SIZE, SparePool, free_or_tested, tested_nodes
 from controller.plan.states import State
 from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
@@ -92,6 +94,7 @@ class _Pool:
         self._given: set[str] = set()  # nodes
         self._test_of: dict[str, GroupTest] = {}  # by node
         self._where: dict[str, set[str]] = {}  # by instance type, the UltraServers with tests
+        self._spares = _spares(index, now, limits)
         self.ending: dict[str, str] = {}
         for test in tests:
             for one in index.held(test.workload.uid):
@@ -101,12 +104,14 @@ class _Pool:
 
     def serve(self, workload: Workload) -> bool:
         """Give a workload free nodes, and those of tests; return False, and give nothing, if all are not enough."""
-        live = (one for one in self._index.held(workload.uid) if one.allocation.phase is Phase.BOUND)
+        live = [one for one in self._index.held(workload.uid) if one.allocation.phase is Phase.BOUND]
         # One whose group has a fault needs another one, though it has all.
         missing = max(1, workload.count - len({one.allocation.ultraserver_index for one in live}))
+        replaces = bool(live) or bool(workload.status.get("restartedAt"))
+        closed = self._given if replaces else self._given | self._spares
         best: list[Slot] = []
         for kind in KINDS:
-            best = self._slots(workload, kind, missing)
+            best = self._slots(workload, kind, missing, closed)
             if len(best) == missing:
                 break
         if len(best) < missing:
@@ -119,18 +124,21 @@ class _Pool:
                     self.ending[test.workload.uid] = workload.ref
         return True
 
-    def _slots(self, workload: Workload, kind: str, number: int) -> list[Slot]:
-        """Return up to so many slots of a resourceType: free ones, then those whose tests end already, then others."""
+    def _slots(self, workload: Workload, kind: str, number: int, closed: Collection[str]) -> list[Slot]:
+        """Return up to so many slots of a resourceType: free ones, then those whose tests end already, then others.
+
+        No node of `closed` is in them.
+        """
         found: list[Slot] = []
         for slot in self._index.places(workload.instance_type, workload.size).best(everywhere(kind)):
             if len(found) == number:
                 return found
-            if self._suits(workload, slot):
+            if self._suits(workload, slot, closed):
                 found.append(slot)
-        found += self._of_tests(workload, kind)[: number - len(found)]
+        found += self._of_tests(workload, kind, closed)[: number - len(found)]
         return found
 
-    def _of_tests(self, workload: Workload, kind: str) -> list[Slot]:
+    def _of_tests(self, workload: Workload, kind: str, closed: Collection[str]) -> list[Slot]:
         """Return the slots that become free if tests end, those first for which the fewest more end."""
         found: list[tuple[int, str, int, Slot]] = []
         for name in self._where.get(workload.instance_type, ()):
@@ -141,13 +149,36 @@ class _Pool:
             taken = {node for node in group.node_names if node not in mine and self._index.is_taken(node)}
             for slot in placement.slots((group,), taken, workload.instance_type, workload.size):
                 tests = {mine[node].workload.uid: mine[node] for node in slot.nodes if node in mine}
-                if tests and slot.kind == kind and self._suits(workload, slot):
+                if tests and slot.kind == kind and self._suits(workload, slot, closed):
                     more = sum(not test.stopping and uid not in self.ending for uid, test in tests.items())
                     found.append((more, slot.ultraserver, slot.first_id, slot))
         return [slot for *_, slot in sorted(found, key=lambda each: each[:3])]
 
-    def _suits(self, workload: Workload, slot: Slot) -> bool:
-        if not self._given.isdisjoint(slot.nodes):
+    def _suits(self, workload: Workload, slot: Slot, closed: Collection[str]) -> bool:
+        if any(node in closed for node in slot.nodes):
             return False
         lasts = suitable.lasts(workload, slot, self._now, self._limits.block_lead)
         return lasts and suitable.is_qualified(workload, slot, self._now)
+
+
+def _spares(index: FleetIndex, now: datetime.datetime, limits: Limits) -> frozenset[str]:
+    """Return the nodes of all spares, as a plan chooses them."""
+    pool = SparePool(limits.spares, now + limits.block_lead)
+    tested = tested_nodes(index) if limits.spares else {}
+    taken = _Taken(index)
+    found: set[str] = set()
+    for instance_type, _ in limits.spares:
+        free = free_or_tested(index.places(instance_type, SIZE), index, tested, taken, instance_type)
+        for slot in pool.of(free, instance_type):
+            found.update(slot.nodes)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken(Container[str]):
+    """The names of nodes that are not free."""
+
+    index: FleetIndex
+
+    def __contains__(self, name: object) -> bool:
+        return self.index.is_taken(str(name))

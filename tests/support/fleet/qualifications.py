@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, PODS
+from tests.support.fleet import spares
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.network import WATCH_LAG_S
 from tests.support.fleet.nodes import MODES
@@ -145,7 +146,7 @@ async def yields(schedule: Schedule) -> str | None:
     """Submit a workload for each group, and note it if one waits for longer than tests may keep it."""
     fleet = schedule.fleet
     before = len(tests(schedule))
-    number = len(fleet.nodes) // 4
+    number = len(fleet.nodes) // 4 - (spares.KEPT if "spares" in fleet.actors else 0)
     made = [await fleet.submit(f"burst{schedule.made}-{n}", 4, 1) for n in range(number)]
     schedule.made += 1
     await fleet.sleep(SEEN_S + YIELD_S)

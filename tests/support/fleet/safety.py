@@ -157,7 +157,7 @@ class Safety:
         key = now.allocation.workload_uid, now.allocation.ultraserver_index
         before = (each.held.allocation for each in self._known.values() if each.held is not now)
         replaces = any((each.workload_uid, each.ultraserver_index) == key for each in before)
-        if not replaces and spares.must_leave(self._view, now, self._spares):
+        if not replaces and not spares.is_test(now) and spares.must_leave(self._view, now, self._spares):
             self.violated(f"{_text(now)} is new, and is on a spare")
 
     def _is_not_reported(self, now: Held) -> None:

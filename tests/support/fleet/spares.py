@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from neuron_dra.core.qualification import NAMESPACE as TESTS
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.groups import free_slots
@@ -31,6 +32,11 @@ def shown(view: View) -> set[str]:
     return {str(each["metadata"]["name"]) for each in every if condition(each, "Spare").get("status") == "True"}
 
 
+def is_test(held: Held) -> bool:
+    """True if this is the reservation of a test, which ends for whoever may take its nodes."""
+    return held.allocation.workload_namespace == TESTS
+
+
 def takes_spares(workload: Wire, live: list[Held]) -> bool:
     """True if RestartAll has released all groups of a workload, which has to get them again."""
     return not live and bool((workload.get("status") or {}).get("restartedAt"))
@@ -45,7 +51,7 @@ def must_leave(view: View, new: Held, before: set[str]) -> bool:
     """
     if new.ultraserver not in before:
         return False
-    bound = {each.ultraserver for each in view.held() if each.allocation.phase is Phase.BOUND}
+    bound = {each.ultraserver for each in view.held() if each.allocation.phase is Phase.BOUND and not is_test(each)}
     others = {str(each["metadata"]["name"]) for each in view.all("neuronultraservers")} - bound - {new.ultraserver}
     return len(others) < KEPT
 
@@ -55,7 +61,7 @@ def problems(view: View, usable: Mapping[str, FleetNode], known: Known) -> Itera
     found = shown(view) - known.unwritable
     if len(found) > KEPT:
         yield f"{len(found)} groups are shown as spares, of {KEPT}"
-    taken = {each.ultraserver for each in view.held()} & found
+    taken = {each.ultraserver for each in view.held() if not is_test(each)} & found
     if taken:
         yield f"{', '.join(sorted(taken))} is shown as a spare, and is reserved"
     writable = {name: node for name, node in usable.items() if object_name(node.block) not in known.unwritable}
