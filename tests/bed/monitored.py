@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hack.bed import cgroups, hardware
 from hack.bed.deployed import CHECKPOINT, pod, template
-from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from hack.bed.real_cluster import QUICK, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
 from tests.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE, REGISTRY, device_plugin, plugin_pod, settled
@@ -22,6 +22,7 @@ from tests.bed.fleet import (
     end_workloads,
     job,
     replicas,
+    slots,
     submit,
     wait_available,
     wait_reason,
@@ -347,6 +348,34 @@ def queue_without_kueue(bed: TestBed, place: Namespace) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def failing_tests(bed: TestBed, failing: str) -> Iterator[None]:
+    """Tests fail on groups whose first node matches a pattern."""
+    setting = "ultraserverOperator.qualification.enabled"
+    bed.command("up", "--driver", "daemonset", "--set", f"{setting}=true", timeout_s=600)
+    program = f'sleep 2; case "$NEURON_DRA_RANK0_NODE" in {failing}) exit 1;; esac'
+    spec = {"instanceTypes": [TRN3], "image": QUICK, "command": ["/bin/bash", "-c", program], "maxGroups": 2}
+    kind = "NeuronUltraServerQualification"
+    made = {"apiVersion": "neuron.aws.com/v1beta1", "kind": kind, "metadata": {"name": "q"}, "spec": spec}
+    bed.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    try:
+        yield
+    finally:
+        bed.kubectl("delete", "nusq", "q", "--timeout=120s", timeout_s=130)
+        eventually("no test holds nodes", lambda: slots(bed) == {}, 120)
+        bed.command("up", "--driver", "daemonset", "--set", f"{setting}=false", timeout_s=600)
+
+
+def unqualified_nodes(bed: TestBed, place: Namespace) -> contextlib.AbstractContextManager[None]:
+    """Tests of one UltraServer fail."""
+    return failing_tests(bed, "u1-*")
+
+
+def storm_of_failures(bed: TestBed, place: Namespace) -> contextlib.AbstractContextManager[None]:
+    """Tests of all UltraServers fail."""
+    return failing_tests(bed, "*")
+
+
+@contextlib.contextmanager
 def quota_of_templates(bed: TestBed, place: Namespace) -> Iterator[None]:
     """A quota of the namespace does not allow the workload's template."""
     quota = {"hard": {"count/resourceclaimtemplates.resource.k8s.io": "0"}}
@@ -380,6 +409,8 @@ FAULTS: tuple[tuple[str, Fault], ...] = (
     ("NeuronWorkloadDegraded", degraded_workload),
     ("NeuronWorkloadFailed", taken_template_name),
     ("NeuronWorkloadWaits", workload_that_waits),
+    ("NeuronUltraServerUnqualified", unqualified_nodes),
+    ("NeuronQualificationStopped", storm_of_failures),
     ("NeuronReservedNodesIdle", nodes_without_pods),
     ("NeuronQueueBlocked", queue_without_kueue),
     ("NeuronControllerWritesHeld", quota_of_templates),

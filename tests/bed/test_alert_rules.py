@@ -88,6 +88,10 @@ FAULTS: dict[str, list[Gauge | Count]] = {
     "NeuronWorkloadDegraded": [Gauge('neuron_ultraserver_degraded_workloads{reason="LinkDown"}', "_", "1")],
     "NeuronWorkloadFailed": [Gauge('neuron_ultraserver_workloads{state="Failed"}', "0", "1")],
     "NeuronWorkloadWaits": [Gauge("neuron_ultraserver_oldest_waiting_timestamp_seconds", "0", "1")],
+    "NeuronUltraServerUnqualified": [
+        Gauge('neuron_ultraserver_tested_groups{qualification="q",result="unqualified"}', "0", "1")
+    ],
+    "NeuronQualificationStopped": [Gauge('neuron_ultraserver_failure_storm{qualification="q"}', "0", "1")],
     "NeuronReservedNodesIdle": [Gauge("neuron_ultraserver_idle_reserved_nodes", "0", "4")],
     "NeuronQueueBlocked": [Gauge('neuron_ultraserver_queued_workloads{reason="QueueUnknown"}', "_", "1")],
     "NeuronControllerWritesHeld": [Gauge("neuron_ultraserver_held_writes", "0", "1")],

@@ -325,7 +325,7 @@ def test_crds_are_templates_kept_on_uninstall() -> None:
         yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
     ]
     kept = {"helm.sh/resource-policy": "keep"}
-    assert [item["metadata"]["annotations"] for item in custom_resources(enabled)] == [kept] * 2
+    assert [item["metadata"]["annotations"] for item in custom_resources(enabled)] == [kept] * 3
     assert custom_resources(enabled, "ultraserverOperator.crds.enabled=false") == []
     assert custom_resources() == []
 
