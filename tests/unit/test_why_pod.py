@@ -82,6 +82,22 @@ def test_selector_that_fails_is_named_though_all_nodes_are_reserved() -> None:
     )
 
 
+def test_other_request_of_a_pod_with_reserved_devices_is_the_cause() -> None:
+    """The reservation is the pod's own, so what its class selects is there."""
+    items = broken(faults.reserved)
+    for name in ("four", "p-neurons-x"):
+        items = [each for each in items if each["metadata"]["name"] != name]
+    faults.waiting(items)["status"].pop("resourceClaimStatuses", None)
+    made = small.template("four", 1)
+    devices = made["spec"]["spec"]["devices"]
+    devices["requests"][0]["exactly"]["deviceClassName"] = "workload.neuron.aws.com"
+    selectors = [{"cel": {"expression": "device.driver == 'dra.net'"}}]
+    exactly = {"deviceClassName": "neuron.aws.com", "count": 1, "selectors": selectors}
+    devices["requests"].append({"name": "network", "exactly": exactly})
+    first = report([*items, made]).findings[0]
+    assert (first.code, first.text) == ("SelectorMatchesNothing", "the selector of request network matches no device")
+
+
 def test_busy_devices_show_who_holds_them() -> None:
     lines = report_text.lines(report(broken(faults.held_in_part)))
     assert lines[0].startswith("pod default/p waits for a node: 2 nodes have too few free devices")

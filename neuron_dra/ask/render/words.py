@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from neuron_dra.core import members, names
 from neuron_dra.core.catalogue import InstanceType
+
+FEW: Final = 3
+"""Fewer devices of another driver are named one by one."""
 
 
 def ranges(ids: Iterable[int], *, between: str = " ", least: int = 3) -> str:
@@ -57,9 +62,27 @@ def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
         else:
             others.append(name)
     if not numbers:
-        return ", ".join(sorted(others))
+        return ", ".join(_in_short(others))
     noun = "device" if len(numbers) == 1 else "devices"
-    return ", ".join([f"{noun} {ranges(numbers)}", *sorted(others)])
+    return ", ".join([f"{noun} {ranges(numbers)}", *_in_short(others)])
+
+
+def _in_short(others: Iterable[str]) -> list[str]:
+    """Return names of devices of other drivers, of which one may have many: "efa 0-15" for efa-0 to efa-15."""
+    found: list[str] = []
+    numbered: dict[str, list[int]] = defaultdict(list)
+    for name in others:
+        prefix, _, number = name.rpartition("-")
+        if prefix and number.isdigit() and not name.startswith("neuron"):
+            numbered[prefix].append(int(number))
+        else:
+            found.append(name)
+    for prefix, numbers in numbered.items():
+        if len(numbers) < FEW:
+            found += [f"{prefix}-{number}" for number in numbers]
+        else:
+            found.append(f"{prefix} {ranges(numbers)}")
+    return sorted(found)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

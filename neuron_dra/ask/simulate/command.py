@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = trial.run(pods)
     notes = [
         *wanted.notes,
+        *(_without_interfaces(outcomes) if args.fleet else ()),
         *own.notes,
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
@@ -116,6 +117,16 @@ def run(args: argparse.Namespace) -> int:
     if all(each.runs for each in outcomes):
         return 0
     return 1
+
+
+def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
+    """Return the note that an imagined fleet has no EFA interfaces, if a pod waits for some."""
+    from neuron_dra.ask.world.imagined import EFA, EFA_CLASS
+
+    for each in outcomes:
+        if each.finding is not None and each.finding.code == "ClassMissing" and EFA_CLASS in each.finding.text:
+            return [f"nodes of --fleet have EFA interfaces with the word {EFA} after their type"]
+    return []
 
 
 def _rules(args: argparse.Namespace, snapshot: Snapshot) -> Semantics:

@@ -60,19 +60,21 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why no node could serve the claims."""
     if found := selector_error(world, pod):
         return [found]
-    published = PublishedDevices(world)
+    published = unreserved = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
         # The reservations are not why no node could serve the claims. They keep the class from selecting any device,
         # and so hide a selector that fails on each.
-        published = PublishedDevices(world, world.untagged)
-        if found := _selector_error(world, pod, published):
+        unreserved = PublishedDevices(world, world.untagged)
+        if found := _selector_error(world, pod, unreserved):
             return [found]
     for claim, ask in selection.requests(world, pod):
-        if one := _of_request(world, pod, published, claim, ask):
+        # A class of reserved devices selects none of the others.
+        seen = published if published.of_class(world.classes.get(ask.alternative.class_name)) else unreserved
+        if one := _of_request(world, pod, seen, claim, ask):
             return [one]
-    if published.unusable:
-        return [_unusable(published)]
-    if shared := _shared_group(world, pod, published):
+    if unreserved.unusable:
+        return [_unusable(unreserved)]
+    if shared := _shared_group(world, pod, unreserved):
         return [shared]
     facts = Facts()
     for _, ask in selection.requests(world, pod):

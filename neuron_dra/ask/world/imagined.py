@@ -14,7 +14,7 @@ from neuron_dra.api import objects
 from neuron_dra.api.objects import slice_objects
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.world import demand
-from neuron_dra.core import catalogue, devices, names, partitions
+from neuron_dra.core import catalogue, devices, groups, names, partitions
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.core.facts import UltraServerFacts
 from neuron_dra.core.members import is_partition
@@ -96,19 +96,16 @@ def _class_of(driver: str) -> dict[str, Any]:
 
 def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
     """Yield the slice of a node's EFA interfaces: each has the groups of a device beside it."""
-    if item["kind"] != "ResourceSlice" or not any(is_whole(each) for each in item["spec"]["devices"]):
+    if item["kind"] != "ResourceSlice" or spec.efa is None:
+        return
+    if not any(is_whole(each) or each["name"] == names.NODE_DEVICE for each in item["spec"]["devices"]):
         return
     inner = item["spec"]
     beside: dict[str, dict[str, Any]] = {}
-    for device in inner["devices"]:
-        number = device["name"].removeprefix(names.DEVICE_PREFIX)
-        if number.isdigit() and spec.efa is not None:
-            groups = {}
-            for name, value in device["attributes"].items():
-                if "devicegroup" in name:
-                    groups[name] = value
-            beside.setdefault(spec.efa[int(number)], groups)
-    devices = [{"name": f"efa-{index}", "attributes": groups} for index, groups in enumerate(beside.values())]
+    for device_id, ids in groups.group_ids(spec).items():
+        attributes = {f"{names.GROUP_DOMAIN}/devicegroup{size}_id": {"string": text} for size, text in ids.items()}
+        beside.setdefault(spec.efa[device_id], attributes)  # two devices of a trn1 share one
+    devices = [{"name": f"efa-{index}", "attributes": each} for index, each in enumerate(beside.values())]
     pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
     made = {"driver": EFA_CLASS, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
     yield {**item, "metadata": {"name": f"{inner['nodeName']}-efa"}, "spec": made}
