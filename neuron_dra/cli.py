@@ -7,6 +7,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -28,8 +29,16 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-dra` and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _write_any_text()
     parser = _parser(words)
     return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+
+
+def _write_any_text() -> None:
+    """Write out characters that a terminal's encoding lacks, such as those in names of a file, instead of failing."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
 
 
 def complete_main(arguments: Sequence[str] | None = None) -> int:

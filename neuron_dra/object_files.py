@@ -16,6 +16,9 @@ STDIN: Final = "-"
 MANIFEST: Final = "FILE"
 """The word for a file of manifests in messages: their objects may have generateName."""
 _SPACE: Final = re.compile(r"\s*")
+MOST_LEVELS: Final = 5000
+"""Of values in values in YAML: its C library ends the interpreter at some 30,000. Objects have about 20."""
+_DEEP_LINE: Final = re.compile(rb"^[-?: ]{%d}" % MOST_LEVELS, re.MULTILINE)
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 """Of files in a folder."""
 HELP: Final = "see --help for the command that prints one"
@@ -66,10 +69,14 @@ def _documents(text: bytes, source: str) -> list[Any]:
         try:
             whole = msgspec.json.decode(text)
             return whole if isinstance(whole, list) else [whole]
-        except (msgspec.DecodeError, RecursionError) as err:
+        except RecursionError as err:
+            raise SettingsError(f"{source}: its values are nested too deeply") from err
+        except msgspec.DecodeError as err:
             not_json = f"not JSON: {err}; and "  # YAML may begin with a brace too
         if found := _one_after_the_other(text):
             return found
+    if _is_deep(text):
+        raise SettingsError(f"{source}: {not_json}not YAML: its values are nested too deeply")
     import yaml
 
     try:
@@ -77,6 +84,18 @@ def _documents(text: bytes, source: str) -> list[Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         words = " ".join(str(err).split())
         raise SettingsError(f"{source}: {not_json}not YAML: {words}") from err
+
+
+def _is_deep(text: bytes) -> bool:
+    """Return True if a text of YAML may have more levels than MOST_LEVELS: in brackets, or in indented lines."""
+    brackets = text.count(b"[") + text.count(b"{")
+    if brackets < MOST_LEVELS:
+        return _DEEP_LINE.search(text) is not None
+    depth = deepest = 0
+    for bracket in re.findall(rb"[\[\]{}]", text):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest > MOST_LEVELS or _DEEP_LINE.search(text) is not None
 
 
 def _one_after_the_other(text: bytes) -> list[Any]:

@@ -248,6 +248,13 @@ async def test_a_page_is_told_that_nothing_may_be_read() -> None:
             )
 
 
+async def exchanged(host: str, ticket: str) -> str:
+    """Return the token that the page gets for the ticket in the file."""
+    headers = {**OWN, "Authorization": f"Bearer {ticket}"}
+    async with aiohttp.ClientSession() as client, client.get(f"http://{host}/api/token", headers=headers) as answer:
+        return await answer.text()
+
+
 async def test_the_token_is_in_no_argument_and_the_file_is_gone_once_the_page_is_open(tmp_path: Path) -> None:
     opened, snapshot = tmp_path / "opened", tmp_path / "cluster.json"
     browser = tmp_path / "browser"
@@ -261,21 +268,22 @@ async def test_the_token_is_in_no_argument_and_the_file_is_gone_once_the_page_is
     try:
         await eventually(opened.exists)
         file = Path(opened.read_text().strip().removeprefix("file://"))
-        address = re.search(r'url=(http://(127.0.0.1:\d+)/#token=([\w-]{43}))"', file.read_text())
+        address = re.search(r'url=(http://(127.0.0.1:\d+)/#ticket=([\w-]{43}))"', file.read_text())
         assert address is not None
-        token = address[3]
-        assert token not in opened.read_text()
-        assert token not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        ticket = address[3]
+        assert ticket not in opened.read_text()
+        assert ticket not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        token = await exchanged(address[2], ticket)
+        await eventually(lambda: not file.parent.exists())
         headers = {**OWN, "Authorization": f"Bearer {token}"}
         async with (
             aiohttp.ClientSession() as client,
             client.get(f"http://{address[2]}/api/stream", headers=headers) as answer,
         ):
             assert json.loads(await answer.content.readline())["whole"] is True
-            await eventually(lambda: not file.parent.exists())
         process.send_signal(signal.SIGINT)
         said = (await process.stderr.read()).decode()
-        assert (await process.wait(), token in said) == (0, False)
+        assert (await process.wait(), token in said, ticket in said) == (0, False, False)
     finally:
         if process.returncode is None:
             process.kill()

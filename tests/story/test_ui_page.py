@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 
 from neuron_dra.ask.ui import files, one_file, opening, session
 from neuron_dra.core.wire import Obj
@@ -148,6 +148,77 @@ async def test_the_token_is_nowhere_to_be_seen_and_a_new_tab_gets_it_from_the_pa
         await stranger.locator("#connection", has_text="this page has no key").wait_for()
         assert await stranger.locator("h1", has_text="Node a").count() in (0, 1)
         assert "16 of 16" not in await stranger.content()
+
+
+@browser_test
+async def test_the_history_of_the_browser_has_no_key_that_works(browser: Browser, tmp_path: Path) -> None:
+    """Chromium's own history keeps the address with the fragment, whatever the page does with it later."""
+    made = session.of_file(small.cluster(small.base("a")), "cluster.json")
+    async with made.served() as server:
+        async with browsers.profile(tmp_path) as context:
+            with opening.redirecting(opening.once(server.host, made.ticket)) as file:
+                page = await context.new_page()
+                await page.goto(file.as_uri())
+                await page.locator("body", has_text="16 of 16").wait_for()
+        addresses = browsers.history(tmp_path)
+        assert f"http://{server.host}/#ticket={made.ticket}" in addresses
+        assert made.token not in "".join(addresses)
+        later = await (await browser.new_context()).new_page()
+        await later.goto(f"http://{server.host}/#ticket={made.ticket}")
+        await later.locator("#connection", has_text="this page has no key").wait_for()
+
+
+HIDING = """
+    window.isUnseen = false;
+    Object.defineProperty(document, "hidden", { get: () => window.isUnseen });
+    window.hide = (isUnseen) => {
+        window.isUnseen = isUnseen;
+        document.dispatchEvent(new Event("visibilitychange"));
+    };
+"""
+"""Hides a tab as another one in front of it does: pages of a browser without a screen are all seen."""
+
+
+@browser_test
+async def test_more_tabs_than_a_browser_has_connections(browser: Browser) -> None:
+    async with EmbeddedApi() as api:
+        api.register_neuron_kinds()
+        for item in small.base("a", "b"):
+            api.apply(item)
+        made = session.of_cluster(KubeConfig(api.url), "default")
+        async with made.served() as server, asyncio.timeout(120):
+            context = await browser.new_context()
+            await context.add_init_script(HIDING)
+            tabs: list[Page] = []
+            for _ in range(8):
+                if tabs:
+                    await tabs[-1].evaluate("hide(true)")
+                tabs.append(await context.new_page())
+                view = "node/a" if len(tabs) > 1 else f"token={made.token}"
+                await tabs[-1].goto(f"http://{server.host}/#{view}")
+                await tabs[-1].locator("#connection", has_text="live").wait_for()
+            api.apply({**small.node("a"), "spec": {"unschedulable": True}})
+            for tab in reversed(tabs[1:]):
+                await tab.locator("main", has_text="cordoned").wait_for()
+            await tabs[-1].evaluate("hide(true)")
+            await tabs[1].evaluate("hide(false)")
+            api.apply(small.node("a"))
+            await tabs[1].locator("main", has_text="free").first.wait_for()
+            assert "does not answer" not in await tabs[1].content()
+
+
+@browser_test
+@pytest.mark.parametrize("link", ["#constructor", "#__proto__", "#toString/x", "#hasOwnProperty", "#%", "#//", "#node"])
+async def test_a_link_that_is_none_of_the_page_leaves_it_whole(browser: Browser, link: str) -> None:
+    made = session.of_file(small.cluster(small.base("__proto__", "constructor")), "cluster.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token))
+        await page.view(link)
+        await page.view("#node/__proto__")
+        await page.text("groups of 4 free: 0-3")
+        await page.view("#node/constructor")
+        await page.text("groups of 4 free: 0-3")
+        assert page.said == []
 
 
 @browser_test

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from hack.bed import packages
 from hack.bed.errors import NotPossibleHereError
@@ -38,6 +39,24 @@ async def chromium() -> AsyncIterator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+@contextlib.asynccontextmanager
+async def profile(folder: Path) -> AsyncIterator[BrowserContext]:
+    """Yield a browser that keeps what it remembers in a folder; to be used beside `chromium`, which installs one."""
+    async with async_playwright() as playwright:
+        launch = playwright.chromium.launch_persistent_context
+        context = await launch(folder, executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        try:
+            yield context
+        finally:
+            await context.close()
+
+
+def history(folder: Path) -> list[str]:
+    """Return the addresses that a browser has kept in its history."""
+    with contextlib.closing(sqlite3.connect(folder / "Default" / "History")) as found:
+        return [address for (address,) in found.execute("select url from urls order by id")]
 
 
 AXE = "4.14.1"

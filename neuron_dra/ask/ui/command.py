@@ -69,13 +69,13 @@ async def _serve(made: Session, args: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     async with made.served(args.port) as server:
-        target = opening.address(server.host, made.token)
         if args.no_browser:
+            target = opening.address(server.host, made.token)
             _say(f"open {target}", "the address is the key to the page: give it to no one", "Ctrl-C ends it")
             await ended.wait()
             return
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(opening.redirecting(target))
+            file = stack.enter_context(opening.redirecting(opening.once(server.host, made.ticket)))
             is_open = await asyncio.to_thread(opening.in_browser, file)
             _say("the page is open" if is_open else f"open file://{file} in a browser", "Ctrl-C ends it")
             used = asyncio.create_task(server.used.wait(), name="wait for the page")

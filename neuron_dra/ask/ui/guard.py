@@ -35,6 +35,8 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers of every answer."""
 
 PAGE: Final = "/"
+EXCHANGE: Final = "/api/token"
+"""Gives the token for the ticket, which stands in place of the token in this one request."""
 SCHEME: Final = "Bearer "
 
 

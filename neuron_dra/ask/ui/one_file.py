@@ -14,7 +14,7 @@ import msgspec
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.ui.board import Board
 from neuron_dra.ask.ui.rows import Rows
-from neuron_dra.ask.ui.table import Table
+from neuron_dra.ask.ui.table import Table, encoded
 
 ANSWERED: Final = 1000
 """Objects about which the file has the answer of `why`: what waits first, then what is faulty."""
@@ -31,7 +31,7 @@ def page(snapshot: Snapshot, name: str, files: Mapping[str, bytes], start: str =
     for kind, namespace, thing in itertools.islice(_asked(rows), ANSWERED):
         about[f"{kind}/{namespace}/{thing}"] = board.about(kind, namespace, thing)
     data = {"rows": msgspec.Raw(table.since(0)), "about": about, "start": start}
-    return _html(files, msgspec.json.encode(data).decode())
+    return _html(files, encoded(data).decode())
 
 
 def _asked(rows: Rows) -> Iterator[tuple[str, str, str]]:

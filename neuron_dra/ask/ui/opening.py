@@ -1,4 +1,4 @@
-"""Opens the page: the token goes through a file that only the user can read, not through arguments of programs."""
+"""Opens the page: its key goes through a file that only the user can read, not through arguments of programs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ _REDIRECT: Final = """\
 def address(host: str, token: str) -> str:
     """Return the address of the page, with the token in the fragment, which browsers send to no server."""
     return f"http://{host}/#token={token}"
+
+
+def once(host: str, ticket: str) -> str:
+    """Return an address of the page that works once: a browser's history keeps it."""
+    return f"http://{host}/#ticket={ticket}"
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from neuron_dra.ask.read.mirror import Changes, Mirror
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
 from neuron_dra.ask.read.watched import WatchedCluster
+from neuron_dra.ask.ui import server
 from neuron_dra.ask.ui.board import Board
 from neuron_dra.ask.ui.kept_rows import Patch
 from neuron_dra.ask.ui.server import Changed, PageServer
@@ -26,7 +26,6 @@ from neuron_dra.kube.config import KubeConfig
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-TOKEN_BYTES: Final = 32
 NOT_READ: Final = {"state": "reading", "text": "reading the cluster"}
 
 
@@ -34,7 +33,8 @@ class Session(ABC):
     """Serves pages while `served()` is entered; what it shows comes from `run`, in a task beside it."""
 
     def __init__(self, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = server.secret()
+        self.ticket = server.secret()
         self._timing = timing
         self._board = Board()
         self._table = Table()
@@ -49,11 +49,11 @@ class Session(ABC):
     @contextlib.asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[PageServer]:
         """Serve on a port, 0 for any. Raises OSError if it is in use."""
-        server = PageServer(self._table, self._published, self._about, self.token, self._timing)
-        async with server.listening(port):
+        made = PageServer(self._table, self._published, self._about, self.token, self._timing, self.ticket)
+        async with made.listening(port):
             showing = asyncio.create_task(self._shown_until_it_fails(), name="show the fleet")
             try:
-                yield server
+                yield made
             finally:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)

@@ -15,6 +15,24 @@ KEPT: Final = 100_000
 NO_ROWS: Final[Mapping[str, Mapping[str, Any]]] = {}
 
 
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON. Half of a character, which a file can have and no API server, becomes a question mark."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_whole(value))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_whole(name): _whole(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(each) for each in value]
+    return value
+
+
 class Table:
     """Rows by section and key; `version` grows by one with each change."""
 
@@ -42,7 +60,7 @@ class Table:
         before = self._rows.get(section, {})
         after: dict[str, tuple[int, bytes]] = {}
         for key, row in new.items():
-            text = msgspec.json.encode(row)
+            text = encoded(row)
             known = before.get(key)
             after[key] = known if known is not None and known[1] == text else (version, text)
         gone = before.keys() - after.keys()
@@ -60,7 +78,7 @@ class Table:
                     self._note_gone(version, section, key)
                     is_changed = True
                 continue
-            text = msgspec.json.encode(row)
+            text = encoded(row)
             last = known.get(key)
             if last is None or last[1] != text:
                 known[key] = version, text
@@ -89,4 +107,4 @@ class Table:
             if when > least and key not in self._rows[section]:
                 gone.setdefault(section, []).append(key)
         line = {"version": self.version, "whole": whole, "set": changed, "gone": gone}
-        return msgspec.json.encode(line) + b"\n"
+        return encoded(line) + b"\n"

@@ -14,6 +14,7 @@ class UiTiming:
 
     between_s: float = seconds(0.5, "the least time between two updates of the page")
     alive_s: float = seconds(5.0, "a page that nothing changes for is told this often that the server is there")
+    head_s: float = seconds(10.0, "limit for the head of a request, and for a connection without one")
     stop_s: float = seconds(1.0, "limit for the end of open connections at the end of the command")
 
 

@@ -27,8 +27,9 @@ let trouble = ["", ""];
 
 function openView() {
   const parts = route();
-  const kind = VIEWS[parts[0]] ? parts[0] : "fleet";
-  const key = VIEWS[parts[0]] ? parts.join("/") : "fleet";
+  const isView = Object.hasOwn(VIEWS, parts[0]);
+  const kind = isView ? parts[0] : "fleet";
+  const key = isView ? parts.join("/") : "fleet";
   if (view && main.dataset.view === key) return;
   document.getElementById("tip").hidden = true;
   main.dataset.view = key;

@@ -5,8 +5,10 @@ const CHANNEL = "neuron-dra-ui";
 const SILENCE = 15_000; // milliseconds without a line: the server sends one every five seconds
 const AGAIN = 2_000;
 const ANSWER = 500;
+const UNSEEN = 5_000; // milliseconds between two looks of a tab that is not seen
 
 let token = "";
+let version = 0; // of the last line
 
 const element = document.getElementById("embedded");
 const data = element ? JSON.parse(element.textContent) : null;
@@ -16,17 +18,28 @@ export function embedded() {
   return data;
 }
 
-/** Take the token out of the address, or from another tab of this page. */
+/** Take the token out of the address, for the ticket in it, or from another tab of this page. */
 export async function takeToken() {
-  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  const found = /^#(token|ticket)=([\w-]+)$/.exec(location.hash);
   if (found) {
     history.replaceState(null, "", `${location.pathname}#fleet`);
-    sessionStorage.setItem(KEPT, found[1]);
+    const given = found[1] === "token" ? found[2] : await exchanged(found[2]);
+    if (given) sessionStorage.setItem(KEPT, given);
   }
   token = sessionStorage.getItem(KEPT) ?? (await fromAnotherTab());
   if (token) sessionStorage.setItem(KEPT, token);
   const channel = new BroadcastChannel(CHANNEL); // reaches pages of this address only
   channel.onmessage = (event) => event.data.wanted && channel.postMessage({ token });
+}
+
+/** Return the token for a ticket; empty if it has been used: the history of a browser keeps the address with it. */
+async function exchanged(ticket) {
+  try {
+    const response = await fetch("api/token", { headers: { Authorization: `Bearer ${ticket}` }, cache: "no-store" });
+    return response.ok ? await response.text() : "";
+  } catch {
+    return "";
+  }
 }
 
 function fromAnotherTab() {
@@ -56,6 +69,8 @@ export async function follow(onLine, onState) {
   for (;;) {
     try {
       await oneStream(onLine, onState);
+      await seenAgain();
+      continue;
     } catch (error) {
       if (error instanceof Refused) {
         onState("refused", error.message);
@@ -69,23 +84,41 @@ export async function follow(onLine, onState) {
 
 class Refused extends Error {}
 
+/** Wait until this tab is seen, but no longer than it may be old. */
+async function seenAgain() {
+  if (!document.hidden) return;
+  await new Promise((resolve) => {
+    document.addEventListener("visibilitychange", resolve, { once: true });
+    setTimeout(resolve, UNSEEN);
+  });
+}
+
+// Follow the server while this tab is seen. A browser has six connections to one address: a tab that is not seen keeps
+// none, and only looks now and then.
 async function oneStream(onLine, onState) {
   const silence = new AbortController();
+  const leave = () => document.hidden && silence.abort();
+  document.addEventListener("visibilitychange", leave);
   let timer = setTimeout(() => silence.abort(), SILENCE);
   try {
-    const response = await ask("api/stream", silence.signal);
+    const response = await ask(`api/stream?version=${version}${document.hidden ? "&once" : ""}`, silence.signal);
     if (response.status === 401) throw new Refused("this page has no key: open it again with `neuron-dra ui`");
     if (!response.ok) throw new Error(await response.text());
     onState("", "");
     for await (const line of lines(response.body)) {
       clearTimeout(timer);
       timer = setTimeout(() => silence.abort(), SILENCE);
-      onLine(JSON.parse(line));
+      const told = JSON.parse(line);
+      onLine(told);
+      version = told.version;
     }
+  } catch (error) {
+    if (!(document.hidden && error.name === "AbortError")) throw error;
   } finally {
     clearTimeout(timer);
+    document.removeEventListener("visibilitychange", leave);
   }
-  throw new Error("the stream has ended");
+  if (!document.hidden) throw new Error("the stream has ended");
 }
 
 async function* lines(body) {

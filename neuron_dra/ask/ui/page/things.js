@@ -5,7 +5,7 @@ import { count, make, name, show } from "./dom.js";
 import { torus } from "./pictures.js";
 import { report } from "./reports.js";
 import { link } from "./routes.js";
-import { STATES } from "./states.js";
+import { MARKS, STATES } from "./states.js";
 
 class ThingView {
   constructor(store, parts) {
@@ -65,7 +65,7 @@ function picture(found) {
     const key = `${mark} ${title}`;
     legend.set(key, [mark, title, (legend.get(key)?.[2] ?? 0) + 1]);
   }
-  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: "key" }, mark), name(title), `, ${number}`));
+  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: `key ${MARKS[mark]?.[0] ?? ""}` }, mark), name(title), `, ${number}`));
   const devices = cells.map(([, title], number) => make("li", {}, `device ${number}: `, name(title)));
   return make(
     "div", {},
@@ -93,7 +93,7 @@ export class ServerView extends ThingView {
     const server = this.parts[1];
     const row = this.store.get("servers", server);
     if (!row) return show(this.main, gone("UltraServer", server));
-    const links = row.links.map((each) => make("li", {}, `${each.way}: `, name(each.ends[0]), " – ", name(each.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[each.up]));
+    const links = row.links.map((each) => make("li", {}, each.up === false ? make("span", { class: "key faulty" }, "!") : null, `${each.way}: `, name(each.ends[0]), " – ", name(each.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[each.up]));
     const nodes = row.nodes.map(({ name: node }) => this.member(node));
     const found = this.answered("NeuronUltraServer", "", server);
     return show(
