@@ -25,6 +25,7 @@ from hack.release.chart import artifact, chart
 from hack.release.image import add_image, add_index, last_stage
 from hack.release.layer import interpreter, layer
 from hack.release.sbom import sbom
+from hack.release.site import site
 from hack.release.wheels import build_ours, check_complete, download
 
 OUT = ROOT / "build" / "release"
@@ -101,9 +102,9 @@ def wheels_for(base: Base, ours: Path, cache: Path) -> list[Path]:
 
 
 def write(release: Release, tree: Path, found: list[Base], wheels: dict[str, list[Path]], out: Path) -> dict[str, str]:
-    """Write the files of a release into an empty folder; return the digests of the images and the chart by name and tag.
+    """Write the files of a release into a folder; return the digests of the images and the chart by name and tag.
 
-    One of the wheels, the same for each architecture, is ours.
+    One of the wheels, the same for each architecture, is ours. SHA256SUMS has all files of the folder.
     """
     layers = {base.architecture: layer(base, wheels[base.architecture], release.epoch) for base in found}
     shutil.copy(next(path for paths in wheels.values() for path in paths if path.name.startswith("neuron_dra-")), out)
@@ -150,6 +151,8 @@ def build(version: str, base: Path, out: Path, tree: Path = ROOT) -> dict[str, s
         wheels = {each.architecture: wheels_for(each, ours, ROOT / "build" / "release-wheels") for each in found}
         files = Path(scratch) / "release"
         files.mkdir()
+        pages = f"neuron-dra-docs-{version}"
+        (files / f"{pages}.tar.gz").write_bytes(site(sources, pages, release.epoch))
         digests = write(release, sources, found, wheels, files)
         shutil.rmtree(out, ignore_errors=True)
         files.rename(out)

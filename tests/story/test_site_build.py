@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from hack.release import site as release_site
 from hack.site import check
 from tests.support import browser as browsers
 from tests.support.browser import browser_test
@@ -32,6 +35,25 @@ def site() -> Path:
 def test_links_of_the_built_site_lead_somewhere_and_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert list(check.problems(site)) == []
     assert len(list(site.rglob("*.html"))) > 60
+
+
+@browser_test
+@pytest.mark.timeout(900)
+def test_the_site_of_a_release_has_the_same_bytes_wherever_it_is_built(site: Path, tmp_path: Path) -> None:
+    """The archive of a release is the site that `make site` builds, and another folder and time change nothing."""
+    trees = [tmp_path / name for name in ("one", "another")]
+    for tree in trees:
+        tree.mkdir()
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
+    one, another = (release_site.site(tree, "docs", 1_700_000_000) for tree in trees)
+    assert one == another
+    with tarfile.open(fileobj=io.BytesIO(one)) as packed:
+        names = {each.name.removeprefix("docs/") for each in packed if each.isfile()}
+    assert {"index.html", "eks.html", "search/search_index.js"} <= names
+    assert {name for name in names if name.endswith(".html")} == {
+        str(path.relative_to(site)) for path in site.rglob("*.html")
+    }
 
 
 @browser_test

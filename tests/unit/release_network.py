@@ -141,5 +141,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def _resolved(text: str) -> str:
     """Return a value of the workflow with its expressions replaced, for the registry of the network."""
-    values = {"github.repository_owner": REPOSITORY.partition("/")[0]}
+    values = {
+        "github.repository_owner": REPOSITORY.partition("/")[0],
+        "github.repository": REPOSITORY,
+        "github.server_url": "https://github.com",
+    }
     return re.sub(r"\$\{\{ (\S+) \}\}", lambda found: values[found[1]], text).replace("ghcr.io", ADDRESS)
