@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from neuron_dra.ask.ui import opening, session
 from neuron_dra.demo import cluster, examples, story
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
@@ -80,9 +81,17 @@ async def stay(made: cluster.Cluster, folder: Path, view: DemoScreen) -> None:
     socket = next(iter(made.nodes.values())).socket
     view.heading("The cluster runs until Ctrl-C. In another shell, try:")
     view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig"), os.environ.get("PATH", "")))
-    for words in ("status", "topology --fleet", f"why pod/{WAITS}", "ui", f"inspect --socket {socket}"):
+    for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {socket}"):
         view.line(f"neuron-dra {words}")
-    view.blank()
+    page = session.of_cluster(KubeConfig(made.api.url), "default")
+    async with page.served() as server:
+        view.line(f"or open {opening.address(server.host, page.token)}")
+        view.blank()
+        await _signalled()
+
+
+async def _signalled() -> None:
+    """Return after SIGINT or SIGTERM."""
     ended, loop, numbers = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         loop.add_signal_handler(number, ended.set)

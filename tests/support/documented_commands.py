@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,49 @@ def _plain(command: str) -> str:
     return " ".join(re.sub(r"\s#\s.*", "", command).split())
 
 
+ON_THE_DEMO: Final = (
+    r"kubectl apply -f deploy/", r"kubectl wait .* pod/pod0", r"kubectl get ", r"kubectl -n neuron-dra-driver get ",
+    r"kubectl describe ", r"kubectl (label|annotate) ", r"kubectl taint ",
+    r"kubectl delete (nusw|node) ", r"neuron-dra (why|doctor|migrate|topology|status|uninstall-check|explain)",
+    r"neuron-ultraserver-controller plan ",
+)  # fmt: skip
+"""How commands begin that run on the demo's cluster; others need a release, a container or a browser."""
+NOT_THERE: Final = (
+    r"kubectl get .*resourcequotas",
+    r"neuron-dra why (nus/|pod/p$)",
+    r"kubectl get deployment .*migrate",
+)
+"""Of these, those about objects that the demo's cluster does not have; the test bed's has them."""
+NAMES: Final = {
+    "NODE": "spare",
+    "POD": "seventeen",
+    "pod/NAME": "pod/seventeen",
+    "NAMESPACE": "default",
+    "WORD": "unhealthy",
+}
+"""What stands for the words in capital letters of a command."""
+
+
+def on_the_demo() -> list[Shown]:
+    """Return the commands of the pages that run on the demo's cluster, each once, in an order in which they work."""
+    found = {}
+    for each in shown():
+        if _begins(each.command, ON_THE_DEMO) and not _begins(each.command, NOT_THERE):
+            found[each.command] = each
+    return sorted(found.values(), key=lambda each: " delete " in each.command)
+
+
+def _begins(command: str, starts: Iterable[str]) -> bool:
+    return any(re.match(start, command) for start in starts)
+
+
+def named(command: str) -> str:
+    """Return a command with names in place of words in capital letters."""
+    for word, name in NAMES.items():
+        command = re.sub(rf"(?<![\w$]){word}\b", name, command)
+    return command
+
+
 MARKS: Final[Mapping[str, str]] = {
     r"cosign ": "signs with keys that a reader has; tests/unit/test_release_signed.py runs the commands with a key",
     r"deploy/install\.sh ": "needs a cluster: tests/bed/test_install_script.py",
@@ -73,10 +116,10 @@ MARKS: Final[Mapping[str, str]] = {
     r"helm ": "needs a cluster",
     r"kubectl (-n argocd )": "needs Argo CD: tests/bed/gitops.py",
     r"kubectl (neuron|exec POD|exec -n neuron-dra-driver POD)": "needs a cluster: neuron-dra runs the same below",
-    r"kubectl ": "needs a cluster: the manifests and kinds that it names are run on the test bed",
+    r"kubectl ": "needs a cluster: tests/story/test_documented_on_the_demo.py, or for other objects the test bed",
     r"make ": "a target of the Makefile: tests/unit/test_documented_commands.py checks that it exists",
     r"neuron-dra (migrate|doctor|top|ui|why) ?": (
-        "needs a cluster, a browser or a file of the reader: its parser accepts it"
+        "needs a cluster, a browser or a file of the reader: tests/story/test_documented_on_the_demo.py runs most"
     ),
     r"neuron-dra explain (WORD|REASON|NAME)": "stands for any word",
     r"neuron-ultraserver-controller plan ": "needs a file that kubectl writes; tests/unit/test_plan_command.py",

@@ -96,6 +96,8 @@ def test_commands_are_found() -> None:
     """Others are marked with why they are not run: none is left over."""
     assert len(RUN) >= 10
     assert len(ALL) >= 90
+    on_the_demo = documented.on_the_demo()
+    assert len(on_the_demo) >= 25
 
 
 def test_marks_name_tests_that_exist() -> None:
