@@ -153,6 +153,9 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         await self.api.start()
         self.api.register_neuron_kinds()
+        # No program of the demo uses these; the commands read them, and would name them as missing.
+        self.api.register("", ("v1",), "ResourceQuota", "resourcequotas")
+        self.api.register("resource.k8s.io", ("v1",), "DeviceTaintRule", "devicetaintrules", namespaced=False)
         self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for wire in (*objects.DEVICE_CLASSES, efa.device_class()):
             self.api.apply(wire)

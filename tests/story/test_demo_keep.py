@@ -79,6 +79,7 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
                 "inspect": (0, False),
             }
             assert done["why"].stdout.startswith("pod default/seventeen waits for a node: request neurons wants 17")
+            assert {each.stderr for each in done.values()} == {""}
             assert done["inspect"].stdout.startswith("node a: trn2.48xlarge")
         assert not stays.done()
         os.kill(os.getpid(), number)
