@@ -12,8 +12,8 @@ import pytest
 
 from hack.bed.real_cluster import QUICK, BedError, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
-from tests.bed.fleet import NODES, TRN3, end_workloads, ranks, slots, wait_state
-from tests.bed.recipes import all_reduce, complete, last_lines, start
+from tests.bed.fleet import NODES, TRN3, end_workloads, ranks, replicas, slots, wait_state
+from tests.bed.recipes import all_reduce, complete, idle, last_lines, runnable, set_rounds, start
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -39,7 +39,7 @@ def allowed(running_jobs: TestBed, fleet: TestBed, place: Namespace) -> Iterator
     fleet.kubectl("label", "namespace", place.name, f"{LABEL}=true")
     fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=8")
     yield place
-    place.kubectl("delete", "jobs,statefulsets", "--all", "--cascade=foreground", timeout_s=190)
+    place.kubectl("delete", "cronjobs,jobs,statefulsets", "--all", "--cascade=foreground", timeout_s=190)
     end_workloads(place)
 
 
@@ -50,6 +50,55 @@ def annotated_job(bed: TestBed, rounds: int = 20) -> list[Obj]:
     job["metadata"]["annotations"] = {ANNOTATION: "topologySize=4"}
     job["spec"]["template"]["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": TRN3}
     return objects
+
+
+def driver_part() -> Obj:
+    """Return a part of a JobSet that needs no devices, and so has no node of the reservation."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": QUICK, "command": ["true"]}]}
+    return {"name": "driver", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}}
+
+
+def annotated_job_set(bed: TestBed) -> list[Obj]:
+    """Return the example of a JobSet, and a driver part, with the annotation in place of its workload."""
+    found = runnable(bed, "programs/all-reduce.yaml", "ultraservers/jobset.yaml")
+    objects = [each for each in found if each["kind"] != "NeuronUltraServerWorkload"]
+    [made] = [each for each in objects if each["kind"] == "JobSet"]
+    made["metadata"]["annotations"][ANNOTATION] = "topologySize=4"
+    [part] = made["spec"]["replicatedJobs"]
+    set_rounds(part["template"]["spec"], 20, 0.1)
+    part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": TRN3}
+    made["spec"]["replicatedJobs"].append(driver_part())
+    return objects
+
+
+def annotated_leader_workers() -> list[Obj]:
+    """Return the two sets of the example for prefill and decode, which reserve their own nodes."""
+    found = [each for each in idle("ultraservers/prefill-decode.yaml") if each["kind"] == "LeaderWorkerSet"]
+    for each in found:
+        each["metadata"]["annotations"][ANNOTATION] = f"topologySize=4, instanceType={TRN3}"
+    return found
+
+
+def short_job(name: str) -> Obj:
+    """Return a Job that reserves four nodes, and ends after a moment."""
+    container = {"name": "main", "image": QUICK, "command": ["true"], "resources": {"claims": [{"name": "node"}]}}
+    pod = {
+        "restartPolicy": "Never",
+        "nodeSelector": {"node.kubernetes.io/instance-type": TRN3},
+        "containers": [container],
+        "resourceClaims": [{"name": "node", "resourceClaimTemplateName": f"{name}-rct"}],
+    }
+    spec = {"parallelism": 4, "completions": 4, "completionMode": "Indexed", "template": {"spec": pod}}
+    metadata = {"name": name, "annotations": {ANNOTATION: "topologySize=4"}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def cron_job(name: str) -> Obj:
+    """Return a CronJob whose Jobs reserve: a controller makes them, not a person."""
+    job = short_job(name)
+    template = {"metadata": {"annotations": job["metadata"]["annotations"]}, "spec": job["spec"]}
+    spec = {"schedule": "* * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": template}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name}, "spec": spec}
 
 
 def annotated_set(replicas: int) -> list[Obj]:
@@ -160,3 +209,87 @@ def test_a_tenant_cannot_forge_the_label(fleet: TestBed, allowed: Namespace, pat
     start(allowed, annotated_job(fleet))
     eventually("an Event says so", lambda: "JobsMayNotReserve" in events_of(allowed, "Job", NAME), 60)
     assert slots(fleet) == {}
+
+
+# Other kinds, and who made them
+
+
+def test_a_job_set_reserves_nodes_for_its_workers_and_none_for_its_driver(fleet: TestBed, allowed: Namespace) -> None:
+    fleet.command("up", "--with", "jobsets", timeout_s=1800)
+    start(allowed, annotated_job_set(fleet))
+    made = wait_state(allowed, "training", "Allocated", 60)
+    assert (made["spec"]["serverCount"], made["spec"]["topologySize"]) == (2, 4)
+    complete(allowed, "jobset/training", "Completed")
+    of_the_workers = "jobset.sigs.k8s.io/replicatedjob-name=group"
+    assert last_lines(allowed, of_the_workers) == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+    allowed.kubectl("delete", "jobset", "training", "--timeout=120s", timeout_s=130)
+
+
+def test_leader_worker_sets_for_prefill_and_decode_reserve_one_group_each(fleet: TestBed, allowed: Namespace) -> None:
+    start(allowed, annotated_leader_workers())
+    for name in ("prefill", "decode"):
+        wait_state(allowed, name, "Allocated", 60)
+        ready = ("wait", f"leaderworkerset/{name}", "--for=condition=Available", "--timeout=180s")
+        allowed.kubectl(*ready, timeout_s=190)
+    assert sorted(workloads(allowed)) == ["decode", "prefill"]
+    held = slots(fleet)
+    for name in ("prefill", "decode"):
+        pods = allowed.get("pods", f"--selector=leaderworkerset.sigs.k8s.io/name={name}")["items"]
+        assert {each["spec"]["nodeName"] for each in pods} == {*held[name][0]}
+        allowed.kubectl("scale", f"leaderworkerset/{name}", "--replicas=0")
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+    allowed.kubectl("delete", "leaderworkersets", "--all", "--timeout=120s", timeout_s=130)
+
+
+def test_the_jobs_of_a_cron_job_reserve(fleet: TestBed, allowed: Namespace) -> None:
+    start(allowed, [cron_job("nightly")])
+    jobs = eventually("the first Job", lambda: allowed.get("jobs")["items"], 90)
+    assert jobs is not None
+    complete(allowed, f"job/{jobs[0]['metadata']['name']}")
+    allowed.kubectl("delete", "cronjob", "nightly", "--cascade=foreground", timeout_s=190)
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+
+
+@pytest.mark.parametrize("role", ["edit", "admin"])
+def test_who_may_create_jobs_may_reserve_and_not_decide_where(fleet: TestBed, allowed: Namespace, role: str) -> None:
+    user = f"has-{role}"
+    allowed.kubectl("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+    made = json.dumps(short_job("mine"))
+    create = ("create", "-f", "-", f"--as={user}")
+    eventually("the user may create it", lambda: not refusal(allowed, *create, "--dry-run=server", stdin=made), 30)
+    allowed.kubectl(*create, stdin=made)
+    complete(allowed, "job/mine")
+    eventually("the nodes are free", lambda: slots(fleet) == {}, 120)
+    assert "cannot patch" in refusal(allowed, "label", "namespace", allowed.name, f"{LABEL}-", f"--as={user}")
+    assert "cannot patch" in refusal(allowed, "annotate", "namespace", allowed.name, f"{LIMIT}-", f"--as={user}")
+
+
+def refusal(place: Namespace, *words: str, stdin: str | None = None) -> str:
+    """Run kubectl; return why it failed, empty if it did not."""
+    try:
+        place.kubectl(*words, stdin=stdin)
+    except BedError as err:
+        return str(err)
+    return ""
+
+
+def test_without_the_policy_jobs_reserve_nothing(fleet: TestBed, allowed: Namespace) -> None:
+    name = "neuron-dra-driver-jobs-reserve"
+    found = fleet.get("validatingadmissionpolicybindings", name)
+    replicas(fleet, 0)  # a running controller reads the policy once a minute
+    fleet.kubectl("delete", "validatingadmissionpolicybindings", name)
+    try:
+        replicas(fleet, 2)
+        start(allowed, [short_job("mine")])
+        eventually("an Event says so", lambda: "is not in force" in reason_of(allowed, "mine"), 90)
+        assert (workloads(allowed), slots(fleet)) == ([], {})
+    finally:
+        kept = {key: found["metadata"][key] for key in ("name", "labels", "annotations") if key in found["metadata"]}
+        fleet.kubectl("create", "-f", "-", stdin=json.dumps({**found, "metadata": kept}))
+    complete(allowed, "job/mine")
+
+
+def reason_of(place: Namespace, job: str) -> str:
+    """Return why a Job may not reserve, from its Event."""
+    return events_of(place, "Job", job).get("JobsMayNotReserve", "")

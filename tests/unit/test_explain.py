@@ -35,7 +35,7 @@ OTHERS = {
         "PodGroup",
     ),
     *("Pending", "Allocating", "PartiallyAllocated", "Deallocating", "Failed", "Bound"),  # states and phases
-    *("MigrateAffected", "ReplaceAffected", "RestartAll", "NoOp", "Migrate"),  # strategies
+    *("MigrateAffected", "ReplaceAffected", "RestartAll", "NoOp", "Migrate", "Report"),  # strategies
     *("NoSchedule", "NoExecute", "ToBeDeletedByClusterAutoscaler"),  # taints
     *("PodScheduled", "PodReadyToStartContainers", "Unschedulable"),  # Kubernetes' own conditions
     *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
