@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import gc
 from collections import Counter
 from pathlib import Path
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
     own = annotated.workloads(wanted, snapshot)
-    reserved = reservations.reserve(build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload"), snapshot)
+    workloads = build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload")
+    reserved = reservations.reserve(workloads, snapshot, datetime.datetime.now(datetime.UTC))
     daemons = [each for pod in wanted.daemons for each in simulation.on_each_node(made.objects[key_of(pod)], snapshot)]
     pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
     rules = _rules(args, snapshot)
