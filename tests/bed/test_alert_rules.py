@@ -90,6 +90,7 @@ FAULTS: dict[str, list[Gauge | Count]] = {
     "NeuronWorkloadWaits": [Gauge("neuron_ultraserver_oldest_waiting_timestamp_seconds", "0", "1")],
     "NeuronReservedNodesIdle": [Gauge("neuron_ultraserver_idle_reserved_nodes", "0", "4")],
     "NeuronQueueBlocked": [Gauge('neuron_ultraserver_queued_workloads{reason="QueueUnknown"}', "_", "1")],
+    "NeuronBlockEnds": [Gauge("neuron_ultraserver_ending_workloads", "0", "1")],
     "NeuronControllerWritesHeld": [Gauge("neuron_ultraserver_held_writes", "0", "1")],
 }
 
