@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.observe import decode
-from controller.observe.model import condition
+from controller.observe.model import ENDS_SOON, condition
 from controller.plan import queue
 from controller.plan.actions import Plan
 from controller.plan.admission import WAITS_FOR_QUEUE
@@ -107,6 +107,16 @@ class Metrics:
         self._reported = Gauge(
             f"{PREFIX}_reported_nodes",
             "Nodes of which an agent reports a fault, or did in the last 5 minutes: they are not chosen",
+            registry=r,
+        )
+        self._ending = Gauge(
+            f"{PREFIX}_ending_workloads",
+            "Workloads whose nodes EC2 takes back soon, because a capacity block ends (condition EndsSoon)",
+            registry=r,
+        )
+        self._next_end = Gauge(
+            f"{PREFIX}_next_block_end_timestamp_seconds",
+            "Unix time at which the first capacity block of a Node ends; 0 if none is known",
             registry=r,
         )
         self._degraded = Histogram(
@@ -215,7 +225,7 @@ class Metrics:
             )
             for gauge in gauges:
                 gauge.clear()
-            for single in (self._held, self._idle, self._oldest, self._reported):
+            for single in (self._held, self._idle, self._oldest, self._reported, self._ending, self._next_end):
                 single.set(0)
         if leads and not self._leads:
             for crd, outdated in self._outdated_crds.items():
@@ -268,6 +278,8 @@ class Metrics:
         for reason, number in reasons.items():
             self._degraded_now.labels(reason).set(number)
         self._reported.set(len(index.reported))
+        self._ending.set(sum(_ends_soon(each.status) for each in index.workloads))
+        self._next_end.set(min((end.timestamp() for end in index.block_ends), default=0))
         totals = index.totals
         for state in ("Ready", "Degraded"):
             self._servers.labels(state).set(totals.states[state])
@@ -347,3 +359,8 @@ def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if found.get("status") == "True":
         return found
     return None
+
+
+def _ends_soon(status: Mapping[str, Any]) -> bool:
+    """Return True if EC2 takes nodes of a workload back soon."""
+    return condition(status, ENDS_SOON).get("status") == "True"

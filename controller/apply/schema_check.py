@@ -19,6 +19,7 @@ from typing import Any, Final
 from controller.observe.model import GROUP, shortened
 from controller.plan import objects as render
 from controller.timing import WriteTiming
+from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.rendezvous import HOST, Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Fault, Phase
 from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
@@ -54,6 +55,7 @@ def _allocation(index: int, phase: Phase) -> dict[str, Any]:
     made = Allocation(
         *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults),
         rendezvous=Rendezvous(_WORD, HOST, "192.0.2.1"),
+        notice=Notice(NoticeReason.BLOCK_ENDS.value, _THEN),
     )
     return made.to_wire()
 

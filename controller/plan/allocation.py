@@ -9,6 +9,7 @@ from controller.observe.model import Reservation, Turn, shortened
 from controller.plan import (
     binding,
     migration,
+    objects,
     placement,
     queue,
     recovery,
@@ -20,6 +21,7 @@ from controller.plan.held import Held
 from controller.plan.reasons import Reason
 from controller.plan.verdicts import Done
 from controller.plan.view import Step, TurnKey, View, join_texts
+from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Phase
 
 
@@ -79,7 +81,7 @@ def _drop_unusable(view: View, broken: set[str]) -> _Dropped:
         surplus = index >= workload.count or index in kept or not _fits(view, one)
         if allocation.phase is Phase.BOUND:
             if surplus:
-                held = held.drain(one)
+                held = held.drain(one, notice=objects.notice(NoticeReason.RELEASING, view.now))
             elif allocation.allocation_id not in broken:
                 kept.add(index)
             continue
@@ -142,7 +144,8 @@ def _give_up_late(view: View, held: Held, one: Reservation) -> tuple[Held, str]:
         # Nodes that are not Ready are not chosen again.
         return held.drop(one), f"not Ready for {seconds}: {shortened(dead)}"
     # Closed for a while, so that it is not chosen again at once.
-    return held.drain(one), f"no tag within {seconds} from {shortened(late)}"
+    closed = held.drain(one, notice=objects.notice(NoticeReason.RELEASING, view.now))
+    return closed, f"no tag within {seconds} from {shortened(late)}"
 
 
 @dataclass(frozen=True, slots=True)

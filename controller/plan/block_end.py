@@ -1,7 +1,8 @@
 """The end of capacity blocks under workloads: EC2 takes the instances back then. Pure.
 
 The condition EndsSoon says it: at first when that is, and from half an hour before (`Limits.block_notice`) that it is
-soon. Nothing is released because of it.
+soon. From then on reservations have a notice, which their nodes write into a file that containers read. Nothing is
+released because of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Final
 
 from controller.observe.model import ENDS_SOON, condition, shortened
 from controller.plan import objects
+from controller.plan.held import Held
 from controller.plan.view import View
+from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Phase
 
 SOON: Final = "CapacityBlockEnds"
@@ -47,6 +50,17 @@ def ends_soon(view: View) -> tuple[bool, str, str] | None:
     if view.needed_until > moment:
         return False, TOO_SOON, f"{text}, and the workload ends later, by its spec.expectedDuration"
     return False, LATER, f"{text}; the workload ends before, by its spec.expectedDuration"
+
+
+def told(view: View) -> Held:
+    """Return the workload's reservations; those that are open have the notice of a block that ends soon.
+
+    All groups have it, because one job runs in them; it stays when the nodes of the block are gone.
+    """
+    soon, first = ends_soon(view), taken_back(view)
+    if soon is None or not soon[0]:
+        return view.held.tell(None)
+    return view.held if first is None else view.held.tell(objects.notice(NoticeReason.BLOCK_ENDS, first[0]))
 
 
 def _as_told(view: View) -> tuple[bool, str, str] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.observe.model import Reservation
 from controller.plan.states import check_step
+from neuron_dra.core.notice import Notice
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Phase
 
@@ -84,9 +85,16 @@ class Held:
         """Open the nodes of some of these reservations for pods of their workload."""
         return self._to(Phase.BOUND, some)
 
-    def drain(self, *some: Reservation) -> Held:
-        """Close the nodes of some of these reservations; their faults no longer matter."""
-        return self._to(Phase.DRAINING, some, faults=())
+    def drain(self, *some: Reservation, notice: Notice) -> Held:
+        """Close the nodes of some of these reservations, for the reason in `notice`; their faults no longer matter."""
+        return self._to(Phase.DRAINING, some, faults=(), notice=notice)
+
+    def tell(self, notice: Notice | None) -> Held:
+        """Have this notice in every reservation that is open for pods, in place of an earlier one."""
+        stale = {each for each in self.bound if each.allocation.notice != notice}
+        if not stale:
+            return self
+        return Held(tuple(one.changed(notice=notice) if one in stale else one for one in self.all))
 
     def drop(self, *some: Reservation) -> Held:
         """Remove some of these reservations: their nodes are free."""

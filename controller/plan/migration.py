@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.observe.model import shortened
-from controller.plan import placement, releasing
+from controller.plan import objects, placement, releasing
 from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
 from controller.plan.view import View, join_texts
+from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.ultraserver import Phase
 
 
@@ -45,7 +46,8 @@ def _in_place(view: View, wanted: list[int]) -> tuple[View, placement.Shortage] 
             return None
     names = tuple(name for one in slots for name in one.allocation.nodes)
     text = f"no spare group: releasing nodes to reserve them again: {shortened(names)}"
-    return view.having(view.held.drain(*slots)), placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
+    view = view.having(view.held.drain(*slots, notice=_moves(view)))
+    return view, placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
 
 
 def drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
@@ -60,7 +62,11 @@ def drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
         answered = index in indices and index in coming and view.sight.has_tags(coming[index].allocation)
         if answered and releasing.pods_on_dead_nodes(view.sight, (one,)) is None:
             closed[index] = one
-    return view.having(view.held.drain(*closed.values())), set(closed)
+    return view.having(view.held.drain(*closed.values(), notice=_moves(view))), set(closed)
+
+
+def _moves(view: View) -> Notice:
+    return objects.notice(NoticeReason.MIGRATING, view.now)
 
 
 def blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from controller.plan import (
+    block_end,
     expiry,
     isolation,
     obstacles,
@@ -45,6 +47,7 @@ def next_step(view: View) -> Step:
         step = _first(view)
         then = view.having(step.held)
         step = statuses.with_status(then, step)
+        step = replace(step, held=block_end.told(then))
         return step.seeing(pod_start.look_at(then), rendezvous.meeting(then))
     except Exception as err:
         return isolation.of_workload(view, isolation.named(err), err)

@@ -27,6 +27,7 @@ from controller.plan.actions import Record, Verdict
 from controller.plan.reasons import Reason
 from controller.plan.states import PROGRESSING, State
 from neuron_dra.core import names
+from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, UnreadAllocation
 from neuron_dra.core.wire import Wire
 
@@ -47,6 +48,11 @@ OUTAGE = "Outage"
 def time(moment: datetime.datetime) -> str:
     """Return a time as the API has it, in seconds and UTC."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def notice(reason: NoticeReason, moment: datetime.datetime) -> Notice:
+    """Return what pods are told that end from this moment on."""
+    return Notice(reason.value, time(moment))
 
 
 def new_condition(

@@ -17,7 +17,7 @@ from controller.observe.model import (
     Template,
     shortened,
 )
-from controller.plan import claim_pods
+from controller.plan import claim_pods, objects
 from controller.plan.actions import (
     Action,
     DeleteTemplate,
@@ -30,6 +30,7 @@ from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
 from controller.plan.states import State
 from controller.plan.view import Step, View, join_texts
+from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 QUARANTINE = 10
@@ -92,13 +93,14 @@ def release_reservations(
     *,
     final: bool = False,
     failed: bool = False,
+    why: NoticeReason = NoticeReason.RELEASING,
 ) -> Release:
     """Return the next step of the release of some reservations of a workload, which has `held`.
 
     A Pending reservation is dropped, a Bound one becomes Draining. A Draining slot is free once its nodes show
     Draining, so that no new pods are placed there, and no claim of the workload is left. `final`: the workload is being
     deleted, so a node that never showed Bound need not show Draining. `failed`: the cause is a fault, so nothing is
-    evicted during an outage.
+    evicted during an outage. `why` is what the pods of Bound ones are told.
     """
     hold = sight.outage.message if failed and sight.outage is not None else ""
     dropped: list[Reservation] = []
@@ -133,7 +135,7 @@ def release_reservations(
             owners = frozenset({workload_uid})
             evictions += [Evict(use.namespace, name, uid, owners=owners) for name, uid in found]
     nodes = [name for one in reservations for name in one.allocation.nodes]
-    left = held.drop(*dropped).drain(*drained)
+    left = held.drop(*dropped).drain(*drained, notice=objects.notice(why, sight.now))
     return Release(left, tuple(evictions), _waiting(sight, evictions, pods, unseen, hold, nodes))
 
 

@@ -12,6 +12,7 @@ from controller.plan.reasons import Reason
 from controller.plan.recovery import degradation
 from controller.plan.states import State
 from controller.plan.view import Step, View
+from neuron_dra.core.notice import NoticeReason
 
 
 def restart(view: View, broken: set[str]) -> Step | None:
@@ -28,7 +29,9 @@ def restart(view: View, broken: set[str]) -> Step | None:
     templates = releasing.templates_of(view)
     if not (templates or view.held.bound or view.leaving()):
         return None
-    made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all, failed=True)
+    made = releasing.release_reservations(
+        view.sight, view.workload.uid, view.held, view.held.all, failed=True, why=NoticeReason.RESTARTING
+    )
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
     verdict = Verdict(
         State.DEALLOCATING,

@@ -23,7 +23,7 @@ from controller.plan.places import Overlay
 from controller.plan.planning import ULTRASERVERS_A_STEP, Limits
 from controller.query import dry_run, plan_text
 from controller.query.dry_run import Grouped
-from neuron_dra.core import catalogue
+from neuron_dra.core import catalogue, durations
 from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import NeuronDraError
@@ -159,6 +159,7 @@ def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Wor
             f"{GROUPS_AT_MOST}"
         )
     _check_type(index, asked.instance_type)
+    _duration(asked)
     existing = next((each for each in index.workloads if (each.namespace, each.name) == (namespace, name)), None)
     if existing is None:
         meta = {"namespace": namespace, "name": name, "uid": DRY_RUN, "creationTimestamp": objects.time(now)}
@@ -166,6 +167,7 @@ def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Wor
             "instanceType": asked.instance_type,
             "topologySize": asked.topology_size,
             "serverCount": asked.server_count,
+            **({"expectedDuration": asked.expected_duration} if asked.expected_duration else {}),
         }
         return decode.workload({"apiVersion": API_VERSION, "metadata": meta, "spec": spec})
     if existing.deleting or (existing.instance_type, existing.size) != (asked.instance_type, asked.topology_size):
@@ -174,9 +176,19 @@ def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Wor
         else:
             what = f"exists with {existing.size} x {existing.instance_type}"
         raise BadRequest(
-            f"workload {existing.ref} {what}: only its server_count can change; write another name for another workload"
+            f"workload {existing.ref} {what}: only its server_count and expected_duration can change; write "
+            "another name for another workload"
         )
-    return replace(existing, count=asked.server_count)
+    expected = _duration(asked) if asked.expected_duration else existing.expected
+    return replace(existing, count=asked.server_count, expected=expected)
+
+
+def _duration(asked: pb.Workload) -> datetime.timedelta:
+    """Return how long the workload of the request runs. Raises BadRequest."""
+    try:
+        return durations.parse(asked.expected_duration or "0")
+    except ValueError as err:
+        raise BadRequest(f"workload.expected_duration {asked.expected_duration[:80]!r}: {err}") from None
 
 
 def _check_type(index: FleetIndex, name: str) -> None:

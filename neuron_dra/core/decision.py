@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import cdi, config, linked, names, visible_cores
+from neuron_dra.core import cdi, config, linked, names, notice, visible_cores
 from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
@@ -34,11 +34,13 @@ def decide(
     unhealthy: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
     metadata: MetadataSource | None = None,
+    notices: str = "",
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
     `held` are the claims that are already prepared; `claim` itself may be among them. `unhealthy` returns why a device
-    must not be prepared, or an empty string; not for adminAccess. `prepared_at`: RFC 3339. `metadata` adds its files.
+    must not be prepared, or an empty string; not for adminAccess. `prepared_at`: RFC 3339. `metadata` adds its files,
+    `notices`, a path on the host, the folder in which a claim of a workload gets notices.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
@@ -78,6 +80,8 @@ def decide(
     workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
     devices = tuple(prepared)
     made = PreparedClaim(claim.ref, devices, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
+    if workload and notices:
+        made = notice.added(made, notices)
     if metadata:
         return added(made, claim, node, reservation, metadata)
     return made

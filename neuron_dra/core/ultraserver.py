@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from neuron_dra.core.notice import UNTOLD, Notice, Told
 from neuron_dra.core.rendezvous import Rendezvous
 
 NAMESPACE: Final = "neuron-dra-driver"
@@ -79,6 +80,7 @@ class Allocation:
     node_uids: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     rendezvous: Rendezvous | None = None
+    notice: Notice | None = None
 
     @property
     def workload(self) -> str:
@@ -114,6 +116,8 @@ class Allocation:
             entry["rank0Node"] = self.rank0_node
         if self.rendezvous is not None:
             entry["rendezvous"] = self.rendezvous.to_wire()
+        if self.notice is not None:
+            entry["notice"] = self.notice.to_wire()
         if self.node_uids:
             entry["nodeUids"] = list(self.node_uids)
         if self.faults:
@@ -260,6 +264,7 @@ def _allocation(entry: Any) -> Allocation:
         node_uids=_node_uids(entry, len(nodes)),
         faults=_faults(entry),
         rendezvous=Rendezvous.from_wire(entry.get("rendezvous")),
+        notice=Notice.from_wire(entry.get("notice")),
     )
 
 
@@ -418,6 +423,22 @@ def next_tag(
     if occupied:
         return replace(current, phase=Phase.DRAINING)
     return Tag.of(slot, reading.object_uid)
+
+
+def told(tag: Tag | None, reading: Reading) -> Told | None:
+    """Return what the claims of a tag's workload are told, by the object and the tag; None while that is not known.
+
+    Each Draining tag has a notice, because the controller evicts the pods of nodes that show it.
+    """
+    if tag is None:
+        return None
+    entry = next((each for each in reading.allocations if each.allocation_id == tag.allocation_id), None)
+    notice = entry.notice if entry is not None else None
+    if notice is None and tag.phase is Phase.DRAINING:
+        notice = UNTOLD
+    if notice is None and entry is None:
+        return None
+    return Told(tag.workload_namespace, tag.workload_name, notice)
 
 
 def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from neuron_dra import __version__
-from neuron_dra.core import decision, health
+from neuron_dra.core import decision, health, notice
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.metadata import MetadataSource
 from neuron_dra.errors import ClaimError
@@ -63,6 +63,7 @@ class NodeAdmission:
             reservation=self._gate.reservation,
             unhealthy=self._why_unhealthy,
             metadata=MetadataSource(self._settings.cdi_root, __version__) if self._settings.device_metadata else None,
+            notices=f"{self._settings.cdi_root}/{notice.FOLDER}",
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 

@@ -96,6 +96,14 @@ class Files:
             return False
         return True
 
+    def remove_folder(self, folder: Path) -> bool:
+        """Remove an empty folder; return False if there was none."""
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return False
+        return True
+
 
 TEMPORARY_SUFFIX = ".tmp"
 

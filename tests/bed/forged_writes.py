@@ -205,6 +205,24 @@ def tokenless() -> Obj:
 PHASE = {"status": {"phase": "Succeeded"}}
 APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
 ALLOCATED = {"status": {"state": "Ready", "allocations": []}}
+NOTICED = {
+    "status": {
+        "allocations": [
+            {
+                "workloadRef": f"{OURS}/older",
+                "workloadUid": "forged",
+                "allocationId": "forged",
+                "phase": "Bound",
+                "nodeCount": 1,
+                "allocatedNodes": [OTHER],
+                "leaderNodeName": OTHER,
+                "ultraserverIndex": 0,
+                "allocatedAt": "2026-01-02T03:04:05Z",
+                "notice": {"reason": "Releasing", "time": "2026-01-02T03:04:05Z"},
+            }
+        ]
+    }
+}
 COPY = {"ultraserverIndex": 0, "ultraserver": "us-gone", "allocationId": "0123456789abcdef", "nodes": [OTHER]}
 COPIED = {"status": {"state": "Allocated", "groups": [COPY]}}
 LABELLED = {"metadata": {"labels": {LABEL: "x"}}}
@@ -319,6 +337,10 @@ ROWS: Sequence[Row] = (
     *patches(f"{ULTRASERVER.replace('/v1/', '/v1beta1/')}/status", ALLOCATED, STATUS, MASTER),
     *patches(f"{ULTRASERVER}/status", ALLOCATED, "", CONTROLLER, RESCUE, RESCUERS),
     *patches(f"{ULTRASERVER}/status", ALLOCATED, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR),
+    # What a workload's pods are told before they end.
+    *patches(f"{ULTRASERVER}/status", NOTICED, STATUS, MASTER, LANDLORD),
+    *patches(f"{ULTRASERVER}/status", NOTICED, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR),
+    *patches(f"{ULTRASERVER}/status", NOTICED, "", CONTROLLER),
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, "", MASTER, CONTROLLER),
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, RBAC, ADMIN, PLUGIN),
     Row(MASTER, "DELETE", ULTRASERVER, None, ""),

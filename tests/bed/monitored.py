@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from hack.bed import cgroups, hardware
 from hack.bed.deployed import CHECKPOINT, pod, template
 from hack.bed.real_cluster import QUICK, BedError, BedNode, Namespace, TestBed, eventually
+from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
 from tests.bed.deployed import CONTROLLER, DAEMONSET, NAMESPACE, REGISTRY, device_plugin, plugin_pod, settled
@@ -376,6 +378,19 @@ def storm_of_failures(bed: TestBed, place: Namespace) -> contextlib.AbstractCont
 
 
 @contextlib.contextmanager
+def block_that_ends(bed: TestBed, place: Namespace) -> Iterator[None]:
+    """EC2 takes the nodes of a workload back in ten minutes."""
+    with reserved(place, workload("job", 4, 1), "Allocated"):
+        [nodes] = slots(bed)["job"].values()
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=70)
+        bed.kubectl("annotate", "node", *nodes, f"{ANNOTATION}={end:%Y-%m-%dT%H:%M:%SZ}")
+        try:
+            yield
+        finally:
+            bed.kubectl("annotate", "node", *nodes, f"{ANNOTATION}-")
+
+
+@contextlib.contextmanager
 def quota_of_templates(bed: TestBed, place: Namespace) -> Iterator[None]:
     """A quota of the namespace does not allow the workload's template."""
     quota = {"hard": {"count/resourceclaimtemplates.resource.k8s.io": "0"}}
@@ -413,6 +428,7 @@ FAULTS: tuple[tuple[str, Fault], ...] = (
     ("NeuronQualificationStopped", storm_of_failures),
     ("NeuronReservedNodesIdle", nodes_without_pods),
     ("NeuronQueueBlocked", queue_without_kueue),
+    ("NeuronBlockEnds", block_that_ends),
     ("NeuronControllerWritesHeld", quota_of_templates),
 )
 

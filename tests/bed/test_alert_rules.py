@@ -94,6 +94,7 @@ FAULTS: dict[str, list[Gauge | Count]] = {
     "NeuronQualificationStopped": [Gauge('neuron_ultraserver_failure_storm{qualification="q"}', "0", "1")],
     "NeuronReservedNodesIdle": [Gauge("neuron_ultraserver_idle_reserved_nodes", "0", "4")],
     "NeuronQueueBlocked": [Gauge('neuron_ultraserver_queued_workloads{reason="QueueUnknown"}', "_", "1")],
+    "NeuronBlockEnds": [Gauge("neuron_ultraserver_ending_workloads", "0", "1")],
     "NeuronControllerWritesHeld": [Gauge("neuron_ultraserver_held_writes", "0", "1")],
 }
 

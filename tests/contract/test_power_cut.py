@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.api.objects import healthy_node
-from neuron_dra.core import cdi, metadata
+from neuron_dra.core import cdi, metadata, notice
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
@@ -58,15 +58,17 @@ def claim(number: int) -> Claim:
 
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(
+    described = wanted.ref.uid == f"uid-{DESCRIBED}"
+    made = decide(
         wanted,
         node_name="a",
         node=NODE,
         held=held,
         device_files=cdi.DeviceFiles(),
         prepared_at="then",
-        metadata=METADATA if wanted.ref.uid == f"uid-{DESCRIBED}" else None,
+        metadata=METADATA if described else None,
     )
+    return notice.added(made, "/var/run/cdi/notices") if described else made
 
 
 class Quick(Files):
@@ -79,7 +81,8 @@ class Quick(Files):
         pass
 
 
-COARSE = (Path("run/cdi"), Path("run/cdi") / metadata.FOLDER)  # their files only have to go with the boot
+FOLDERS = {metadata.FOLDER, notice.FOLDER}
+COARSE = (Path("run/cdi"), *(Path("run/cdi") / name for name in FOLDERS))  # their files only have to go with the boot
 Recorder = Callable[[Path], RecordingFiles]
 MakeStore = Callable[[Path, Files, str], SingleStore]
 
@@ -304,6 +307,9 @@ class Judge:
             for name, data in metadata.files(prepared).items():
                 file = Files().read(self.cdi_root / metadata.FOLDER / name)
                 assert file == data, "a claim in the checkpoint has no metadata file"
+            if notice.has_folder(prepared):
+                folder = self.cdi_root / notice.FOLDER / notice.folder_name(prepared.ref.uid)
+                assert folder.is_dir(), "a claim in the checkpoint has no folder for notices"
 
     async def same_boot(self, promised: Promised) -> None:
         store = self.make_store(self.root, Quick(), self.story.boot_id)
@@ -342,13 +348,16 @@ class Judge:
 
     def clean(self, current: Checkpoint) -> None:
         uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
-        names = set(os.listdir(self.cdi_root)) - {metadata.FOLDER}
+        names = set(os.listdir(self.cdi_root)) - FOLDERS
         found = {cdi.claim_uid_of(name) for name in names}
         wanted = {name for prepared in current.claims.values() for name in metadata.files(prepared)}
         held = set(current.claims) - uids
         described = set(Files().names(self.cdi_root / metadata.FOLDER))
         described = {name for name in described if metadata.claim_uid_of(name) not in held}
         assert described == wanted, "metadata files and checkpoint differ"
+        told = {notice.claim_uid_of(name) for name in Files().names(self.cdi_root / notice.FOLDER)} - held
+        having = {uid for uid, prepared in current.claims.items() if notice.has_folder(prepared)}
+        assert told == having, "folders for notices and checkpoint differ"
         assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
         PublisherLock(self.data, "pod-2", Quick()).sweep()
         assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []

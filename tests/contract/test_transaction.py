@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.api.objects import healthy_node
-from neuron_dra.core import cdi, metadata
+from neuron_dra.core import cdi, metadata, notice
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.decision import decide
@@ -45,7 +45,8 @@ from tests.support.timings import IMPATIENT, quicker
 
 NODE = healthy_node("trn2.48xlarge")
 METADATA = metadata.MetadataSource("/var/run/cdi", "1.2.3")
-STEPS = range(1, 19)  # more than any transaction has; an unreached step tests the success
+NOTICES = f"/var/run/cdi/{notice.FOLDER}"
+STEPS = range(1, 23)  # more than any transaction has; an unreached step tests the success
 
 
 def claim(number: int, name: str = "") -> Claim:
@@ -53,11 +54,12 @@ def claim(number: int, name: str = "") -> Claim:
     return Claim(ClaimRef("ml", name, f"uid-{name}"), (AllocatedDevice("r", "a", f"neuron-device-{number}"),), (), name)
 
 
+FOLDERS = {metadata.FOLDER, notice.FOLDER}
 OLD, NEW = claim(0, "old"), claim(1, "new")
 
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(
+    made = decide(
         wanted,
         node_name="a",
         node=NODE,
@@ -66,6 +68,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         prepared_at="then",
         metadata=METADATA,
     )
+    return notice.added(made, NOTICES)
 
 
 class Disk:
@@ -87,7 +90,7 @@ class Disk:
         return {
             json.loads((self.cdi_root / name).read_text())["annotations"][cdi.NAME]
             for name in os.listdir(self.cdi_root)
-            if not name.endswith(".tmp") and name != metadata.FOLDER
+            if not name.endswith(".tmp") and name not in FOLDERS
         }
 
     @property
@@ -99,12 +102,17 @@ class Disk:
         return {json.loads(line)["metadata"]["name"] for text in texts for line in text.splitlines()}
 
     @property
+    def told(self) -> set[str]:
+        """The claims that have a folder for notices."""
+        return {name.removeprefix("claim_uid-") for name in Files().names(self.cdi_root / notice.FOLDER)}
+
+    @property
     def leftovers(self) -> list[str]:
         folders = (self.folder, self.cdi_root, self.cdi_root / metadata.FOLDER)
         return [name for folder in folders for name in Files().names(folder) if name.endswith(".tmp")]
 
     def is_clean(self, *prepared: str) -> bool:
-        same = self.checkpointed == self.specified == self.described == set(prepared)
+        same = self.checkpointed == self.specified == self.described == self.told == set(prepared)
         return same and not self.leftovers
 
 
@@ -239,7 +247,7 @@ def test_disk_error_in_unprepare_fails_then_succeeds(used: Disk, step: int) -> N
     try:
         store.unprepare("uid-old")
     except OSError:
-        assert "old" in used.specified | used.described
+        assert "old" in used.specified | used.described | used.told
     files.heal()
     store.unprepare("uid-old")
     assert used.is_clean()
@@ -343,7 +351,7 @@ def test_opening_removes_own_orphaned_files_only(used: Disk) -> None:
     for name in (temporary, *strangers):
         (used.cdi_root / name).write_text("{}")
     used.store().open()
-    ours = {"k8s.neuron.aws.com-claim_uid-old.json", metadata.FOLDER}
+    ours = {"k8s.neuron.aws.com-claim_uid-old.json", *FOLDERS}
     assert set(os.listdir(used.cdi_root)) == strangers | ours
 
 
@@ -453,7 +461,7 @@ def test_taken_over_claim_leaves_the_foreign_file(disk: Disk, counted: str) -> N
     if counted == "after a crash":
         disk.store().open()
     assert disk.is_clean("old")
-    assert set(os.listdir(disk.cdi_root)) == {cdi.file_name("uid-old"), metadata.FOLDER}
+    assert set(os.listdir(disk.cdi_root)) == {cdi.file_name("uid-old"), *FOLDERS}
 
 
 def test_files_of_an_interim_driver_are_adopted(used: Disk) -> None:

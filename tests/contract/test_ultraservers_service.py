@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import subprocess
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from controller.query import grpc_server as service_module
 from controller.timing import ServiceTiming
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.arguments import Parser
+from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
@@ -226,6 +228,29 @@ async def test_dry_run_of_a_larger_workload(api: EmbeddedApi, controller: Contro
     assert [list(each.nodes) for each in too_big.reservations] == [["u0-0", "u0-1"]]
 
 
+async def test_plan_answers_whether_a_job_ends_before_its_block(api: EmbeddedApi, controller: Controller) -> None:
+    for node in api.objects("nodes"):
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=30)
+        notes = {ANNOTATION: end.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        api.patch("nodes", node["metadata"]["name"], {"metadata": {"annotations": notes}})
+
+    async def reason(expected_duration: str = "") -> tuple[bool, str]:
+        async with asking(controller) as stub:
+            wanted = pb.Workload(
+                instance_type="trn3.48xlarge", topology_size=4, server_count=1, expected_duration=expected_duration
+            )
+            request = pb.PlanRequest(workload=wanted)
+            [planned] = (await stub.Plan(request, timeout=60)).workloads
+            return planned.fits, planned.reason
+
+    until = asyncio.get_running_loop().time() + 60
+    while (found := await reason(expected_duration="36h")) != (False, "BlockEndsTooSoon"):
+        assert asyncio.get_running_loop().time() < until, found
+        await asyncio.sleep(0.1)
+    assert (await reason(expected_duration="24h"))[0]
+    assert (await reason())[0]
+
+
 async def test_plan_has_every_workload(api: EmbeddedApi, controller: Controller) -> None:
     submit(api, "fits", size=4, count=1)
     await allocated(api, "fits")
@@ -254,10 +279,12 @@ async def test_plan_has_every_workload(api: EmbeddedApi, controller: Controller)
         ),
         ({"instance_type": "trn1.2xlarge"}, "workload.instance_type trn1.2xlarge has no UltraServers: write"),
         ({"instance_type": ""}, "workload.instance_type is missing: write the type of UltraServer nodes, such as"),
+        ({"expected_duration": "Friday"}, "workload.expected_duration 'Friday': write a duration such as 90s, 1m30s"),
         ({"name": "My Job"}, "workload.name 'My Job': write a name of at most 63 lower-case letters, digits and '-'"),
         (
             {"namespace": "ml", "name": "job"},
-            "workload ml/job exists with 2 x trn3.48xlarge: only its server_count can change; write another name",
+            "workload ml/job exists with 2 x trn3.48xlarge: only its server_count and expected_duration can change; "
+            "write another name",
         ),
     ],
 )

@@ -48,6 +48,8 @@ from controller.queue import decide as queue_decide
 from controller.queue import queues
 from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core.ultraserver import Reading, Tag
+from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from tests.support.fleet import agents
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
@@ -376,6 +378,39 @@ def finds_no_pods_of_groups(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim_pods, "users", lambda use, pods: ())
 
 
+def tells_no_pod(patch: pytest.MonkeyPatch) -> None:
+    async def tell(self: Any, tag: Tag | None) -> None:
+        pass
+
+    patch.setattr(TagKeeper, "_tell", tell)
+
+
+def tells_after_the_tag(patch: pytest.MonkeyPatch) -> None:
+    """A node shows that it is closed, and writes the notice with the next publish."""
+    tell = TagKeeper._tell
+
+    async def late(self: Any, tag: Tag | None) -> None:
+        if tag == self.current:
+            await tell(self, tag)
+
+    patch.setattr(TagKeeper, "_tell", late)
+
+
+def leaves_notices(patch: pytest.MonkeyPatch) -> None:
+    """A notice that is taken back stays in the containers."""
+    told = ultraserver.told
+
+    def never_nothing(tag: Tag | None, reading: Reading) -> Any:
+        found = told(tag, reading)
+        return found if found is not None and found.notice is not None else None
+
+    patch.setattr(ultraserver, "told", never_nothing)
+
+
+def restarts_what_loses_its_block(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "is_taken_back", lambda workload: False)
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -451,6 +486,10 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (finds_no_pods_of_groups, {"group-claims"}, "is not released|is left"),
         (sees_no_reports, {"agents"}, "is not Degraded, and nodes of it are broken"),
         (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
+        (tells_no_pod, {"blocks"}, "and found no notice"),
+        (tells_after_the_tag, {"blocks"}, "and found no notice"),
+        (restarts_what_loses_its_block, {"blocks"}, "restarts because of nodes that were to be taken back"),
+        (leaves_notices, {"blocks"}, "reads the notice"),
         (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),
         (gives_spares_to_everyone, {"spares"}, "is new, and is on a spare|is shown as a spare, and is reserved"),
         (keeps_spares_from_groups_that_move, {"spares"}, "cannot move|waits .*, and .* groups are free"),

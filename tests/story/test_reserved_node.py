@@ -636,6 +636,7 @@ async def test_workloads_claim_gets_the_node_and_rank(api: EmbeddedApi, host: Pl
             "NEURON_GLOBAL_TOPOID": "5",
             "NEURON_DRA_WORLD_SIZE": "8",
             "NEURON_DRA_RANK0_NODE": "node-r",
+            "NEURON_DRA_NOTICE_FILE": "/neuron-dra/notice.json",
         }
         assert env["NEURON_RT_ULTRASERVER_MODE"] == "1"
         labels = {

@@ -95,6 +95,9 @@ class FaultyFiles(Files):
     def remove(self, path: Path) -> bool:
         return bool(self._change("remove", path, lambda: super(FaultyFiles, self).remove(path)))
 
+    def remove_folder(self, folder: Path) -> bool:
+        return bool(self._change("remove_folder", folder, lambda: super(FaultyFiles, self).remove_folder(folder)))
+
     def _change(self, what: str, path: Path, act: Callable[[], Any], act_half: Callable[[], Any] = lambda: None) -> Any:
         self.changes.append(f"{what} {path.name}")
         number = len(self.changes)

@@ -147,6 +147,12 @@ class RecordingFiles(Files):
             self.log.append(Changed(self._folder(path), ((path.name, None),)))
         return removed
 
+    def remove_folder(self, folder: Path) -> bool:
+        removed = super().remove_folder(folder)
+        if removed:
+            self.log.append(Changed(self._folder(folder), ((folder.name, None),)))
+        return removed
+
     def _short(self, path: Path) -> Path:
         return path.relative_to(self.root)
 

@@ -21,6 +21,7 @@ from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.limits import DEFAULT_LIMITS
 from controller.plan.sight import Sight
+from neuron_dra.core.notice import UNTOLD
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from tests.unit.ultraserver_world import START
 
@@ -192,8 +193,8 @@ def test_claim_on_two_nodes_is_listed_once() -> None:
 def test_changes_update_workload_and_ultraserver() -> None:
     found = holdings(allocation("a-1"), allocation("a-2", Phase.DRAINING, index=1, nodes=("n2", "n3")))
     first, second = found.of("uid-llm")
-    found.put("uid-llm", found.of("uid-llm").drain(first).drop(second))
-    left = Reservation("us-u0", allocation("a-1", Phase.DRAINING))
+    found.put("uid-llm", found.of("uid-llm").drain(first, notice=UNTOLD).drop(second))
+    left = Reservation("us-u0", allocation("a-1", Phase.DRAINING, notice=UNTOLD))
     assert (found.of("uid-llm"), found.at("us-u0"), found.of("uid-llm").live()) == (Held((left,)), [left], {})
     assert [name for name in ("n0", "n1", "n2", "n3") if name in found] == ["n0", "n1"]
 
@@ -203,7 +204,7 @@ def test_bound_nodes_drain_before_release() -> None:
     bound = Held.of([Reservation("us-u0", allocation("a-1"))])
     with pytest.raises(ValueError, match="a reservation cannot go from Bound to free"):
         bound.drop(*bound)
-    draining = bound.drain(*bound)
+    draining = bound.drain(*bound, notice=UNTOLD)
     with pytest.raises(ValueError, match="a reservation cannot go from Draining to Bound"):
         draining.bind(*draining)
     assert draining.drop(*draining) == Held()
@@ -213,7 +214,7 @@ def test_reservation_that_a_decision_has_changed_is_another_one() -> None:
     """A mistake in a decision is an error of its workload, and does not change anything silently."""
     bound = Held.of([Reservation("us-u0", allocation("a-1"))])
     with pytest.raises(ValueError, match="that its workload does not have"):
-        bound.drain(*bound).drain(*bound)
+        bound.drain(*bound, notice=UNTOLD).drain(*bound, notice=UNTOLD)
 
 
 def test_draft_has_the_taken_nodes_after_a_decision() -> None:
@@ -222,7 +223,7 @@ def test_draft_has_the_taken_nodes_after_a_decision() -> None:
     draft = found.draft("uid-llm", held.drop(*held.draining))
     assert draft is not None
     assert ([name for name in ("n0", "n2") if name in draft], draft.ultraservers) == (["n0"], frozenset({"us-u0"}))
-    assert found.draft("uid-llm", held.drain(*held.bound)) is None
+    assert found.draft("uid-llm", held.drain(*held.bound, notice=UNTOLD)) is None
     assert "n2" in found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import gc
 from collections import Counter
 from pathlib import Path
@@ -85,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     snapshot = found or _imagined(args, made)
     own = annotated.workloads(wanted, snapshot)
-    reserved = reservations.reserve(build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload"), snapshot)
+    workloads = build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload")
+    reserved = reservations.reserve(workloads, snapshot, datetime.datetime.now(datetime.UTC))
     daemons: list[Wire] = []
     for pod in wanted.daemons:
         daemons += simulation.on_each_node(made.objects[key_of(pod)], snapshot)

@@ -6,6 +6,7 @@ free groups with the fewest free nodes are taken first, and a workload gets all 
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
+from neuron_dra.ask.simulate.block_ends import NeededTime
 from neuron_dra.ask.world import fleet
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
@@ -33,8 +35,8 @@ class ReservedObjects:
     notes: list[str] = field(default_factory=list)
 
 
-def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
-    """Return the snapshot's changes after the controller has handled the workloads, in their order."""
+def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetime) -> ReservedObjects:
+    """Return the snapshot's changes after the controller has handled the workloads at `now`, in their order."""
     found = ReservedObjects()
     world = World(snapshot, proposes=False)
     taken: set[str] = set()
@@ -44,14 +46,21 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
             continue  # the cluster has it, and its controller decides
         spec = workload.get("spec") or {}
         size, number = int(spec.get("topologySize") or 1), int(spec.get("serverCount") or 1)
-        slots = list(_slots(world, spec.get("instanceType"), size, taken))[:number]
+        free = list(_slots(world, spec.get("instanceType"), size, taken))
+        needed = NeededTime.by(spec, now)
+        lasting = [slot for slot in free if not needed.ends_before((node.name for node in slot), snapshot, now)]
+        slots = lasting[:number]
         name = f"NeuronUltraServerWorkload {workload['metadata']['name']}"
         groups = f"{words.count(number, 'group')} of {words.count(size, 'node')}"
         if len(slots) < number:
-            text = f"{groups} wanted, and {len(slots)} free"
-            if world.spares:
+            text = f"{groups} wanted, and {len(free)} free"
+            reason = "InsufficientCapacity"
+            if len(free) >= number:
+                reason = "BlockEndsTooSoon"
+                text += f", {len(slots)} of them in capacity blocks that last {_how_long(needed)}"
+            elif world.spares:
                 text += f"; {words.count(len(world.spares), 'node')} are spares, kept for groups that must move"
-            found.objects.append(_waiting(workload, text))
+            found.objects.append(_waiting(workload, reason, text))
             found.notes.append(f"{name}: not reserved: {text}")
             continue
         chosen: list[NodeView] = []
@@ -64,6 +73,10 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot) -> ReservedObjects:
         reserved = words.listed((node.name for node in chosen), 8)
         found.notes.append(f"{name}: {groups} reserved: {reserved}; the controller may choose others")
     return found
+
+
+def _how_long(needed: NeededTime) -> str:
+    return f"{needed.duration} (spec.expectedDuration)" if needed.duration else "at all"
 
 
 def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iterator[Sequence[NodeView]]:
@@ -151,9 +164,9 @@ def _template(workload: Wire, size: int, *, whole: bool) -> Obj:
     }
 
 
-def _waiting(workload: Wire, text: str) -> Obj:
-    """Return a workload as it is while too few UltraServers are free."""
-    ready = {"type": "Ready", "status": "False", "reason": "InsufficientCapacity", "message": text}
+def _waiting(workload: Wire, reason: str, text: str) -> Obj:
+    """Return a workload as it is while too few UltraServers are free, or free for long enough."""
+    ready = {"type": "Ready", "status": "False", "reason": reason, "message": text}
     named = (workload.get("spec") or {}).get("resourceClaimTemplate") or {"name": workload["metadata"]["name"]}
     spec = {**(workload.get("spec") or {}), "resourceClaimTemplate": named}
     return {**workload, "spec": spec, "status": {"state": "Pending", "conditions": [ready]}}

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node.prepare.daemon_worker import Worker
@@ -105,6 +106,14 @@ class PreparedClaims:
         async with self.order:
             if self.damaged is None:
                 current = await self._unless_damaged(self.store.keep_tag, tag)
+                if current is not None:
+                    self._take(current)
+
+    async def tell(self, told: Told) -> None:
+        """Write the notice of a workload for its claims, unless the checkpoint is damaged. Raises OSError."""
+        async with self.order:
+            if self.damaged is None:
+                current = await self._unless_damaged(self.store.tell, told)
                 if current is not None:
                     self._take(current)
 

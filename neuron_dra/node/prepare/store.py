@@ -18,6 +18,7 @@ from typing import Final
 from neuron_dra.core import cdi, decision
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
 from neuron_dra.errors import CheckpointDamaged
@@ -27,6 +28,7 @@ from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.checkpoint_file import CheckpointFile
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.metadata_files import MetadataFiles
+from neuron_dra.node.prepare.notice_folders import NoticeFolders
 from neuron_dra.node.prepare.specs import Spec
 from neuron_dra.node.timing import DEFAULT_TIMING
 
@@ -60,6 +62,7 @@ class Store:
         self._files = files
         self._checkpoint = CheckpointFile(folder, boot_id, files)
         self._metadata = MetadataFiles(cdi_root, files)
+        self._notices = NoticeFolders(cdi_root, files)
         self._locked = functools.partial(locked, folder / "serialize.lock", timeout_s=lock_s)
         self._opened: Mark | None = None  # None if the checkpoint was damaged
 
@@ -242,6 +245,7 @@ class Store:
         try:
             self._files.remove(self._spec_path(uid))
             self._metadata.remove(uid)
+            self._notices.remove(uid)
             if known is None or known.adopted:
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
         except OSError as err:
@@ -305,6 +309,13 @@ class Store:
                 self._write(current)
             return current
 
+    def tell(self, told: Told) -> Checkpoint:
+        """Write the notice of a workload for its claims. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            current = self._read()
+            self._notices.tell(told, current.claims.values())
+            return current
+
     def last_good(self) -> Checkpoint | None:
         """Return the newest copy of the checkpoint, of any boot; None if there is none or it cannot be read."""
         return self._checkpoint.last_good()
@@ -351,13 +362,18 @@ class Store:
     def _write_spec(self, claim: PreparedClaim) -> None:
         self._files.make_folder(self._cdi_root, 0o755)
         self._metadata.write(claim)
+        self._notices.make(claim)
         disk.replace(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
         spec = self._files.read(self._spec_path(claim.ref.uid)) or b""
-        if missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._metadata.are_complete(claim))):
+        if missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._are_complete(claim))):
             self._write_spec(claim)
         return missing
+
+    def _are_complete(self, claim: PreparedClaim) -> bool:
+        """Return whether all is there that a claim's CDI file mounts."""
+        return self._metadata.are_complete(claim) and self._notices.is_complete(claim)
 
     def _undo_spec(self, uid: str) -> None:
         """Remove the CDI file of a claim that could not be prepared, unless the checkpoint has the claim."""
@@ -365,6 +381,7 @@ class Store:
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
                 self._metadata.remove(uid)
+                self._notices.remove(uid)
 
     def _is_free(self, uid: str, current: Checkpoint) -> bool:
         """Return whether a claim was unprepared since `open`, and no driver has prepared it since then."""
@@ -383,6 +400,7 @@ class Store:
             if leftover or self._is_orphan(name, current):
                 specs.remove_leftover(self._files, self._cdi_root / name)
         self._metadata.sweep(current.claims)
+        self._notices.sweep(current.claims)
         self._checkpoint.sweep()
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:

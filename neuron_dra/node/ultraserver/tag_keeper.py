@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.claims import ClaimRef
+from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Reading, Tag
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError, NotFound
@@ -41,6 +42,7 @@ class TagKeeper:
         self._occupied_until = 0.0  # until then, the API server's last reply that the node is in use holds
         self.look_at: float | None = None  # when to call `settle` again even without a change
         self._unwritten: tuple[Tag | None] | None = None  # the tag that could not be written to the checkpoint
+        self._last_told: tuple[Told, frozenset[str]] | None = None  # and the UIDs of the claims
         self._first_at: float | None = None
         self._missing_since: float | None = None
 
@@ -65,7 +67,9 @@ class TagKeeper:
         if before is None and self.watch.pending and now < self._first_at + self._timing.first_answer_s:
             self._look_again(self._first_at + self._timing.first_answer_s)
             return False
-        await self._keep(before, await self._next(before))
+        tag = await self._next(before)
+        await self._tell(tag)  # before the tag, which evictions wait for
+        await self._keep(before, tag)
         return True
 
     async def _next(self, before: Tag | None) -> Tag | None:
@@ -142,6 +146,24 @@ class TagKeeper:
 
     def _look_again(self, at: float) -> None:
         self.look_at = at if self.look_at is None else min(at, self.look_at)
+
+    async def _tell(self, tag: Tag | None) -> None:
+        """Write the notice of the node's workload for its claims, if it is another one or the claims are others."""
+        reading = self.watch.reading
+        told = None if reading is None else ultraserver.told(tag, reading)
+        if told is None:
+            return
+        key = (told, frozenset(self._prepared.claims))
+        if key == self._last_told:
+            return
+        try:
+            await self._prepared.tell(told)
+        except OSError as err:
+            # A disk must not delay the release of a node; the next publish tries again.
+            log.error("cannot write the notice of a workload", extra={"error": str(err)})
+            self._look_again(asyncio.get_running_loop().time() + self._timing.recheck_s)
+        else:
+            self._last_told = key if self._prepared.damaged is None else None
 
     async def _keep(self, before: Tag | None, tag: Tag | None) -> None:
         if tag != before:

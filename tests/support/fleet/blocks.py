@@ -10,6 +10,7 @@ from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.requests import NODES
 from tests.support.fleet.mix import Actor
+from tests.support.fleet.node_steps import lose_for_good
 from tests.support.fleet.nodes import FleetNode
 
 if TYPE_CHECKING:
@@ -62,8 +63,28 @@ async def submit_for_a_time(schedule: Schedule) -> str | None:
     schedule.made += 1
     name, duration = f"timed-{schedule.made}", rng.choice(DURATIONS)
     size = rng.choice((1, 2, 4))
-    made = await fleet.submit(name, size, 1, rng.choice(("NoOp", "MigrateAffected")), expectedDuration=duration)
+    made = await fleet.submit(
+        name, size, 1, rng.choice(("NoOp", "MigrateAffected", "RestartAll")), expectedDuration=duration
+    )
     return None if made is None else f"workload {name} of {size} nodes runs for {duration}"
+
+
+async def take_back(schedule: Schedule) -> str | None:
+    """EC2 takes the nodes of a block back, after its end was announced: one after the other, while pods run there."""
+    fleet, rng = schedule.fleet, schedule.rng
+    blocks = {node.block for node in fleet.nodes.values() if node.present and node.name in fleet.view.holders()}
+    if not blocks:
+        return None
+    block = rng.choice(sorted(blocks))
+    end = (fleet.clock.now() + datetime.timedelta(hours=0.9)).replace(microsecond=0)
+    for node in (each for each in fleet.nodes.values() if each.block == block):
+        node.ends(end, fleet.clock.now())
+        await write_end(schedule, node)
+    await fleet.sleep(rng.choice((5.0, 15.0)))
+    for node in (each for each in fleet.nodes.values() if each.block == block and each.present):
+        await lose_for_good(schedule, node)
+        await fleet.sleep(rng.choice((0.0, 0.5, 2.0)))
+    return f"EC2 takes the nodes of block {block} back"
 
 
 async def forget_all_ends(schedule: Schedule) -> None:
@@ -76,8 +97,8 @@ async def forget_all_ends(schedule: Schedule) -> None:
 
 ACTORS: Final[dict[str, Actor]] = {
     "blocks": Actor(
-        "capacity blocks end, are extended, and say wrong times; workloads have an expected duration",
-        {set_end: 5, forget_end: 2, submit_for_a_time: 6},
+        "capacity blocks end with their nodes, are extended, and say wrong times; workloads have an expected duration",
+        {set_end: 5, forget_end: 2, submit_for_a_time: 6, take_back: 3},
         heal=forget_all_ends,
         issue="36",
     ),

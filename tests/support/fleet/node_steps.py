@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
-from tests.support.fleet.nodes import BROKEN_MODES, MODES
+from tests.support.fleet.nodes import BROKEN_MODES, MODES, FleetNode
 
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
@@ -85,13 +85,18 @@ async def remove_node(schedule: Schedule) -> str | None:
     node = schedule.node(lambda n: n.present)
     if node is None:
         return None
+    await lose_for_good(schedule, node)
+    return f"node {node.name} is gone for good"
+
+
+async def lose_for_good(schedule: Schedule, node: FleetNode) -> None:
+    """End an instance, and delete its Node."""
     node.alive = node.present = False
     schedule.fleet.pods.node_lost_power(node)
     await node.kill_plugin()
     await schedule.fleet.remove(NODES, "", node.name)
     node.renew()
     schedule.fleet.pods.wake()
-    return f"node {node.name} is gone for good"
 
 
 async def break_link(schedule: Schedule) -> str | None:

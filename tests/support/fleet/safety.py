@@ -11,11 +11,11 @@ from typing import Any
 from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
-from tests.support.fleet import spares
+from tests.support.fleet import notices, spares
 from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
-from tests.support.fleet.view import Held, View, parsed, workload_uid
+from tests.support.fleet.view import Held, View, condition, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
@@ -92,6 +92,8 @@ class Safety:
     def evicted(self, path: str) -> None:
         """Check an eviction by the controller."""
         namespace, name = path.split("/namespaces/")[1].split("/")[0], path.split("/pods/")[1].split("/")[0]
+        for text in notices.evicted_untold(self._view, self._pods, self._nodes, f"{namespace}/{name}"):
+            self.violated(text)
         for container in self._pods.running.values():
             held = self._view.holders().get(container.node)
             if (
@@ -219,7 +221,19 @@ class Safety:
                 self._bound(now)
             if allocation.phase is Phase.DRAINING:
                 self._kept(now)
+                self._restarts_for_a_reason(now)
         known.held = now
+
+    def _restarts_for_a_reason(self, held: Held) -> None:
+        """Nodes that EC2 takes back at the announced end of their block restart nothing: there would be no place."""
+        workload = self._view.workloads().get(held.allocation.workload_uid) or {}
+        restarting = (workload.get("status") or {}).get("restarting") or {}
+        told = condition(workload, "EndsSoon")
+        if restarting.get("reason") not in ("NodeGone", "NodeNotReady") or told.get("status") != "True":
+            return
+        began_s = (parsed(restarting["since"]) - parsed(told["lastTransitionTime"])).total_seconds()
+        if began_s > LATE_S and "; " not in restarting["message"]:
+            self.violated(f"{_text(held)} restarts because of nodes that were to be taken back")
 
     def _kept(self, held: Held, ended: Sequence[Held] = ()) -> None:
         """Check the removal of a reservation; `ended` are those that one write removed together."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
-from tests.support.fleet import address_laws, queue_laws, spares, workload_laws
+from tests.support.fleet import address_laws, notices, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
 from tests.support.fleet.groups import is_well
 from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
@@ -39,6 +39,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *_pods(view, nodes, pods, known),
         *_refused(view, nodes, pods, known),
         *(spares.problems(view, workload_laws.usable(nodes, known), known) if "spares" in known.actors else ()),
+        *notices.untrue(view, pods, nodes),
         *(jobs.problems(view, known) if "jobs" in known.actors else ()),
         *(queue_laws.problems(view, known) if "queues" in known.actors else ()),
         *(address_laws.problems(view, nodes, pods.running, known) if "ipv6" in known.actors else ()),

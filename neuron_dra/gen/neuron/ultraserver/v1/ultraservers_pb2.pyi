@@ -336,6 +336,7 @@ class Workload(_message.Message):
     INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     TOPOLOGY_SIZE_FIELD_NUMBER: _builtins.int
     SERVER_COUNT_FIELD_NUMBER: _builtins.int
+    EXPECTED_DURATION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Default: "default" and "dry-run". For an existing workload, server_count may differ, to plan a change of its size."""
     name: _builtins.str
@@ -345,6 +346,8 @@ class Workload(_message.Message):
     """Number of nodes in a group: 1, 2 or 4."""
     server_count: _builtins.int
     """Number of groups, 1 to 1024."""
+    expected_duration: _builtins.str
+    """How long it runs, such as 36h: it gets no nodes whose capacity block ends before. Default: not known, or as it is."""
     def __init__(
         self,
         *,
@@ -353,10 +356,11 @@ class Workload(_message.Message):
         instance_type: _builtins.str = ...,
         topology_size: _builtins.int = ...,
         server_count: _builtins.int = ...,
+        expected_duration: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_type", b"instance_type", "name", b"name", "namespace", b"namespace", "server_count", b"server_count", "topology_size", b"topology_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_duration", b"expected_duration", "instance_type", b"instance_type", "name", b"name", "namespace", b"namespace", "server_count", b"server_count", "topology_size", b"topology_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
