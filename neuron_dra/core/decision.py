@@ -39,21 +39,20 @@ def decide(
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
     `held` are the claims that are already prepared; `claim` itself may be among them. `unhealthy` returns why a device
-    must not be prepared, or an empty string; not for adminAccess. `prepared_at`: RFC 3339. `metadata` adds its files,
-    `notices`, a path on the host, the folder in which a claim of a workload gets notices.
+    must not be prepared, or ""; not for adminAccess. `prepared_at`: RFC 3339. `metadata` adds its files, `notices`
+    (a path on the host) the folder in which a claim of a workload gets notices.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
     """
     if not claim.devices:
         raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
-    why = reservations.why_refused(claim, reservation, node_name)
-    if why:
+    if why := reservations.why_refused(claim, reservation, node_name):
         raise ClaimError(why)
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     taken = _held_ids(others)
     there = {device.name: device for device in node.devices}
-    agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
+    agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request
     parts: list[tuple[AllocatedDevice, Members]] = []
     seen: set[int] = set()
     for result in claim.devices:
@@ -72,19 +71,18 @@ def decide(
         parts.append((result, members))
     _refuse_another_count(claim, seen)
     visible = _visible_cores(claim, parts, node)
-    prepared = []
+    devices = []
     for result, members in parts:
         of_config, _ = agreed[result.request, result.admin_access]
         env = (*of_config, *visible.get(result.request, ()))
-        prepared.append(_prepared(claim.ref, result, members, env, device_files))
+        devices.append(_prepared(claim.ref, result, members, env, device_files))
     workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
-    devices = tuple(prepared)
-    made = PreparedClaim(claim.ref, devices, prepared_at, claim.pod, workload=workload, of_its_pod=claim.of_its_pod)
-    if workload and notices:
-        made = notice.added(made, notices)
+    of_pod = claim.of_its_pod
+    made = PreparedClaim(claim.ref, tuple(devices), prepared_at, claim.pod, workload=workload, of_its_pod=of_pod)
+    told = notice.added(made, notices)
     if metadata:
-        return added(made, claim, node, reservation, metadata)
-    return made
+        return added(told, claim, node, reservation, metadata)
+    return told
 
 
 def _held_ids(claims: Iterable[PreparedClaim]) -> set[int]:

@@ -88,8 +88,12 @@ class Told:
 def added(prepared: PreparedClaim, root: str) -> PreparedClaim:
     """Return `prepared` with its folder below `root`, a path on the host, in each container that uses it.
 
+    Only claims of workloads get notices; `root` is empty where none are written.
+
     The first device of each request has the mount: a container may name one request of a claim.
     """
+    if not prepared.workload or not root:
+        return prepared
     mounted: set[str] = set()
     devices = []
     for device in prepared.devices:
