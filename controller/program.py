@@ -156,7 +156,8 @@ class Controller:
     ) -> JobReservations:
         default = self._settings.limits.max_reserved_nodes
         timing, queues = self._timing.jobs, self._settings.queues
-        return JobReservations(self._client, caches, applier, watches, events, timing, default, queues=queues)
+        program = self._client, caches, applier, watches, events, timing, default
+        return JobReservations(*program, queues=queues, on_change=self._wake)
 
     def _tests(
         self, caches: Caches[FleetIndex], applier: Applier, watches: QualifyWatches, events: EventRecorder

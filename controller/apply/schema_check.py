@@ -10,6 +10,7 @@ only some of these, the controller continues and says so in each workload.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import heapq
 import logging
@@ -168,6 +169,7 @@ class Schemas:
     def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
         self._client = client
         self._again = datetime.timedelta(seconds=timing.crd_s)  # after a failed dry run
+        self._spec_s = timing.spec_s
         self._fit: set[str] = set()
         self._tried: dict[str, datetime.datetime] = {}
         self._term = 0
@@ -250,12 +252,14 @@ class Schemas:
         """Return the fields of a workload's spec that the API server drops; what it was before if that is unknown."""
         body, path = spec_sample(), NEURON_WORKLOADS.path(namespace, name)
         try:
-            raw = await self._client.request(
-                "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
-            )
-        except (Invalid, NotFound, Forbidden):
-            return self.unkept  # such as for a policy of the cluster's
-        stored = decode_object(raw)
+            # A webhook that does not answer must not hold up the pass: the result is advice only.
+            async with asyncio.timeout(self._spec_s):
+                raw = await self._client.request(
+                    "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
+                )
+            stored = decode_object(raw)
+        except (ApiError, TimeoutError):
+            return self.unkept
         if not isinstance(stored.get("spec"), Mapping):
             return self.unkept  # a proxy's answer
         found = tuple(dropped(body, stored))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
@@ -55,9 +55,11 @@ class JobReservations:
         default_limit: int | None,
         *,
         queues: bool,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`queues`: Kueue admits workloads that have a queue."""
+        """`queues`: Kueue admits workloads that have a queue. `on_change` is called after each write of a workload."""
         self._queues = queues
+        self._on_change = on_change
         self._client = client
         self._caches = caches
         self._applier = applier
@@ -128,6 +130,8 @@ class JobReservations:
         match outcome:
             case WriteOutcome.WRITTEN if job is not None:
                 self._rejected.pop(job.uid, None)
+                # The watch may show nothing new after the answer, and the plan has to see it.
+                self._on_change()
             case WriteOutcome.REJECTED if job is not None:
                 text = f"the reservation was rejected: {error}"
                 self._rejected[job.uid] = JobEvent(job, True, "ReservationRejected", text, text)

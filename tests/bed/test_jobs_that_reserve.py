@@ -217,7 +217,8 @@ def test_a_tenant_cannot_forge_the_label(fleet: TestBed, allowed: Namespace, pat
 def test_a_job_set_reserves_nodes_for_its_workers_and_none_for_its_driver(fleet: TestBed, allowed: Namespace) -> None:
     fleet.command("up", "--with", "jobsets", timeout_s=1800)
     start(allowed, annotated_job_set(fleet))
-    made = wait_state(allowed, "training", "Allocated", 60)
+    # The controller looks for the kind once a minute.
+    made = wait_state(allowed, "training", "Allocated", 150)
     assert (made["spec"]["serverCount"], made["spec"]["topologySize"]) == (2, 4)
     complete(allowed, "jobset/training", "Completed")
     of_the_workers = "jobset.sigs.k8s.io/replicatedjob-name=group"

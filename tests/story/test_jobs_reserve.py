@@ -218,6 +218,18 @@ async def test_reservation_that_the_server_does_not_answer_holds_up_nobody_else(
         await eventually(lambda: cluster.state("other") == "Allocated", 30, "another workload gets nodes")
 
 
+async def test_reservation_gets_its_nodes_before_the_watch_shows_it(cluster: Cluster) -> None:
+    """The answer to the write came first, and then the watch showed nothing new: nobody planned for 35 s."""
+    silent = InjectedFault(Do.HANG, verb="watch", resource="neuronultraserverworkloads", times=None)
+    cluster.api.faults.add(silent)
+    quiet = quicker(SOON, jobs={"absent_s": 3600.0, "guard_s": 3600.0}, client={"watch": {"silence_s": 3600.0}})
+    cluster.submit("other", count=1)
+    async with controlling(cluster, quiet):
+        await eventually(lambda: cluster.state("other") == "Allocated", 30, "another workload has its nodes")
+        submit(cluster, parallelism=4)
+        await allocated(cluster)
+
+
 async def test_reservation_of_a_person_is_left_alone(cluster: Cluster) -> None:
     async with controlling(cluster):
         cluster.submit("by-hand", count=1)
