@@ -68,7 +68,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         prepared_at="then",
         metadata=METADATA,
     )
-    return notice.added(made, NOTICES)
+    return notice.added(replace(made, workload="llm"), NOTICES)
 
 
 class Disk:
