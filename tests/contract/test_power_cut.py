@@ -68,7 +68,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         prepared_at="then",
         metadata=METADATA if described else None,
     )
-    return notice.added(made, "/var/run/cdi/notices") if described else made
+    return notice.added(replace(made, workload="llm"), "/var/run/cdi/notices") if described else made
 
 
 class Quick(Files):

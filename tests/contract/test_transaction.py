@@ -68,7 +68,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         prepared_at="then",
         metadata=METADATA,
     )
-    return notice.added(made, NOTICES)
+    return notice.added(replace(made, workload="llm"), NOTICES)
 
 
 class Disk:
@@ -557,10 +557,10 @@ def test_claims_of_a_group_fail_independently(used: Disk) -> None:
     assert used.is_clean("old", "job-1", "job-3")
 
 
-@pytest.mark.parametrize("step", [5, 7], ids=["metadata", "CDI"])
+@pytest.mark.parametrize("step", [6, 8, 9], ids=["metadata", "notices", "CDI"])
 def test_cdi_write_error_fails_its_claim_only(used: Disk, step: int) -> None:
     files = FaultyFiles()
-    files.fail(step, disk_error(DISK_ERRORS[0]))  # write and rename of the first claim's files, then the second's
+    files.fail(step, disk_error(DISK_ERRORS[0]))  # five changes for the first claim, then the second's
     answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert [isinstance(answer, OSError) for answer in answers] == [False, True, False]
     assert used.is_clean("old", "job-1", "job-3")
@@ -568,7 +568,7 @@ def test_cdi_write_error_fails_its_claim_only(used: Disk, step: int) -> None:
 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
-@pytest.mark.parametrize("step", range(1, 26))
+@pytest.mark.parametrize("step", range(1, 29))
 def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     store = used.store(files)
@@ -587,7 +587,7 @@ def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: 
     assert used.is_clean(*everything)
 
 
-@pytest.mark.parametrize("step", range(13, 22))
+@pytest.mark.parametrize("step", range(16, 25))
 def test_failed_group_commit_fails_all_its_claims(used: Disk, step: int) -> None:
     files = FaultyFiles()
     files.fail(step, disk_error(DISK_ERRORS[0]))  # after the files of the three claims

@@ -49,8 +49,9 @@ from controller.queue import queues
 from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.ultraserver import Reading, Tag
+from neuron_dra.kube.requests import NEURON_WORKLOADS
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
-from tests.support.fleet import agents
+from tests.support.fleet import agents, blocks
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
@@ -486,9 +487,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (finds_no_pods_of_groups, {"group-claims"}, "is not released|is left"),
         (sees_no_reports, {"agents"}, "is not Degraded, and nodes of it are broken"),
         (chooses_reported_nodes, {"agents"}, "is reserved, and an agent reports a fault"),
-        (tells_no_pod, {"blocks"}, "and found no notice"),
-        (tells_after_the_tag, {"blocks"}, "and found no notice"),
-        (restarts_what_loses_its_block, {"blocks"}, "restarts because of nodes that were to be taken back"),
+        (tells_no_pod, {"blocks"}, "and found no notice|reads the notice"),
         (leaves_notices, {"blocks"}, "reads the notice"),
         (ignores_the_ends_of_blocks, {"blocks"}, "and its block ends before"),
         (gives_spares_to_everyone, {"spares"}, "is new, and is on a spare|is shown as a spare, and is reserved"),
@@ -564,6 +563,63 @@ def test_fleet_finds_a_node_that_rejects_no_claim(monkeypatch: pytest.MonkeyPatc
     opens_the_gate_on_the_node(monkeypatch)
     found = run(1, drive=a_scheduler_that_sees_no_tags, actors=()).violation
     assert re.search("started on .*, which is of", found), found
+
+
+async def blocks_that_end_under_jobs(fleet: Fleet, steps: int) -> None:
+    """EC2 takes back the nodes of every block, one after the other, after their end was announced."""
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    for number, strategy in enumerate(("RestartAll", "MigrateAffected")):
+        name = f"job-{number}"
+        await fleet.submit(name, 4, 1, strategy, template=name)
+        fleet.pods.jobs[name] = Job(name, USERS, name, 4)
+        await fleet.sleep(30.0)
+    if len(fleet.pods.running) < len(fleet.nodes):
+        raise Violation(f"{len(fleet.pods.running)} pods run")
+    for _ in range(2):
+        await blocks.take_back(schedule)
+        await fleet.sleep(60.0)
+    restarted = [item["metadata"]["name"] for item in fleet.view.workloads().values() if item["status"].get("restarts")]
+    if restarted:
+        raise Violation(f"{restarted} restarted, and no nodes are left")
+
+
+def test_nodes_that_are_taken_back_restart_nothing() -> None:
+    """36."""
+    assert run(1, drive=blocks_that_end_under_jobs, actors=()).violation == ""
+
+
+def test_fleet_finds_a_controller_that_restarts_what_loses_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """36."""
+    restarts_what_loses_its_block(monkeypatch)
+    found = run(1, drive=blocks_that_end_under_jobs, actors=()).violation
+    assert re.search("restarts because of nodes that were to be taken back", found), found
+
+
+async def a_job_that_is_deleted(fleet: Fleet, steps: int) -> None:
+    """Its owner keeps the pods running until they are evicted."""
+    await Schedule(fleet).begin()
+    await fleet.submit("job", 4, 2, template="job")
+    fleet.pods.jobs["job"] = Job("job", USERS, "job", 8)
+    await fleet.sleep(60.0)
+    running = len(fleet.pods.running)
+    await fleet.remove(NEURON_WORKLOADS, USERS, "job")
+    await fleet.sleep(60.0)
+    if (running, len(fleet.pods.running)) != (8, 0):
+        raise Violation(f"{running} pods ran, and {len(fleet.pods.running)} were left")
+
+
+def test_pods_are_told_before_they_are_evicted() -> None:
+    """36."""
+    assert run(1, drive=a_job_that_is_deleted, actors=()).violation == ""
+
+
+@pytest.mark.parametrize("sabotage", [tells_no_pod, tells_after_the_tag])
+def test_fleet_finds_a_node_that_tells_nobody(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36."""
+    sabotage(monkeypatch)
+    found = run(1, drive=a_job_that_is_deleted, actors=()).violation
+    assert re.search("and found no notice", found), found
 
 
 async def a_job_after_an_agent_has_flapped(fleet: Fleet, steps: int) -> None:

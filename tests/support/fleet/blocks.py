@@ -14,6 +14,7 @@ from tests.support.fleet.node_steps import lose_for_good
 from tests.support.fleet.nodes import FleetNode
 
 if TYPE_CHECKING:
+    from tests.support.fleet.fleet import Fleet
     from tests.support.fleet.schedule import Schedule
 
 HOURS: Final = (
@@ -72,19 +73,33 @@ async def submit_for_a_time(schedule: Schedule) -> str | None:
 async def take_back(schedule: Schedule) -> str | None:
     """EC2 takes the nodes of a block back, after its end was announced: one after the other, while pods run there."""
     fleet, rng = schedule.fleet, schedule.rng
-    blocks = {node.block for node in fleet.nodes.values() if node.present and node.name in fleet.view.holders()}
+    blocks = _blocks_in_use(fleet, "RestartAll") or _blocks_in_use(fleet)
     if not blocks:
         return None
-    block = rng.choice(sorted(blocks))
+    block = rng.choice(blocks)
     end = (fleet.clock.now() + datetime.timedelta(hours=0.9)).replace(microsecond=0)
     for node in (each for each in fleet.nodes.values() if each.block == block):
         node.ends(end, fleet.clock.now())
         await write_end(schedule, node)
-    await fleet.sleep(rng.choice((5.0, 15.0)))
+    await fleet.sleep(rng.choice((10.0, 20.0)))
     for node in (each for each in fleet.nodes.values() if each.block == block and each.present):
         await lose_for_good(schedule, node)
         await fleet.sleep(rng.choice((0.0, 0.5, 2.0)))
     return f"EC2 takes the nodes of block {block} back"
+
+
+def _blocks_in_use(fleet: Fleet, strategy: str = "") -> list[str]:
+    """Return the blocks with reserved nodes, perhaps only those of workloads with this failureStrategy."""
+    workloads, holders = fleet.view.workloads(), fleet.view.holders()
+    found = set()
+    for node in fleet.nodes.values():
+        held = holders.get(node.name) if node.present else None
+        workload = workloads.get(held.allocation.workload_uid) if held else None
+        if workload is None:
+            continue
+        if strategy in ("", workload["spec"]["allocationPolicy"]["failureStrategy"]):
+            found.add(node.block)
+    return sorted(found)
 
 
 async def forget_all_ends(schedule: Schedule) -> None:
