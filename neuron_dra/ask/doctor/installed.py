@@ -40,6 +40,7 @@ CONTROLLER_POLICIES: Final = tuple(
         "workload-priority",
     )
 )
+QUALIFICATIONS_CRD: Final = "neuronultraserverqualifications.neuron.aws.com"
 LEASE_AGE_S: Final = 60.0
 """The leader renews its Lease every few seconds; older than this, no controller works."""
 
@@ -119,7 +120,9 @@ def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
     todo = "apply the CRDs of this release: kubectl apply --server-side -f deploy/crds"
     for name, paths in crd_fields.wanted().items():
         found = seen.named(CRDS, name)
-        if found is None and expected:
+        if found is None and name == QUALIFICATIONS_CRD:
+            yield ok(area, f"{name} does not exist; only tests of free UltraServers need it", "NotInstalled")
+        elif found is None and expected:
             yield wrong(area, "CrdMissing", f"{name} does not exist, and the UltraServer controller needs it", todo)
         elif found is None and (why := _unread(seen, "Pod")) is not None:
             yield unknown(
@@ -133,7 +136,8 @@ def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
 
 def _crd(area: str, name: str, paths: Sequence[str], found: Wire, todo: str) -> Line:
     served = crd_fields.schemas(found)
-    if missing := [version for version in ("v1beta1", "v1") if version not in served]:
+    needed = ("v1beta1",) if name == QUALIFICATIONS_CRD else ("v1beta1", "v1")
+    if missing := [version for version in needed if version not in served]:
         return wrong(area, "CrdOutdated", f"{name} does not serve {' and '.join(missing)}", todo)
     if lost := crd_fields.dropped(paths, found):
         text = f"{name} is of another release: the API server drops {words.listed(lost)}"
