@@ -25,6 +25,9 @@ from neuron_dra.core import catalogue
 SIZE: Final = 4
 """The number of nodes of a spare: a group of any size finds its place there."""
 
+COMPARED: Final = 64
+"""The groups among which those that passed a test become spares first."""
+
 Numbers = tuple[tuple[str, int], ...]
 """How many spares are kept, by instance type."""
 
@@ -65,15 +68,19 @@ class SparePool:
 
     def of(self, free: Overlay, instance_type: str) -> tuple[Slot, ...]:
         """Return the spares among the free groups of four nodes of a type."""
-        lasting = (slot for slot in _in_order(free) if slot.until is None or slot.until >= self.needed_until)
-        return tuple(itertools.islice(lasting, self.number(instance_type)))
+        number = self.number(instance_type)
+        usable = (slot for slot in _in_order(free) if self._is_usable(slot))
+        found = sorted(itertools.islice(usable, max(number, COMPARED)), key=lambda slot: slot.passed_at is None)
+        return tuple(found[:number])
+
+    def _is_usable(self, slot: Slot) -> bool:
+        return (slot.until is None or slot.until >= self.needed_until) and not slot.unqualified
 
 
 def _in_order(free: Overlay) -> Iterator[Slot]:
     """Yield free groups in the order in which they become spares.
 
-    New workloads take the best fit, so the worst is a spare: their choices change the pool as seldom as possible. An
-    order by what is known of the groups, such as the results of tests, belongs here and nowhere else.
+    New workloads take the best fit, so the worst is a spare: their choices change the pool as seldom as possible.
     """
     by_kind = (free.worst(everywhere(kind)) for kind in KINDS)
     return heapq.merge(*by_kind, key=attrgetter("fit"), reverse=True)

@@ -15,6 +15,8 @@ from controller.observe.model import condition
 from controller.observe.results import GroupResult, written
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.limits import DEFAULT_LIMITS
+from controller.plan.places import Overlay
+from controller.plan.spares import SparePool
 from controller.qualify import survey
 from controller.qualify.decide import GroupKey, QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification
@@ -249,6 +251,23 @@ def test_unqualified_nodes_are_not_chosen_even_in_part() -> None:
     assert (found["status"], found["reason"]) == ("True", "Unqualified")
     assert "u0-0, u0-1, u0-2, u0-3 (nightly: slow)" in found["message"]
     assert "qualifications" in world.get("NeuronUltraServer", "us-u0", "neuron-dra-driver")["status"]
+
+
+def test_spares_are_groups_that_passed_and_never_unqualified_ones() -> None:
+    index = fleet(12)
+    first, second, third = names(index)
+    pool = SparePool((("trn3.48xlarge", 1),), NOW)
+
+    def spares() -> list[str]:
+        free = Overlay(index.places("trn3.48xlarge", 4))
+        return [slot.ultraserver for slot in pool.of(free, "trn3.48xlarge")]
+
+    assert spares() == [third]
+    store_result(index, first)
+    assert spares() == [first]
+    store_result(index, first, passed=False, unqualified=True)
+    store_result(index, third, passed=False, unqualified=True)
+    assert spares() == [second]
 
 
 def test_workload_that_waits_for_a_test_holds_nobody_back() -> None:
