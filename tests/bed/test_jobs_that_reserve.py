@@ -136,13 +136,20 @@ def events_of(place: Namespace, kind: str, name: str) -> dict[str, str]:
     return {each["reason"]: each["message"] for each in place.get("events", chosen)["items"]}
 
 
+def reserved(place: Namespace, name: str) -> Obj:
+    """Wait until the controller has made a job's workload, and it is Allocated; return it."""
+    # The controller looks for kinds that were absent once a minute.
+    eventually(f"workload {name} is made", lambda: name in workloads(place), 150)
+    return wait_state(place, name, "Allocated", 60)
+
+
 def workloads(place: Namespace) -> list[str]:
     return [each["metadata"]["name"] for each in place.get("nusw")["items"]]
 
 
 def test_a_job_reserves_its_nodes_runs_to_its_end_and_frees_them(fleet: TestBed, allowed: Namespace) -> None:
     start(allowed, annotated_job(fleet))
-    made = wait_state(allowed, NAME, "Allocated", 60)
+    made = reserved(allowed, NAME)
     assert (made["spec"]["serverCount"], made["spec"]["topologySize"]) == (2, 4)
     [owner] = made["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner.get("blockOwnerDeletion", False)) == ("Job", NAME, False)
@@ -218,7 +225,7 @@ def test_a_job_set_reserves_nodes_for_its_workers_and_none_for_its_driver(fleet:
     fleet.command("up", "--with", "jobsets", timeout_s=1800)
     start(allowed, annotated_job_set(fleet))
     # The controller looks for the kind once a minute.
-    made = wait_state(allowed, "training", "Allocated", 150)
+    made = reserved(allowed, "training")
     assert (made["spec"]["serverCount"], made["spec"]["topologySize"]) == (2, 4)
     complete(allowed, "jobset/training", "Completed")
     of_the_workers = "jobset.sigs.k8s.io/replicatedjob-name=group"
@@ -230,7 +237,7 @@ def test_a_job_set_reserves_nodes_for_its_workers_and_none_for_its_driver(fleet:
 def test_leader_worker_sets_for_prefill_and_decode_reserve_one_group_each(fleet: TestBed, allowed: Namespace) -> None:
     start(allowed, annotated_leader_workers())
     for name in ("prefill", "decode"):
-        wait_state(allowed, name, "Allocated", 60)
+        reserved(allowed, name)
         ready = ("wait", f"leaderworkerset/{name}", "--for=condition=Available", "--timeout=180s")
         allowed.kubectl(*ready, timeout_s=190)
     assert sorted(workloads(allowed)) == ["decode", "prefill"]
