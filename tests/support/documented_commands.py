@@ -68,7 +68,7 @@ ON_THE_DEMO: Final = (
     r"neuron-ultraserver-controller plan ",
 )  # fmt: skip
 """How commands begin that run on the demo's cluster; others need a release, a container or a browser."""
-NOT_THERE: Final = (r"neuron-dra why (nus/|pod/p$)", r"kubectl get deployment .*migrate")
+NOT_THERE: Final = (r"neuron-dra why (nus/|pod/p$)", r"kubectl get deployment .*migrate", r"kubectl describe nusq ")
 """Of these, those about objects that the demo's cluster does not have; the test bed's has them."""
 NAMES: Final = {
     "NODE": "spare",

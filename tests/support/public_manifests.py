@@ -249,14 +249,13 @@ def page(manifests: list[Manifest]) -> str:
         total=len(manifests), rows="\n".join(rows), kinds=counted, older=OLDER, on_kubelets=_on_kubelets()
     )
     lines = [introduction]
-    for version in (NEWEST, OLDER):
-        lines += [f"## Not on {version}", "", "| manifest | requests | why not |", "| --- | --- | --- |"]
-        lines += (
-            f"| {each.id} | {each.gets} of {each.instance_type} | {_plain(each.reasons[version])} |"
-            for each in manifests
-            if each.results[version] == NOT
-        )
-        lines.append("")
+    lines += [f"## Not on {NEWEST}", "", "| manifest | requests | why not |", "| --- | --- | --- |"]
+    lines += (
+        f"| {each.id} | {each.gets} of {each.instance_type} | {_plain(each.reasons[NEWEST])} |"
+        for each in manifests
+        if each.results[NEWEST] == NOT
+    )
+    lines += ["", f"## Not on {OLDER}", "", _not_on_the_older(manifests), ""]
     lines += [
         "## Where they are from",
         "",
@@ -277,6 +276,19 @@ def _on_kubelets() -> str:
         " and command, and without CPU, memory and EFA interfaces: "
     )
     return textwrap.fill(f"{text}{', '.join(ids)}.", 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _not_on_the_older(manifests: list[Manifest]) -> str:
+    """Return the sentences about the manifests that need a newer version, by the reason that `migrate` gives."""
+    later: dict[bool, list[str]] = {True: [], False: []}
+    for each in manifests:
+        if each.results[OLDER] == NOT != each.results[NEWEST]:
+            later["Kubernetes 1.36.3" in each.reasons[OLDER]].append(each.id)
+    text = f"Beside those, {len(later[True])}, for which `migrate` says that their number needs Kubernetes 1.36.3: "
+    text += f"{', '.join(later[True])}."
+    if later[False]:
+        text += f" For other reasons: {', '.join(later[False])}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _row(file: str, source: str, group: list[Manifest]) -> str:
