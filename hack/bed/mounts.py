@@ -117,6 +117,18 @@ def _hardware(node: Path, hardware: Path) -> None:
     sync_neuron_devices(hardware, Path("/dev"))
 
 
+def _whole(node: Path) -> None:
+    """Mount proc and sysfs once more, with nothing over them.
+
+    The kernel lets a user namespace mount only what is fully visible somewhere: without this, no pod with
+    `hostUsers: false` starts.
+    """
+    for kind in ("proc", "sysfs"):
+        place = node / f"whole-{kind}"
+        place.mkdir(exist_ok=True)
+        _mount("-t", kind, kind, place)
+
+
 def main(node: Path, hardware: Path) -> None:
     """Make all mounts of `node`, write the file `READY`, and become `sleep`."""
     (node / READY).unlink(missing_ok=True)
@@ -127,6 +139,7 @@ def main(node: Path, hardware: Path) -> None:
     _own_dev(node)
     _own_run(node)
     _hardware(node, hardware)
+    _whole(node)
     (node / READY).write_text(f"{os.getpid()}\n")
     os.execvp("sleep", ["sleep", "infinity"])
 
