@@ -60,7 +60,7 @@ def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict], tests: Iterable[
         workload = by_uid.get(uid)
         if workload is None or uid in of_tests or workload.target is not None or workload.deleting:
             continue
-        if _waits(verdict):
+        if _waits(verdict) or _is_being_placed(index, workload, verdict):
             found.append(workload)
         if len(found) == WAITING_AT_MOST:
             break
@@ -70,6 +70,17 @@ def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict], tests: Iterable[
 def _waits(verdict: Verdict) -> bool:
     degraded = verdict.degraded[0] if verdict.degraded is not None else ""
     return verdict.state != State.DEALLOCATING and bool({verdict.reason, degraded} & WAITS_FOR_NODES)
+
+
+def _is_being_placed(index: FleetIndex, workload: Workload, verdict: Verdict) -> bool:
+    """Return True if a plan has chosen nodes that are not stored yet: they look free, and are not."""
+    return verdict.state == State.ALLOCATING and len(_groups(index, workload)) < workload.count
+
+
+def _groups(index: FleetIndex, workload: Workload) -> set[int]:
+    """Return which groups of a workload have nodes."""
+    held = index.held(workload.uid)
+    return {one.allocation.ultraserver_index for one in held if one.allocation.phase is not Phase.DRAINING}
 
 
 def yields(
@@ -104,10 +115,10 @@ class _Pool:
 
     def serve(self, workload: Workload) -> bool:
         """Give a workload free nodes, and those of tests; return False, and give nothing, if all are not enough."""
-        live = [one for one in self._index.held(workload.uid) if one.allocation.phase is Phase.BOUND]
+        groups = _groups(self._index, workload)
         # One whose group has a fault needs another one, though it has all.
-        missing = max(1, workload.count - len({one.allocation.ultraserver_index for one in live}))
-        replaces = bool(live) or bool(workload.status.get("restartedAt"))
+        missing = max(1, workload.count - len(groups))
+        replaces = bool(groups) or bool(workload.status.get("restartedAt"))
         closed = self._given if replaces else self._given | self._spares
         best: list[Slot] = []
         for kind in KINDS:
