@@ -347,7 +347,7 @@ def chooses_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(suitable, "is_qualified", lambda workload, slot, now: True)
 
 
-def tests_in_any_order(patch: pytest.MonkeyPatch) -> None:
+def in_any_order_of_tests(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(survey, "_wants", lambda *_: False)
 
 
@@ -370,7 +370,7 @@ def keeps_results_for_ever(patch: pytest.MonkeyPatch) -> None:
         (sees_no_storm, test_failures_of_most_groups_are_a_storm_and_no_fault),
         (takes_every_end_for_a_verdict, test_image_that_cannot_be_pulled_and_lies_are_no_verdict),
         (makes_deleted_pods_again, test_test_whose_pod_is_deleted_is_no_verdict),
-        (tests_in_any_order, test_workload_may_require_a_recent_test_and_its_candidates_go_first),
+        (in_any_order_of_tests, test_workload_may_require_a_recent_test_and_its_candidates_go_first),
         (trusts_names_of_nodes, test_another_node_of_the_name_starts_anew),
         (keeps_results_for_ever, test_results_go_with_their_qualification),
     ],

@@ -419,7 +419,7 @@ FINDS: dict[Sabotage, int] = {
     keeps_what_does_not_fit: 12,
     gives_one_template_name_to_two: 3,
     drops_reservations_for_any_claim: 2,
-    ignores_outages: 27,
+    ignores_outages: 15,
     ignores_limits: 19,
     sees_no_lost_tags: 3,
     leaves_refused_pods: 3,
