@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from controller.observe import results
 from controller.observe.model import GROUP, shortened
 from controller.plan import objects as render
 from controller.timing import WriteTiming
@@ -61,6 +62,13 @@ def _allocation(index: int, phase: Phase) -> dict[str, Any]:
     return made.to_wire()
 
 
+def _result() -> results.GroupResult:
+    now = datetime.datetime.now(datetime.UTC)
+    return results.GroupResult(
+        *(_WORD, 1, (_WORD,), (_WORD,), True, 1, now, now), unqualified=True, message=_WORD, test=_WORD
+    )
+
+
 def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return every field of a NeuronUltraServer that the controller writes: of the object, and of its status."""
     links = {"linkStatusHorizontal": "up", "linkStatusVertical": "down"}
@@ -75,6 +83,7 @@ def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
             "supportedSizes": "1_2_4",
             "observedGeneration": 1,
             "allocations": [_allocation(index, phase) for index, phase in enumerate(Phase)],
+            "qualifications": results.written([_result()]),
             "conditions": _conditions(),
         }
     }
@@ -90,6 +99,7 @@ def spec_sample() -> dict[str, Any]:
             "priorityClassName": "",
             "ttlSecondsUnused": 3600,
             "expectedDuration": "1h",
+            "qualification": {"maxAge": "24h"},
             "allocationPolicy": {"onCordon": "Report"},
         }
     }
