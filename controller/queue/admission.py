@@ -129,6 +129,10 @@ def _why_not(view: QueueView, workload: Workload, found: KueueWorkload) -> tuple
 
 def returns_at(workload: Workload, found: KueueWorkload, timing: QueueTiming) -> datetime.datetime:
     """Return when a Workload that gave its quota back queues again; each time in a row later."""
-    doublings = min(max(workload.queue_record.returned - 1, 0), 30)
+    record, since = workload.queue_record, found.condition("Requeued").since
+    times = record.returned
+    if record.returned_at != objects.time(since):
+        times += 1  # this return is not recorded yet
+    doublings = min(max(times - 1, 0), 30)
     wait_s = min(timing.first_return_s * 2**doublings, timing.longest_return_s)
-    return found.condition("Requeued").since + datetime.timedelta(seconds=wait_s)
+    return since + datetime.timedelta(seconds=wait_s)

@@ -55,7 +55,10 @@ class Api:
             self.connection.putheader(name, value)
         self.connection.endheaders(data)
         with self.connection.getresponse() as answer:
-            return answer.status, json.loads(answer.read())
+            text = answer.read()
+            if "json" in answer.headers.get("Content-Type", ""):
+                return answer.status, json.loads(text)
+            return answer.status, {"message": text.decode()}  # such as of a kind that is not served yet
 
     def outcome(self, row: Row) -> str:
         """Return the result of an attempt as in the table, or the API server's message."""

@@ -108,6 +108,7 @@ def test_documented_job_gets_two_ultraservers(
             "NEURON_DRA_RANK0_NODE": first,
             "NEURON_DRA_RANK0_ADDR": f"{WORKLOAD}-rank0.{job_place.name}.svc",
             "NEURON_GLOBAL_TOPOID0_HOST": f"{WORKLOAD}-rank0.{job_place.name}.svc",
+            "NEURON_DRA_NOTICE_FILE": "/neuron-dra/notice.json",
             "DRA_NET_DEVICES": reported_interfaces(fleet, node),
         }
         for node in nodes

@@ -168,6 +168,15 @@ def test_what_is_not_admitted_is_released(theirs: list[KueueWorkload], reason: s
     assert gate(view(workload(), *theirs, held=TWO_GROUPS)) == (0, True, reason)
 
 
+@pytest.mark.parametrize("recorded_s", [60.0, 600.0], ids=["recorded", "not recorded yet"])
+def test_message_has_the_time_of_this_return(recorded_s: float) -> None:
+    """Two returns: the second waits for twice the first delay, before it is recorded as well."""
+    record = {"localQueue": "team", "returned": 2 if recorded_s == 60.0 else 1, "returnedAt": at(recorded_s)}
+    found = admission(view(workload(record=record), kueue(*GIVEN_BACK)))
+    assert found is not None
+    assert found.message.rpartition(" ")[2] == at(60 - 120)
+
+
 def assigned(**assignment: Any) -> Obj:
     return {"admission": {"clusterQueue": "all", "podSetAssignments": [{"name": "nodes", **assignment}]}}
 
