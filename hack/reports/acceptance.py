@@ -253,18 +253,23 @@ PARTS = {
         _bed("1.37", "bed/test_ultraserver_poison", "bed/test_large_claims"),
     ),
     "reserving-jobs": Part(
-        "the recipes of docs/jobs.md on two UltraServers of the test bed with Kubernetes 1.37: Job and StatefulSet "
-        "reserve by an annotation, run and free their nodes; a forged label is refused",
-        _bed("1.37", "bed/test_jobs_that_reserve"),
+        "jobs of all kinds on two UltraServers of the test bed with Kubernetes 1.37 reserve by an annotation, run and "
+        "free their nodes; a forged label is refused; claims that are reserved for PodGroups",
+        _bed("1.37", "bed/test_jobs_that_reserve", "bed/test_pod_group_claims"),
     ),
     "queues": Part(
         "reservations in queues of the real Kueue on two UltraServers of the test bed with Kubernetes 1.37: quota, "
         "preemption, deactivation, growth, borrowing; 30 gangs of three queues while Kueue and the controller are killed",
-        _bed("1.37", "bed/test_queues", "bed/test_queue_gangs"),
+        _bed("1.37", "bed/test_queues", "bed/test_queue_delays", "bed/test_queue_gangs"),
     ),
     "gangs": Part(
         "1,000 gangs in queues of the real Kueue on 100 UltraServers without kubelets: [queues.md](queues.md)",
         _command("-m", "hack.bench.queues", "--report"),
+    ),
+    "known-good": Part(
+        "free groups are tested on two UltraServers of the test bed: a node that is slow by a double fails twice, and is "
+        "used again after a pass",
+        _bed("1.37", "bed/test_qualified_ultraservers"),
     ),
     "ipv6": Part(
         "pods with IPv6 addresses on the test bed with Kubernetes 1.37: a job finds rank 0 under its name",
