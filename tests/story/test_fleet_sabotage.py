@@ -427,7 +427,7 @@ FINDS: dict[Sabotage, int] = {
     loses_reservations_with_objects: 8,
     forgets_jobs_that_scale: 3,
     trusts_a_mark_for_the_job: 3,
-    gives_quota_back_before_the_nodes: 4,
+    gives_quota_back_before_the_nodes: 43,
     leaves_preempted_workloads_out_of_the_queue: 4,
     keeps_quota_of_groups_that_it_gave_up: 2,
     grows_without_quota: 22,
