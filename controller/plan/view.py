@@ -329,10 +329,10 @@ class View:
         return places.choose(Overlay(found), count, kind=self.kind, near=near)
 
     def _target(self, target: Target, count: int) -> tuple[Slot, ...] | None:
-        """Return the slot that a test must get, if it is free."""
+        """Return the slot that a test must get, if it is free and is not taken back soon."""
         workload = self.workload
         free = self.free_slots.at(target.ultraserver, workload.instance_type, workload.size, self._draft())
-        found = tuple(slot for slot in free if suitable.is_target(workload, slot))
+        found = tuple(slot for slot in free if suitable.is_target(workload, slot) and self.lasts(slot))
         return found if len(found) == count else None
 
     def suits(self, slot: Slot) -> bool:

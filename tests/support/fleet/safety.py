@@ -270,7 +270,8 @@ class Safety:
         if int(spec["serverCount"]) > len({each.allocation.ultraserver_index for each in mine}):
             return
         size = int(spec["topologySize"])
-        well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
+        there = [self._nodes[name] for name in nodes]
+        well = all(node.healthy and node.modes == MODES and not node.reported for node in there)
         age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
             self.violated(f"{_text(held)} is removed by claims for reserved devices of others")

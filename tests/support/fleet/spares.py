@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core.qualification import NAMESPACE as TESTS
-from neuron_dra.core.ultraserver import Phase, object_name
+from neuron_dra.core.ultraserver import NAMESPACE, Phase, object_name
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.groups import free_slots
 from tests.support.fleet.known import Known
@@ -42,6 +42,13 @@ def takes_spares(workload: Wire, live: list[Held]) -> bool:
     return not live and bool((workload.get("status") or {}).get("restartedAt"))
 
 
+def is_used(view: View, ultraserver: str) -> bool:
+    """True if a claim has a node of an UltraServer: its group is no spare, and new workloads get the other nodes."""
+    found = view.find("neuronultraservers", ultraserver, NAMESPACE)
+    topology = found["spec"]["topology"] if found is not None else ()
+    return any(view.uses().get(entry["nodeName"]) for entry in topology)
+
+
 def must_leave(view: View, new: Held, before: set[str]) -> bool:
     """True if a new group is on a spare, and no other group is kept in its place.
 
@@ -49,7 +56,7 @@ def must_leave(view: View, new: Held, before: set[str]) -> bool:
 
     A group that only leaves may count as free already: both may be written by one plan.
     """
-    if new.ultraserver not in before:
+    if new.ultraserver not in before or is_used(view, new.ultraserver):
         return False
     bound = {each.ultraserver for each in view.held() if each.allocation.phase is Phase.BOUND and not is_test(each)}
     others = {str(each["metadata"]["name"]) for each in view.all("neuronultraservers")} - bound - {new.ultraserver}
