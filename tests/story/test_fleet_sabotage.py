@@ -421,6 +421,7 @@ FINDS: dict[Sabotage, int] = {
     drops_reservations_for_any_claim: 2,
     ignores_outages: 15,
     takes_a_storm_for_many_faults: 53,
+    keeps_spares_from_restarted_workloads: 250,
     ignores_limits: 19,
     sees_no_lost_tags: 3,
     leaves_refused_pods: 3,
