@@ -325,7 +325,8 @@ def put_in_force(api: Api, items: list[Obj], own: list[Obj]) -> list[str]:
     if api.get(f"/api/v1/namespaces/{DRIVER_NAMESPACE}") is None:
         # The namespace stays: one that is being deleted would block the next test.
         api.put(made("Namespace", DRIVER_NAMESPACE))
-    for item in (*items, *own):
+    namespaces_first = sorted((*items, *own), key=lambda item: item["kind"] != "Namespace")
+    for item in namespaces_first:
         api.put(item)
     for name in (OURS, table.ELSEWHERE, "neuron-qualification"):
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
