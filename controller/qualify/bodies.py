@@ -23,8 +23,8 @@ TOLERATED: Final = ({"key": "aws.amazon.com/neuron", "operator": "Exists"},)
 
 def name_of_test(target: Target) -> str:
     """Return the name of a test's workload: the same for each test of a group."""
-    parts = (target.uid, target.ultraserver, str(target.first_id))
-    return f"{target.qualification[:40].rstrip('-.')}-{hashlib.sha256('/'.join(parts).encode()).hexdigest()[:10]}"
+    digest = hashlib.sha256("/".join(map(str, target.group)).encode()).hexdigest()
+    return f"{target.qualification[:40].rstrip('-.')}-{digest[:10]}"
 
 
 def workload(asked: Qualification, target: Target, instance_type: str) -> dict[str, Any]:

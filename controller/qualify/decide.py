@@ -25,9 +25,8 @@ from controller.qualify.survey import ResultSurvey
 from controller.qualify.verdict import GroupVerdict, Judgement, judge
 from controller.qualify.yielding import Yields
 from controller.timing import QualifyTiming
-from neuron_dra.core.qualification import Target
+from neuron_dra.core.qualification import GroupKey, Target
 
-GroupKey = tuple[str, str, int]
 """UID of a qualification, name of an UltraServer, number of the group's first node."""
 
 MESSAGE_AT_MOST: Final = 256
@@ -37,7 +36,6 @@ MESSAGE_AT_MOST: Final = 256
 class StartTest:
     """Create the workload `body` of a test."""
 
-    key: GroupKey
     body: Mapping[str, Any]
 
 
@@ -280,13 +278,12 @@ def _starts(view: QualifyView, asked: Qualification, given: set[str]) -> list[St
     for slot, instance_type in view.due.get(asked.name, ()):
         if len(mine) + len(begun) >= asked.most:
             break
-        key = (asked.uid, slot.ultraserver, slot.first_id)
+        target = Target(asked.name, asked.uid, asked.generation, slot.ultraserver, slot.first_id)
         is_free = given.isdisjoint(slot.nodes) and not any(map(view.index.is_taken, slot.nodes))
-        if not is_free or instance_type in view.yields.pausing or view.waits.get(key, view.now) > view.now:
+        if not is_free or instance_type in view.yields.pausing or view.waits.get(target.group, view.now) > view.now:
             continue
         given |= {*slot.nodes}
-        target = Target(asked.name, asked.uid, asked.generation, slot.ultraserver, slot.first_id)
-        begun.append(StartTest(key, bodies.workload(asked, target, instance_type)))
+        begun.append(StartTest(bodies.workload(asked, target, instance_type)))
     return begun
 
 

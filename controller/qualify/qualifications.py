@@ -24,7 +24,6 @@ from controller.plan.reasons import Reason
 from controller.qualify import bodies, survey, yielding
 from controller.qualify.decide import (
     DeletePod,
-    GroupKey,
     QualifyView,
     StartPods,
     StartTest,
@@ -39,7 +38,7 @@ from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.survey import ResultSurvey, WantedGroup
 from controller.qualify.watches import QualifyWatches
 from controller.timing import QualifyTiming
-from neuron_dra.core.qualification import NAMESPACE
+from neuron_dra.core.qualification import NAMESPACE, GroupKey
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
 from neuron_dra.errors import AlreadyExists
 from neuron_dra.kube.client import KubeClient
@@ -250,8 +249,8 @@ class Qualifications:
                     except AlreadyExists:
                         continue  # it ends, or the watch has not shown it yet
             case StopTest(test=test):
-                meta = test.workload
-                await self._client.delete(NEURON_WORKLOADS, NAMESPACE, meta.name, uid=meta.uid)
+                workload = test.workload
+                await self._client.delete(NEURON_WORKLOADS, NAMESPACE, workload.name, uid=workload.uid)
             case DeletePod(pod=pod):
                 await self._client.delete(PODS, NAMESPACE, pod.name, uid=pod.uid)
             case StoreResults(ultraserver=name, version=version, results=found):
@@ -274,7 +273,7 @@ class Qualifications:
             case StoreResults(test=test, judged=judged, ultraserver=name) if test is not None and judged is not None:
                 self._surveyed = None
                 target = test.target
-                self._waits.pop((target.uid, target.ultraserver, target.first_id), None)
+                self._waits.pop(target.group, None)
                 self._metrics.tested(target.qualification, judged.outcome.value)
                 nodes = ", ".join(write.results[-1].nodes)
                 facts = {"ultraserver": name, "verdict": judged.outcome.value, "text": judged.message, "nodes": nodes}
@@ -294,9 +293,8 @@ class Qualifications:
     async def _no_verdict(self, test: GroupTest, why: str, now: datetime.datetime) -> None:
         """Wait before the group is tested again."""
         target = test.target
-        key = (target.uid, target.ultraserver, target.first_id)
-        tries = self._waits.get(key, Tries(0, now))
-        self._waits[key] = tries.once_more(self._timing.again_s, now, self._timing.longest_s)
+        tries = self._waits.get(target.group, Tries(0, now))
+        self._waits[target.group] = tries.once_more(self._timing.again_s, now, self._timing.longest_s)
         self._metrics.tested(target.qualification, "none")
         await self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
 

@@ -9,18 +9,20 @@ groups that replace others.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.observe.model import Workload
 from controller.plan import placement, suitable
 from controller.plan.actions import Verdict
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.free_slots import FreeSlots
+from controller.plan.holdings import Holdings
 from controller.plan.limits import Limits
 from controller.plan.placement import KINDS, Slot
 from controller.plan.places import everywhere
 from controller.plan.reasons import Reason
-from controller.plan.spares import SIZE, SparePool, free_or_tested, tested_nodes
+from controller.plan.spares import SparePool
 from controller.plan.states import State
 from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
@@ -174,22 +176,11 @@ class _Pool:
 
 def _spares(index: FleetIndex, now: datetime.datetime, limits: Limits) -> frozenset[str]:
     """Return the nodes of all spares, as a plan chooses them."""
-    pool = SparePool(limits.spares, now + limits.block_lead)
-    tested = tested_nodes(index) if limits.spares else {}
-    taken = _Taken(index)
+    if not limits.spares:
+        return frozenset()
+    free_slots = FreeSlots(index, Holdings(index), (), SparePool(limits.spares, now + limits.block_lead))
     found: set[str] = set()
     for instance_type, _ in limits.spares:
-        free = free_or_tested(index.places(instance_type, SIZE), index, tested, taken, instance_type)
-        for slot in pool.of(free, instance_type):
+        for slot in free_slots.spares(instance_type):
             found.update(slot.nodes)
     return frozenset(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken(Container[str]):
-    """The names of nodes that are not free."""
-
-    index: FleetIndex
-
-    def __contains__(self, name: object) -> bool:
-        return self.index.is_taken(str(name))

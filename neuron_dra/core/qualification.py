@@ -23,6 +23,10 @@ LARGEST: Final = 1e15
 _FIGURE: Final = re.compile(r"[a-z][a-zA-Z0-9]{0,31}")
 
 
+GroupKey = tuple[str, str, int]
+"""UID of the qualification, name of the UltraServer, number of the first node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The nodes that a test's workload must get: those of an UltraServer from `first_id` on.
@@ -35,6 +39,11 @@ class Target:
     generation: int
     ultraserver: str
     first_id: int
+
+    @property
+    def group(self) -> GroupKey:
+        """The group, for this qualification: its tests follow each other."""
+        return self.uid, self.ultraserver, self.first_id
 
     @property
     def text(self) -> str:

@@ -18,14 +18,14 @@ from controller.plan.limits import DEFAULT_LIMITS
 from controller.plan.places import Overlay
 from controller.plan.spares import SparePool
 from controller.qualify import survey
-from controller.qualify.decide import GroupKey, QualifyView, StartTest, StopTest, Write, WriteQualification, decide
+from controller.qualify.decide import QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification
 from controller.qualify.survey import WantedGroup
 from controller.qualify.yielding import Yields, yields
 from controller.timing import QualifyTiming
 from hack.bench.plan import NOW, fleet, submit
 from hack.bench.ultraservers import ultraserver
-from neuron_dra.core.qualification import NAMESPACE, Target
+from neuron_dra.core.qualification import NAMESPACE, GroupKey, Target, target
 from tests.unit.ultraserver_world import World
 
 HOUR = datetime.timedelta(hours=1)
@@ -72,7 +72,13 @@ def seen(
 
 
 def begun(writes: Sequence[Write]) -> list[str]:
-    return [each.key[1] for each in writes if isinstance(each, StartTest)]
+    found = []
+    for each in writes:
+        if isinstance(each, StartTest):
+            tested = target(NAMESPACE, each.body["metadata"]["annotations"])
+            assert tested is not None
+            found.append(tested.ultraserver)
+    return found
 
 
 def names(index: FleetIndex) -> list[str]:

@@ -15,10 +15,6 @@ from tests.support import small_clusters as small
 from tests.support.questions import ask, snapshot
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def job(kind: str, api: str, owner: str, *labels: tuple[str, str], pods: tuple[str, ...] = ("p",)) -> list[Obj]:
     """A workload whose pods wait for the devices of a full node, with the object that owns them."""
     items = reported.full()
