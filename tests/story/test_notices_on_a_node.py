@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,16 @@ import pytest
 from neuron_dra.core import cdi, notice
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.notice import UNTOLD, Notice
-from neuron_dra.core.ultraserver import Phase
+from neuron_dra.core.ultraserver import Allocation, Phase
 from neuron_dra.emulation.cdi_runtime import CdiRuntime
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.node.timing import PluginTiming
-from tests.story.test_reserved_node import BLOCK, SLOT, label, namespaces, ours, reserve, tagged, trn2u
+from neuron_dra.node.plugin import Plugin
+from tests.story.test_reserved_node import BLOCK, SLOT, ours, reserve, tagged
+from tests.story.test_reserved_node import api as api
+from tests.story.test_reserved_node import host as host
+from tests.story.test_reserved_node import timing as timing
 from tests.support.faulty_files import FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost
-from tests.support.timings import QUICK_RESERVATIONS
 from tests.support.waiting import always, eventually
 
 ENDS = Notice("CapacityBlockEnds", "2026-12-01T10:30:00Z")
@@ -26,24 +29,17 @@ LATER = Notice("CapacityBlockEnds", "2026-12-02T10:30:00Z")
 MOVES = Notice("Migrating", "2026-11-26T12:00:00Z")
 
 
-@pytest.fixture
-def timing() -> PluginTiming:
-    return QUICK_RESERVATIONS
-
-
-@pytest.fixture
-async def api(api: EmbeddedApi) -> EmbeddedApi:
-    api.register_neuron_kinds()
-    namespaces(api)
-    label(api, BLOCK)
-    return api
-
-
-@pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path, timing: PluginTiming) -> AsyncIterator[PluginHost]:
-    made = trn2u(short_path, api, timing)
-    yield made
-    await made.close()
+@contextlib.asynccontextmanager
+async def prepared(
+    api: EmbeddedApi, host: PluginHost, files: FaultyFiles | None = None, *, slot: Allocation = SLOT
+) -> AsyncIterator[tuple[Plugin, ClaimRef]]:
+    """The plugin of a node that is reserved, and a claim of the workload that it has prepared."""
+    reserve(api, slot)
+    async with host.running(files=files) as plugin:
+        await tagged(api, slot)
+        ref = ours(api)
+        await plugin.transactions.prepare(ref)
+        yield plugin, ref
 
 
 def read(host: PluginHost, ref: ClaimRef) -> bytes | None:
@@ -56,11 +52,7 @@ def read(host: PluginHost, ref: ClaimRef) -> bytes | None:
 
 
 async def test_container_is_told_of_the_end_and_of_its_extension(api: EmbeddedApi, host: PluginHost) -> None:
-    reserve(api, SLOT)
-    async with host.running() as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host) as (_, ref):
         assert read(host, ref) is None
         for found in (ENDS, LATER, None):
             reserve(api, replace(SLOT, notice=found))
@@ -69,24 +61,15 @@ async def test_container_is_told_of_the_end_and_of_its_extension(api: EmbeddedAp
 
 
 async def test_claim_that_comes_late_is_told_too(api: EmbeddedApi, host: PluginHost) -> None:
-    reserve(api, replace(SLOT, notice=ENDS))
-    async with host.running() as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host, slot=replace(SLOT, notice=ENDS)) as (_, ref):
         await eventually(lambda: read(host, ref) == ENDS.encode())
 
 
 @pytest.mark.parametrize("found", [MOVES, None])
-async def test_notice_precedes_the_draining_tag(api: EmbeddedApi, short_path: Path, found: Notice | None) -> None:
+async def test_notice_precedes_the_draining_tag(api: EmbeddedApi, host: PluginHost, found: Notice | None) -> None:
     """The controller evicts nothing before nodes show that they are closed."""
     files = FaultyFiles()
-    host = trn2u(short_path, api, QUICK_RESERVATIONS)
-    reserve(api, SLOT)
-    async with host.running(files=files) as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host, files) as (_, ref):
         files.changes.clear()
         leaving = replace(SLOT, phase=Phase.DRAINING, notice=found)
         reserve(api, leaving)
@@ -94,18 +77,12 @@ async def test_notice_precedes_the_draining_tag(api: EmbeddedApi, short_path: Pa
         assert read(host, ref) == (found or UNTOLD).encode()
         order = [each for each in files.changes if each in ("rename notice.json", "rename checkpoint.json")]
         assert order == ["rename notice.json", "rename checkpoint.json"]
-    await host.close()
 
 
-async def test_full_disk_does_not_keep_a_node_open(api: EmbeddedApi, short_path: Path) -> None:
+async def test_full_disk_does_not_keep_a_node_open(api: EmbeddedApi, host: PluginHost) -> None:
     """The notice comes when the disk takes it."""
     files = FaultyFiles()
-    host = trn2u(short_path, api, QUICK_RESERVATIONS)
-    reserve(api, SLOT)
-    async with host.running(files=files) as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host, files) as (_, ref):
         files.fail(1, disk_error(28), times=None)
         leaving = replace(SLOT, phase=Phase.DRAINING, notice=MOVES)
         reserve(api, leaving)
@@ -113,16 +90,12 @@ async def test_full_disk_does_not_keep_a_node_open(api: EmbeddedApi, short_path:
         assert read(host, ref) is None
         files.heal()
         await eventually(lambda: read(host, ref) == MOVES.encode())
-    await host.close()
 
 
 async def test_plugin_that_starts_late_tells_and_takes_back(api: EmbeddedApi, host: PluginHost) -> None:
     """The notice was due, and later withdrawn, while no plugin ran."""
-    reserve(api, SLOT)
-    async with host.running() as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host) as (_, ref):
+        pass
     for found in (ENDS, None):
         reserve(api, replace(SLOT, notice=found))
         async with host.running():
@@ -131,11 +104,7 @@ async def test_plugin_that_starts_late_tells_and_takes_back(api: EmbeddedApi, ho
 
 
 async def test_notice_stays_while_its_object_is_gone(api: EmbeddedApi, host: PluginHost) -> None:
-    reserve(api, replace(SLOT, notice=ENDS))
-    async with host.running() as plugin:
-        await tagged(api, SLOT)
-        ref = ours(api)
-        await plugin.transactions.prepare(ref)
+    async with prepared(api, host, slot=replace(SLOT, notice=ENDS)) as (plugin, ref):
         await eventually(lambda: read(host, ref) == ENDS.encode())
         api.delete("neuronultraservers", f"us-{BLOCK}", "neuron-dra-driver")
         await always(lambda: read(host, ref) == ENDS.encode(), 0.4, "the notice")
