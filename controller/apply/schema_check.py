@@ -206,7 +206,7 @@ class Schemas:
         if not (workloads or self.problems):
             return
         if workloads and self._is_due(_SPEC, now):
-            # In a pass that takes place anyway: whoever writes a field of a spec causes one.
+            # A change of a spec starts a pass, so this needs no timer of its own.
             self._tried[_SPEC] = now
             self.unkept = await self._try_spec(*min(workloads).split("/", 1))
         for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):

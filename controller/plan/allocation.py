@@ -192,7 +192,7 @@ def _reserve(view: View, opened: int) -> _Reserved:
     largest = queue.exceeds_fleet(left, live, kind)
     if largest is not None:
         return _Reserved(left, queue.unsatisfiable(left, len(missing), largest), turn=turn)
-    # Nobody who leaves makes a block longer, or nodes better.
+    # Nodes that become free do not extend a block, and do not pass a test.
     can_starve = shortage.reason not in (Reason.BLOCK_ENDS_TOO_SOON, Reason.NOT_QUALIFIED) and workload.target is None
     starves = can_starve and view.free_slots.has_type(workload.instance_type) and queue.starves(view)
     return _Reserved(left, shortage, starves, turn)

@@ -51,7 +51,7 @@ def time(moment: datetime.datetime) -> str:
 
 
 def notice(reason: NoticeReason, moment: datetime.datetime) -> Notice:
-    """Return what pods are told that end from this moment on."""
+    """Return the notice for pods that end from now on."""
     return Notice(reason.value, time(moment))
 
 

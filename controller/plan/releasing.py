@@ -100,7 +100,7 @@ def release_reservations(
     A Pending reservation is dropped, a Bound one becomes Draining. A Draining slot is free once its nodes show
     Draining, so that no new pods are placed there, and no claim of the workload is left. `final`: the workload is being
     deleted, so a node that never showed Bound need not show Draining. `failed`: the cause is a fault, so nothing is
-    evicted during an outage. `why` is what the pods of Bound ones are told.
+    evicted during an outage. `why` is the notice for the pods of Bound ones.
     """
     hold = sight.outage.message if failed and sight.outage is not None else ""
     dropped: list[Reservation] = []

@@ -2,7 +2,7 @@
 
 Which groups are spares is written nowhere: it follows from the free groups at each point of a plan. So every leader
 chooses the same, and the next free group takes the place of a spare that was taken, or that gets a fault, before any
-workload that waits. A group on which a test runs counts as free, because tests end for whoever may have their nodes.
+workload that waits. A group on which a test runs counts as free, because tests yield.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse(text: str) -> Numbers:
 class SparePool:
     """How many spares are kept, and what may be one.
 
-    - `needed_until`: a group whose capacity block ends before is no spare, because nobody may take it.
+    - `needed_until`: a group whose capacity block ends earlier is not a spare, because no workload may take it.
     """
 
     numbers: Numbers

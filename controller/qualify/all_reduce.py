@@ -129,7 +129,7 @@ class Ring:
         if len(data) <= 1 << 10:
             send(self._next, data)
             return receive(self._before)
-        # Half of the ranks receive first, so that full buffers block nobody; in an odd ring one pair takes turns.
+        # Half of the ranks receive first: full buffers cannot stop the ring. In an odd ring, one pair takes turns.
         if self.rank % 2:
             got = receive(self._before)
             send(self._next, data)

@@ -156,7 +156,7 @@ def _of_test(view: QualifyView, test: GroupTest) -> list[Write]:
 
 
 def _not_allocated(view: QualifyView, test: GroupTest, held: Sequence[Reservation]) -> list[Write]:
-    """Give up a test that has no nodes: somebody else took them, or they have faults now."""
+    """Stop a test that has no nodes: another workload took them, or they have faults now."""
     if test.pods:
         return [StopTest(test, "it has lost its nodes", again=True)]
     late = test.workload.created + datetime.timedelta(seconds=view.timing.reserve_s)

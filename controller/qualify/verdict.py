@@ -95,7 +95,7 @@ def _exits(failed: Sequence[PodOfTest]) -> str:
 def _by_figures(
     said: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold], medians: Mapping[str, float]
 ) -> Judgement:
-    """Judge by what the pods report. The worst value counts, whoever reports it."""
+    """Judge by what the pods report. Of each figure, the worst value of all pods counts."""
     worst = _worst(said, thresholds)
     missing = sorted({each.name for each in thresholds} - worst.keys())
     if missing:

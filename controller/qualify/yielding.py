@@ -1,9 +1,9 @@
 """Which tests end so that waiting workloads get their nodes. Pure.
 
 A workload that waits for nodes must not wait for a test. Whether it would get its place if tests ended is counted group
-by group; a test ends only if that helps, and as few end as do. What is found here need not be exact: the plan decides
-who gets the nodes, and while somebody waits who could have them, no other test begins. Spares are counted only for
-groups that replace others.
+by group; a test ends only if that helps, and as few end as possible. What is found here need not be exact: the plan
+decides who gets the nodes. While a workload waits that could have them, no other test begins. Only groups that replace
+others get spares.
 """
 
 from __future__ import annotations
