@@ -204,6 +204,7 @@ def test_policies_name_the_controllers_account() -> None:
         "controller-pods",
         "controller-services",
         "controller-endpointslices",
+        "workload-priority",
     }
 
 

@@ -121,7 +121,7 @@ def dashboards(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @needs_helm
 def test_every_alert_queries_exported_series(objects: list[dict[str, Any]]) -> None:
     assert {each["alert"]: problems(each["expr"]) for each in rules(objects) if problems(each["expr"])} == {}
-    assert len(rules(objects)) == 23
+    assert len(rules(objects)) == 24
 
 
 @needs_helm
