@@ -156,6 +156,7 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
             if nodes[name].healthy
             and is_well(view, held, nodes[name])
             and name not in strangers
+            and name not in known.closed
             and nodes[name].schedulable
             and nodes[name].tags_its_devices
         ]
