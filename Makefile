@@ -122,7 +122,7 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python -m hack.chaos.crash --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets node-faults why poison reserving-jobs queues gangs known-good ipv6 manifests scale packing allocator scheduler quotas faults differential kueue placements soak release"), write docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets node-faults why poison reserving-jobs reserving-jobs-1.34 queues gangs known-good ipv6 manifests scale packing allocator scheduler quotas faults differential kueue placements soak release"), write docs/reports/acceptance.md
 	@$(BIN)/python -m hack.reports.acceptance $(ONLY) --report
 
 MINUTES ?= 10

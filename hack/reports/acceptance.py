@@ -257,6 +257,10 @@ PARTS = {
         "free their nodes; a forged label is refused; claims that are reserved for PodGroups",
         _bed("1.37", "bed/test_jobs_that_reserve", "bed/test_pod_group_claims"),
     ),
+    "reserving-jobs-1.34": Part(
+        "jobs that reserve by an annotation, on the test bed with Kubernetes 1.34",
+        _bed("1.34", "bed/test_jobs_that_reserve"),
+    ),
     "queues": Part(
         "reservations in queues of the real Kueue on two UltraServers of the test bed with Kubernetes 1.37: quota, "
         "preemption, deactivation, growth, borrowing; 30 gangs of three queues while Kueue and the controller are killed",
