@@ -83,7 +83,7 @@ class Reconciler:
         self._clock = clock
         self._throttle = StatusThrottle(timing.writes)
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
-        applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
+        applier.on_eviction = applier.refusals.on_eviction = applier.pod_looks.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._room = RoomLooks(timing.room, limits.spares)
         self._term = 0

@@ -1,4 +1,7 @@
-"""Checks the pods of workloads from time to time: can they be scheduled, and reach each other? Caches no pod."""
+"""Checks the pods of workloads from time to time: can they be scheduled, and reach each other? Caches no pod.
+
+A pod whose claim is for an earlier workload can never be scheduled. It is evicted, so that another takes its place.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ import asyncio
 import contextlib
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from controller.apply.fence import Fence, unelected
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
 from controller.plan import pod_start
 from controller.timing import PodTiming
-from neuron_dra.errors import ApiError, NotFound
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
-from neuron_dra.kube.requests import PODS
+from neuron_dra.kube.requests import PODS, RESOURCE_CLAIMS
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +34,18 @@ PAGES: Final = 4
 class PodLooks:
     """Schedules the checks and keeps their results. `unschedulable` has messages by workload UID."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder, timing: PodTiming) -> None:
+    def __init__(
+        self, client: KubeClient, events: EventRecorder, timing: PodTiming, fence: Fence | None = None
+    ) -> None:
         self._timing = timing
         self._client = client
+        self._fence = fence or unelected()
         self._events = events
         self._lists: dict[str, Tries] = {}  # by namespace
         self._idle_since: dict[str, datetime.datetime] = {}  # by workload UID
         self._pods: dict[str, Tries | None] = {}  # by workload UID; None: its check is done
         self.unschedulable: dict[str, str] = {}
+        self.on_eviction: Callable[[str], None] = lambda result: None
 
     async def look(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
         """Make the checks that are due; return when the next is due, which is now if results changed."""
@@ -79,12 +88,33 @@ class PodLooks:
                 # The scheduler places a surplus pod on a node that becomes idle, within seconds.
                 if self._idle_since[each.uid] + datetime.timedelta(seconds=self._timing.idle_s) <= now:
                     self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
+                    await self._evict_those_of_former(pods, each, now)
         except (ApiError, *MALFORMED) as err:
             log.warning(
                 "unscheduled pods could not be read",
                 extra={"namespace": namespace, "error": str(err) or repr(err)},
             )
         self.unschedulable = {uid: text for uid, text in self.unschedulable.items() if text}
+
+    async def _evict_those_of_former(self, pods: Sequence[Wire], workload: Starting, now: datetime.datetime) -> None:
+        """Evict the pods whose claims are for an earlier workload with this name. Raises ApiError, MALFORMED."""
+        for pod, _ in pod_start.refused(pods, workload, now)[:AT_ONCE]:
+            for name in pod_start.claims_of(pod, workload.template):
+                with contextlib.suppress(NotFound, Conflict):  # the pod or its claim is another one by now
+                    claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, name)
+                    if pod_start.is_of_former(claim, workload):
+                        await self._evict(pod, workload, now)
+
+    async def _evict(self, pod: Wire, workload: Starting, now: datetime.datetime) -> None:
+        """Evict a pod if it is still the one that was read. Raises ApiError."""
+        meta = pod["metadata"]
+        namespace, name, uid = workload.namespace, str(meta["name"]), str(meta["uid"])
+        self._fence.check()
+        await self._client.evict(namespace, name, uid=uid, resourceVersion=str(meta["resourceVersion"]))
+        self.on_eviction("evicted")
+        log.info("evicted a pod whose claim is for an earlier workload", extra={"pod": f"{namespace}/{name}"})
+        about = reference("v1", "Pod", namespace, name, uid)
+        await self._events.post(about, "Warning", "FormerClaimEvicted", pod_start.former_message(workload), now)
 
     async def _check_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
         """Check one pod of each workload with several groups, once; return when the next try is due."""

@@ -75,7 +75,7 @@ class Applier:
         self.refusals = Refusals(client, events, timing.pods, fence)
         self.claim_pods = ClaimPods(client, timing.pods)
         self.priorities = Priorities(client, timing.writes)
-        self.pod_looks = PodLooks(client, events, timing.pods)
+        self.pod_looks = PodLooks(client, events, timing.pods, fence)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None

@@ -135,7 +135,7 @@ def claim_use(item: Wire) -> ClaimUse | None:
         return None
     classes = _classes(item)
     used_classes = {classes.get(str(result.get("request"))) for result in results}
-    workload_id, workload_uid = _workload_named(devices)
+    workload_id, workload_uid = workload_named(devices)
     consumers = status.get("reservedFor") or []
     pods = []
     for one in consumers:
@@ -158,7 +158,7 @@ def _consumer(entry: Wire) -> Consumer:
     return Consumer(str(entry.get("apiGroup") or ""), str(entry.get("resource")), str(entry.get("name")))
 
 
-def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
+def workload_named(devices: Wire) -> tuple[str | None, str | None]:
     """Return name and UID of the workload in the configuration for our driver; of several entries the last counts."""
     for entry in reversed(devices.get("config") or []):
         opaque = entry.get("opaque") or {}
@@ -283,7 +283,7 @@ def template(item: Wire) -> Template:
     owner = controller_of(item)
     group, _, _ = str(owner.get("apiVersion")).partition("/")
     ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
-    workload_id, workload_uid = _workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})
+    workload_id, workload_uid = workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})
     return Template(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],

@@ -47,8 +47,7 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
     `pods` are objects of the API server. Only pods that use the workload's template count, and only if they have been
     unschedulable for PATIENCE. The message quotes the scheduler's message about the first pod by name.
     """
-    refusals = {pod["metadata"]["name"]: _refusal(pod, starting.template, now) for pod in pods}
-    found = {name: message for name, message in refusals.items() if message}
+    found = {pod["metadata"]["name"]: message for pod, message in refused(pods, starting, now)}
     if not found:
         return ""
     first = min(found)
@@ -57,6 +56,48 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
         f"{number} cannot be scheduled although reserved nodes are idle "
         f"({shortened(starting.idle)}): other pods may have taken the CPU, memory or EFA interfaces there; "
         f"{starting.namespace}/{first}: {found[first]}"
+    )
+
+
+def refused(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> list[tuple[Wire, str]]:
+    """Return the pods of the template that have been unschedulable for PATIENCE, each with the scheduler's message."""
+    found = []
+    for pod in pods:
+        message = _refusal(pod, starting.template, now)
+        if message:
+            found.append((pod, message))
+    return found
+
+
+def claims_of(pod: Wire, template: str) -> list[str]:
+    """Return the names of a pod's claims that were made from this template."""
+    asked = set()
+    for each in (pod.get("spec") or {}).get("resourceClaims") or []:
+        if each.get("resourceClaimTemplateName") == template:
+            asked.add(each.get("name"))
+    made = []
+    for each in (pod.get("status") or {}).get("resourceClaimStatuses") or []:
+        if each.get("name") in asked and each.get("resourceClaimName"):
+            made.append(str(each["resourceClaimName"]))
+    return made
+
+
+def is_of_former(claim: Wire, starting: Starting) -> bool:
+    """Return True if a claim waits for the devices of an earlier workload with this name.
+
+    No device can satisfy it: it names a UID, which never comes back. This happens to pods that existed while their
+    workload was replaced, such as those of a job that was suspended for a moment.
+    """
+    name, uid = decode.workload_named((claim.get("spec") or {}).get("devices") or {})
+    is_allocated = bool((claim.get("status") or {}).get("allocation"))
+    return not is_allocated and name == starting.name and uid not in (None, starting.uid)
+
+
+def former_message(starting: Starting) -> str:
+    """Return the message of the Event about the eviction of such a pod."""
+    return (
+        f"evicted because its claim is for an earlier NeuronUltraServerWorkload {starting.namespace}/{starting.name}, "
+        "which is gone: no device can satisfy it; the pod that takes its place gets a claim of the present one"
     )
 
 

@@ -224,6 +224,7 @@ EVENTS: Final = (
     Word("ReservationRejected", "Job", "the API server rejects its reservation"),
     Word("CapacityBlockEnds", "Pod", "EC2 takes its node back within minutes: save what the job needs"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
+    Word("FormerClaimEvicted", "Pod", "the controller evicted the pod: its claim was for an earlier workload"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
     Word("NeuronOldLimits", "Pod", "it waits for resources of the Neuron device plugin, which no node has"),
     Word("NeuronSchedulerMissing", "Pod", "it waits for a scheduler that handles no pods"),

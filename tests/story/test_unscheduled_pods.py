@@ -66,6 +66,40 @@ async def test_unschedulable_pods_make_degraded(cluster: Cluster) -> None:  # no
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
 
+def waits_with_claim(there: Cluster, name: str, workload_uid: str) -> None:
+    """A pod as `unschedulable` makes it, whose claim is for the workload `job` with this UID."""
+    parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 4}
+    named = {**parameters, "workloadId": "job", "workloadUid": workload_uid}
+    devices = {
+        "requests": [{"name": "one", "exactly": {"deviceClassName": "workload.neuron.aws.com"}}],
+        "config": [{"opaque": {"driver": "neuron.aws.com", "parameters": named}}],
+    }
+    meta = {"name": f"{name}-claim", "namespace": "ml"}
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta}
+    there.api.create({**claim, "spec": {"devices": devices}})
+    unschedulable(there, name)
+    made = [{"name": "neuron", "resourceClaimName": f"{name}-claim"}]
+    there.api.patch("pods", name, {"status": {"resourceClaimStatuses": made}}, "ml")
+
+
+async def test_pod_with_a_claim_of_an_earlier_workload_is_evicted(cluster: Cluster) -> None:  # noqa: F811
+    """It waited for ever: no device has the UID of a workload that is gone. Its Job creates another pod."""
+    without_services(cluster)
+    async with controlling(cluster, timing=SOON):
+        workload = cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        waits_with_claim(cluster, "job-3", workload["metadata"]["uid"])
+        waits_with_claim(cluster, "job-4", "of-an-earlier-one")
+        await eventually(lambda: cluster.api.find("pods", "job-4", "ml") is None, 60, "the pod is evicted")
+    [event] = [each for each in cluster.api.objects("events") if each["reason"] == "FormerClaimEvicted"]
+    assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "job-4")
+    assert event["message"] == (
+        "evicted because its claim is for an earlier NeuronUltraServerWorkload ml/job, which is gone: no device can "
+        "satisfy it; the pod that takes its place gets a claim of the present one"
+    )
+    assert cluster.api.find("pods", "job-3", "ml") is not None
+
+
 async def test_role_without_list_pods_skips_the_check(cluster: Cluster) -> None:  # noqa: F811
     """13.9: the ClusterRole of an earlier release has no `list` on pods."""
     refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
