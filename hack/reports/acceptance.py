@@ -272,8 +272,8 @@ PARTS = {
     ),
     "known-good": Part(
         "free groups are tested on two UltraServers of the test bed: a node that is slow by a double fails twice, and is "
-        "used again after a pass",
-        _bed("1.37", "bed/test_qualified_ultraservers"),
+        "used again after a pass; a group whose node lost power moves to a spare",
+        _bed("1.37", "bed/test_qualified_ultraservers", "bed/test_known_good_on_nodes"),
     ),
     "ipv6": Part(
         "pods with IPv6 addresses on the test bed with Kubernetes 1.37: a job finds rank 0 under its name",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 
@@ -95,6 +96,20 @@ def moved_to(bed: TestBed, place: Namespace, name: str, old: tuple[str, ...], de
     return ultraserver_of(bed, held[0][0])
 
 
+def shown_after(place: Namespace, name: str, since: datetime.datetime) -> None:
+    """Print how long after a moment the last pod of a job was scheduled, and the last container began."""
+    moment = datetime.datetime.fromisoformat
+    scheduled, started = [], []
+    for each in pods(place, name).values():
+        status = each["status"]
+        scheduled += [
+            moment(one["lastTransitionTime"]) for one in status["conditions"] if one["type"] == "PodScheduled"
+        ]
+        started += [moment(one["state"]["running"]["startedAt"]) for one in status["containerStatuses"]]
+    seconds = [(max(times) - since).total_seconds() for times in (scheduled, started)]
+    print(f"pods scheduled after {seconds[0]:.1f} s, containers after {seconds[1]:.1f} s")
+
+
 def test_group_with_a_broken_link_moves_to_the_spare(fleet: TestBed, place: Namespace, kept: str) -> None:
     run_whole(place, "move")
     old = slots(fleet)["move"][0]
@@ -122,8 +137,10 @@ def test_group_that_lost_power_moves_to_the_spare(fleet: TestBed, place: Namespa
     dead.break_("kubelet", "stop")
     try:
         wait_reason(place, "move", "WaitingForPods", timeout_s=120)
+        given_up = datetime.datetime.now(datetime.UTC)
         fleet.kubectl("taint", "node", dead.name, f"{GIVEN_UP}=nodeshutdown:NoExecute")
         assert moved_to(fleet, place, "move", old, dead.name) == kept
+        shown_after(place, "move", given_up)
     finally:
         fleet.kubectl("taint", "node", dead.name, f"{GIVEN_UP}-")
         dead.repair_all()
