@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Check an installation: versions, custom resources, policies, classes, the driver's pods, the controller, and "
         "every Neuron node. With a NODE, also check that node, in the driver's pod there. Each line is ok, wrong or "
-        "unknown, and says what to do. Nothing is changed."
+        "unknown; a wrong one says what to do. Nothing is changed."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
