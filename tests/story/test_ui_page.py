@@ -358,6 +358,26 @@ async def test_a_page_of_another_origin_learns_nothing(browser: Browser) -> None
 
 
 @browser_test
+async def test_a_foreign_name_for_this_machine_learns_nothing() -> None:
+    """A site can let its name lead to 127.0.0.1: the browser then takes the server for a part of that site."""
+    made = session.of_file(small.cluster(small.base("a")), "cluster.json")
+    flag = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    async with browsers.chromium(flag) as browser, made.served() as server:
+        port = server.host.rpartition(":")[2]
+        page = await (await browser.new_context()).new_page()
+        answer = await page.goto(f"http://evil.example:{port}/")
+        assert answer is not None
+        assert answer.status == 421
+        ask = """async ([path, token]) => {
+            const answer = await fetch(path, { headers: { Authorization: `Bearer ${token}` } });
+            return `${answer.status} ${await answer.text()}`;
+        }"""
+        for path in ("/main.js", "/api/stream", "/api/about?kind=Node&namespace=&name=a"):
+            assert await page.evaluate(ask, [path, made.token]) == f"421 {await answer.text()}"
+        assert "16 of 16" not in await page.content()
+
+
+@browser_test
 async def test_the_map_can_be_read_with_the_keyboard_alone(browser: Browser) -> None:
     made = session.of_file(small.cluster(shown_fleet.mixed(2, 20)), "cluster.json")
     async with made.served() as server:

@@ -26,15 +26,15 @@ browser_test = pytest.mark.tool
 
 
 @contextlib.asynccontextmanager
-async def chromium() -> AsyncIterator[Browser]:
-    """Yield a browser; skip the test where there is none and none can be installed."""
+async def chromium(*flags: str) -> AsyncIterator[Browser]:
+    """Yield a browser with these flags; skip the test where there is none and none can be installed."""
     try:
         packages.require(PACKAGES, "the page's tests")
     except NotPossibleHereError as err:
         impossible(str(err))
     program = shutil.which("chromium")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *flags])
         try:
             yield browser
         finally:
