@@ -43,6 +43,16 @@ PAN = """() => new Promise((done) => {
     requestAnimationFrame(step);
 })"""
 """Scrolls the map for 120 frames, and returns the milliseconds that they took."""
+STRAY = r"""() => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (texts.nextNode()) {
+        const { data, parentElement } = texts.currentNode;
+        if (/[\u0590-\u08ff]/.test(data) && !parentElement.closest("bdi, title")) found.push(data);
+    }
+    return found;
+}"""
+"""Returns the texts with right-to-left letters that could reorder what is beside them."""
 LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
 
 VIEWS = {
@@ -277,7 +287,8 @@ def hostile() -> list[Obj]:
     for item in items:
         if item["kind"] == "ResourceSlice":
             for device in item["spec"]["devices"]:
-                device["attributes"] = {**device["attributes"], "ultraserverId": {"string": HTML}}
+                texts = {"ultraserverId": {"string": HTML}, "instanceType": {"string": f"{RTL}type"}}
+                device["attributes"] = {**device["attributes"], **texts}
                 device["taints"] = [{"key": f"{RTL}{HTML}", "effect": "NoSchedule"}]
     pod = small.pod(f"</script><script>alert(1)</script>{RTL}", "none", namespace="javascript:alert(1)")
     workload = shown_fleet.workload(f"{LONG}{RTL}", HTML, f"<b>{RTL}", ready=False, message=f"{HTML}{RTL}")
@@ -293,12 +304,14 @@ async def test_hostile_names_are_text_and_nothing_of_them_runs(browser: Browser)
         for view in ("#fleet", "#holders", "#waiting", "#workloads", "#faults", "#search/n", f"#search/{HTML}"):
             await page.view(view)
             await page.picture(f"hostile-{view[1:7]}")
+            assert await page.page.evaluate(STRAY) == []
             links = await page.page.evaluate(LINKS)
             for link in links:
                 assert link.startswith("#")
                 await page.view(link)
                 await page.page.locator("main", has_text="asking why").wait_for(state="hidden")
                 await page.picture("hostile-thing")
+                assert await page.page.evaluate(STRAY) == []
                 seen += 1
             text = await page.page.evaluate("document.title + document.body.innerText")
             assert not set(text) & MARKS_OF_DIRECTION, "a mark of direction that is not closed reorders what follows"

@@ -38,6 +38,11 @@ export function name(text) {
   return make("bdi", {}, String(text));
 }
 
+/** Return a text of a cluster, isolated from what is around, where there are no elements. */
+export function isolated(text) {
+  return `\u2068${plain(text)}\u2069`;
+}
+
 /** Put these children in place of all others, unless they look the same: focus and selection stay then. */
 export function show(parent, ...children) {
   const next = document.createElement("div");

@@ -17,7 +17,7 @@ export class HoldersView {
     this.title = "Holders";
     this.heading = make("p", { class: "quiet" });
     this.table = new LongTable("Who holds devices", "holds", ["Pod", "Node", "Devices", "Count"], (row) => [
-      who(row), make("a", { href: link("node", row.node) }, name(row.node)), row.devices, String(row.count),
+      who(row), make("a", { href: link("node", row.node) }, name(row.node)), name(row.devices), String(row.count),
     ]);
   }
 

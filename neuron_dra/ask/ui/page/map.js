@@ -1,7 +1,7 @@
 // The map of the fleet: a canvas that shows the part to which one has scrolled. A reader of the screen hears the node at
 // the cursor, which the arrow keys move.
 
-import { count, make, name, plain, show } from "./dom.js";
+import { count, isolated, make, name, show } from "./dom.js";
 import { SIZES, arranged, between, neighbor, nodeAt } from "./layout.js";
 import { link } from "./routes.js";
 import { MARKS, STATES, palette } from "./states.js";
@@ -89,8 +89,9 @@ export class FleetMap {
   paintHeading(pen, { y, type }) {
     const row = this.store.get("types", type);
     const [free, devices] = [row?.free, row?.devices].map((number) => number?.toLocaleString("en") ?? "?");
-    const text = row ? `${type || "unknown type"}: ${count(row.nodes, "node")}, ${free} of ${devices} devices free` : type;
-    write(pen, plain(text), 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
+    const shown = isolated(type || "unknown type");
+    const text = row ? `${shown}: ${count(row.nodes, "node")}, ${free} of ${devices} devices free` : shown;
+    write(pen, text, 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
   }
 
   paintBlock(pen, block) {
@@ -231,7 +232,7 @@ export class FleetMap {
 function words(node, row) {
   const devices = row.devices ? `, ${row.free} of ${count(row.devices, "device")} free` : "";
   const server = row.server ? [", UltraServer ", name(row.server), `, node ${row.position}`] : [];
-  return [make("p", {}, name(node), ": ", name(row.state)), make("p", {}, row.type || "unknown type", devices, server)];
+  return [make("p", {}, name(node), ": ", name(row.state)), make("p", {}, name(row.type || "unknown type"), devices, server)];
 }
 
 function write(pen, text, x, y, color, font, align = "center") {

@@ -69,7 +69,7 @@ function picture(found) {
   const devices = cells.map(([, title], number) => make("li", {}, `device ${number}: `, name(title)));
   return make(
     "div", {},
-    torus(shape, cells, summary), make("p", {}, summary), groups.map((each) => make("p", { class: "quiet" }, each)),
+    torus(shape, cells, summary), make("p", {}, name(summary)), groups.map((each) => make("p", { class: "quiet" }, name(each))),
     make("ul", { class: "faults", "aria-label": "Marks of the picture" }, marks),
     make("details", {}, make("summary", {}, "each device in words"), make("ol", { start: "0", class: "faults" }, devices)),
   );
@@ -78,7 +78,7 @@ function picture(found) {
 function held(store, node) {
   const rows = [...store.all("holders").values()].filter((each) => each.node === node);
   if (!rows.length) return null;
-  const cells = rows.map((row) => make("tr", {}, make("td", {}, who(row)), make("td", {}, row.devices)));
+  const cells = rows.map((row) => make("tr", {}, make("td", {}, who(row)), make("td", {}, name(row.devices))));
   return [make("h2", {}, "Who holds its devices"), make("div", { class: "scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Pod"), make("th", { scope: "col" }, "Devices"))), make("tbody", {}, cells)))];
 }
 
@@ -98,7 +98,7 @@ export class ServerView extends ThingView {
     const found = this.answered("NeuronUltraServer", "", server);
     return show(
       this.main,
-      heading("UltraServer", server), make("p", {}, `${row.type}, ${count(nodes.length, "node")}`),
+      heading("UltraServer", server), make("p", {}, name(row.type || "unknown type"), `, ${count(nodes.length, "node")}`),
       make("div", { class: "side" }, nodes),
       links.length ? [make("h2", {}, "Links between nodes"), make("ul", { class: "faults" }, links)] : null,
       make("div", { class: "report" }, found === null ? make("p", { class: "quiet" }, "The cluster has no NeuronUltraServer object of it.") : report(found)),
@@ -155,7 +155,7 @@ export class PodView extends ThingView {
   update() {
     const [, namespace, thing] = this.parts;
     const rows = [...this.store.all("holders").values()].filter((row) => row.namespace === namespace && row.pods.includes(thing));
-    const lines = rows.map((row) => make("li", {}, row.devices, " of ", make("a", { href: link("node", row.node) }, name(row.node)), ", by claim ", name(row.claim)));
+    const lines = rows.map((row) => make("li", {}, name(row.devices), " of ", make("a", { href: link("node", row.node) }, name(row.node)), ", by claim ", name(row.claim)));
     return show(
       this.main,
       heading("Pod", `${namespace}/${thing}`), make("div", { class: "report" }, report(this.answered("Pod", namespace, thing))),
