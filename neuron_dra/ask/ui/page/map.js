@@ -102,14 +102,20 @@ export class FleetMap {
     }
     for (const each of block.links) this.paintLink(pen, each);
     for (const node of block.nodes) this.paintTile(pen, node.name);
+    for (const each of block.links) if (each.up === false) this.paintCross(pen, each);
   }
 
-  /** Draw a link between two nodes: a line, a cross where it is down, dashes where that is unknown. */
+  /** Return the centers of the nodes of a link, or null. */
+  centers({ ends }) {
+    const found = ends.map((each) => this.made.tiles.get(each));
+    return found.every(Boolean) ? found.map((tile) => [tile.x + tile.w / 2, tile.y + tile.h / 2]) : null;
+  }
+
+  /** Draw a link between two nodes: a line, dashes where its state is unknown. */
   paintLink(pen, { ends, up }) {
-    const [one, other] = ends.map((each) => this.made.tiles.get(each));
-    if (!one || !other) return;
-    const [x1, y1] = [one.x + one.w / 2, one.y + one.h / 2];
-    const [x2, y2] = [other.x + other.w / 2, other.y + other.h / 2];
+    const found = this.centers({ ends });
+    if (!found) return;
+    const [[x1, y1], [x2, y2]] = found;
     pen.strokeStyle = up === false ? this.colors.faulty : this.colors.quiet;
     pen.lineWidth = up === false ? 3 : 1.5;
     pen.setLineDash(up === null ? [2, 2] : []);
@@ -118,7 +124,19 @@ export class FleetMap {
     pen.lineTo(x2, y2);
     pen.stroke();
     pen.setLineDash([]);
-    if (up === false) write(pen, "×", (x1 + x2) / 2, (y1 + y2) / 2 + 6, this.colors.faulty, "700 18px sans-serif");
+  }
+
+  /** Draw a cross over a link that is down, after the nodes: it is wider than what is between them. */
+  paintCross(pen, { ends }) {
+    const found = this.centers({ ends });
+    if (!found) return;
+    const [[x1, y1], [x2, y2]] = found;
+    const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
+    pen.fillStyle = this.colors.ground;
+    pen.beginPath();
+    pen.arc(x, y, 6, 0, 2 * Math.PI);
+    pen.fill();
+    write(pen, "×", x, y + 6, this.colors.faulty, "700 18px sans-serif");
   }
 
   paintTile(pen, node) {

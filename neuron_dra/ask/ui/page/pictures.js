@@ -19,7 +19,7 @@ export function torus(shape, cells, label, side = 56, step = 84) {
 }
 
 function device(mark, title, number, [x, y], side) {
-  const [style] = MARKS[mark] ?? [holder(mark)];
+  const style = styleOf(mark);
   const ink = style === "free" ? "" : `on ${style}`;
   const parts = [
     draw("title", {}, `device ${number}: ${title}`),
@@ -32,7 +32,9 @@ function device(mark, title, number, [x, y], side) {
   return draw("g", {}, parts);
 }
 
-function holder(mark) {
+/** Return the class of a mark, which gives it its color: that of its meaning, or of its holder. */
+export function styleOf(mark) {
+  if (Object.hasOwn(MARKS, mark)) return MARKS[mark][0];
   const place = LETTERS.indexOf(mark);
   return place < 0 ? "closed" : `h${place % HOLDERS}`;
 }

@@ -2,10 +2,10 @@
 
 import { answer } from "./answers.js";
 import { count, make, name, show } from "./dom.js";
-import { torus } from "./pictures.js";
+import { styleOf, torus } from "./pictures.js";
 import { report } from "./reports.js";
 import { link } from "./routes.js";
-import { MARKS, STATES } from "./states.js";
+import { STATES } from "./states.js";
 
 class ThingView {
   constructor(store, parts) {
@@ -65,7 +65,7 @@ function picture(found) {
     const key = `${mark} ${title}`;
     legend.set(key, [mark, title, (legend.get(key)?.[2] ?? 0) + 1]);
   }
-  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: `key ${MARKS[mark]?.[0] ?? ""}` }, mark), name(title), `, ${number}`));
+  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: `key ${styleOf(mark)}` }, mark), name(title), `, ${number}`));
   const devices = cells.map(([, title], number) => make("li", {}, `device ${number}: `, name(title)));
   return make(
     "div", {},
