@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import dataclasses
+from collections.abc import Callable, Collection, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from controller.apply.write_backoff import Tries
 from controller.observe import results
 from controller.observe.results import GroupResult
 from controller.plan import suitable
+from controller.qualify import decide, survey, verdict, yielding
 from controller.qualify import qualifications as qualify
-from controller.qualify import survey, verdict, yielding
 from controller.qualify.model import EXEMPT
 from controller.qualify.qualifications import Qualifications
 from neuron_dra.core.qualification import NAMESPACE
@@ -20,6 +23,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES
 from tests.support.fleet import programs, qualifications
 from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.nodes import BROKEN_MODES
 from tests.support.fleet.run import run
 from tests.support.fleet.schedule import Schedule
 from tests.support.fleet.view import condition, state
@@ -27,7 +31,7 @@ from tests.support.fleet.view import condition, state
 Story = Callable[[Schedule], Coroutine[Any, Any, None]]
 
 
-def told(story: Story, *, ultraservers: int = 2, seed: int = 1) -> None:
+def told(story: Story, *, ultraservers: int = 2, seed: int = 1, beside: Collection[str] = ()) -> None:
     """Let a story happen in a fleet that has come up."""
 
     async def drive(fleet: Fleet, steps: int) -> None:
@@ -35,7 +39,7 @@ def told(story: Story, *, ultraservers: int = 2, seed: int = 1) -> None:
         await schedule.begin()
         await story(schedule)
 
-    outcome = run(seed, drive=drive, actors={"qualifications"}, ultraservers=ultraservers)
+    outcome = run(seed, drive=drive, actors={"qualifications", *beside}, ultraservers=ultraservers)
     assert outcome.violation == ""
 
 
@@ -193,11 +197,7 @@ def test_failures_of_most_groups_are_a_storm_and_no_fault() -> None:
         fleet.programs.on = dict.fromkeys(fleet.nodes, programs.FAILS)
         await qualifications.begin(schedule, topologySize=4, maxGroups=1)
 
-        def reason() -> Any:
-            asked = fleet.view.find("neuronultraserverqualifications", qualifications.NAME)
-            return condition(asked or {}, "Ready").get("reason")
-
-        await until(fleet, lambda: reason() == "FailureStorm", 400)
+        await until(fleet, lambda: reason_of(fleet) == "FailureStorm", 400)
         await until(fleet, lambda: not left(fleet), 30)
         assert not [each for each in found(fleet) if each.unqualified]
         number = len(fleet.trace.lines)
@@ -302,6 +302,116 @@ def test_qualification_may_be_suspended() -> None:
     told(story)
 
 
+def reason_of(fleet: Fleet) -> Any:
+    """Return the reason of the qualification's condition Ready."""
+    asked = fleet.view.find("neuronultraserverqualifications", qualifications.NAME)
+    return condition(asked or {}, "Ready").get("reason")
+
+
+def started(fleet: Fleet) -> int:
+    """Return how many pods of tests have started."""
+    return len([line for line in fleet.trace.lines if f"container of {NAMESPACE}/" in line])
+
+
+def test_job_without_a_claim_to_spares_ends_no_test_on_them() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await fleet.submit("holds", 4, 1)
+        await fleet.sleep(5)
+        fleet.programs.lasts_s = (50.0, 50.0)
+        await qualifications.begin(schedule, topologySize=4)
+        await until(fleet, lambda: len(fleet.pods.running) == 4, 60)
+        await fleet.submit("waits", 4, 1)
+        await until(fleet, lambda: len(found(fleet)) == 1, 70)
+        assert found(fleet)[0].passed
+
+    told(story, beside={"spares"})
+
+
+def test_test_that_hangs_fails_after_its_time_out() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        slow = sorted(fleet.nodes)[0]
+        fleet.programs.on = {slow: programs.HANGS}
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await until(fleet, lambda: len(found(fleet)) == 2, 120)
+        [bad] = [each for each in found(fleet) if not each.passed]
+        assert bad.message == f"has not ended within 60 s: {slow}"
+
+    told(story)
+
+
+def test_few_groups_have_no_median() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.on = {sorted(fleet.nodes)[-1]: programs.SLOW}
+        bounds = [{"name": "bandwidth", "atLeast": 100, "percentOfMedian": 90}]
+        await qualifications.begin(schedule, topologySize=4, maxGroups=1, thresholds=bounds)
+        await until(fleet, lambda: len(found(fleet)) == 3, 200)
+        assert sorted(each.figures["bandwidth"] for each in found(fleet)) == [129.5, 150, 150]
+        assert all(each.passed for each in found(fleet))
+
+    told(story, ultraservers=3)
+
+
+def test_test_whose_node_gets_a_fault_is_no_verdict() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        node = fleet.nodes[sorted(fleet.nodes)[0]]
+        fleet.programs.lasts_s = (30.0, 30.0)
+        fleet.programs.on = {node.name: programs.FAILS}
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await until(fleet, lambda: len(fleet.pods.running) == 8, 60)
+        node.set_modes(BROKEN_MODES[1])
+        await until(fleet, lambda: len(found(fleet)) == 1, 60)
+        await fleet.sleep(60)
+        assert [each.passed for each in found(fleet)] == [True]
+
+    told(story)
+
+
+def test_suspended_qualification_ends_its_tests() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (50.0, 50.0)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await until(fleet, lambda: len(fleet.pods.running) == 8, 60)
+        await fleet.patch(NEURON_QUALIFICATIONS, "", qualifications.NAME, {"spec": {"suspend": True}})
+        await until(fleet, lambda: not left(fleet), 20)
+        assert found(fleet) == []
+
+    told(story)
+
+
+def test_no_test_begins_during_an_outage() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        gone = [node for node in fleet.nodes.values() if not node.block.endswith("-0")]
+        for node in gone:
+            node.kubelet_up = False
+            await fleet.set_ready(node, False)
+        await qualifications.begin(schedule, topologySize=4)
+        await until(fleet, lambda: reason_of(fleet) == "Outage", 30)
+        await fleet.sleep(60)
+        assert started(fleet) == 0
+        for node in gone:
+            await schedule.bring_back(node)
+        await until(fleet, lambda: len(found(fleet)) == 3, 200)
+
+    told(story, ultraservers=3)
+
+
+def test_group_without_a_verdict_is_not_tested_at_once() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.on = dict.fromkeys(fleet.nodes, programs.LIES)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+        await fleet.sleep(170)
+        assert 8 <= started(fleet) <= 24
+
+    told(story)
+
+
 # -- each rule is needed: without it, a story ends otherwise
 
 
@@ -359,6 +469,51 @@ def keeps_results_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(qualify, "forgotten", lambda index, names: [])
 
 
+def gives_spares_to_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(yielding, "_spares", lambda *_: frozenset())
+
+
+def begins_while_somebody_waits(patch: pytest.MonkeyPatch) -> None:
+    right = yielding.yields
+    patch.setattr(yielding, "yields", lambda *of: dataclasses.replace(right(*of), pausing=frozenset()))
+
+
+def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_unfinished", lambda *_: None)
+
+
+def trusts_the_median_of_two(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "SAMPLES_AT_LEAST", 1)
+
+
+def sees_no_other_faults(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "placement", SimpleNamespace(slots=lambda *_: (True,)))
+    patch.setattr(decide, "_not_allocated", lambda *_: [])
+
+
+def goes_on_when_suspended(patch: pytest.MonkeyPatch) -> None:
+    right = decide._of_test
+
+    def of_test(view: Any, test: Any) -> Any:
+        asked = {name: dataclasses.replace(each, suspended=False) for name, each in view.asked.items()}
+        generations = {name: dataclasses.replace(each, generation=1) for name, each in asked.items()}
+        return right(dataclasses.replace(view, asked=generations), test)
+
+    patch.setattr(decide, "_of_test", of_test)
+
+
+def sees_no_outage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "outage", SimpleNamespace(judge=lambda *_, **__: None))
+
+
+def repeats_tests_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tries, "once_more", lambda self, first_s, now, longest_s: Tries(1, now))
+
+
+def keeps_faults_of_storms(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(survey, "withdrawn", lambda *_: {})
+
+
 @pytest.mark.parametrize(
     ("sabotage", "story"),
     [
@@ -373,6 +528,15 @@ def keeps_results_for_ever(patch: pytest.MonkeyPatch) -> None:
         (in_any_order_of_tests, test_workload_may_require_a_recent_test_and_its_candidates_go_first),
         (trusts_names_of_nodes, test_another_node_of_the_name_starts_anew),
         (keeps_results_for_ever, test_results_go_with_their_qualification),
+        (gives_spares_to_everybody, test_job_without_a_claim_to_spares_ends_no_test_on_them),
+        (begins_while_somebody_waits, test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds),
+        (waits_for_ever, test_test_that_hangs_fails_after_its_time_out),
+        (trusts_the_median_of_two, test_few_groups_have_no_median),
+        (sees_no_other_faults, test_test_whose_node_gets_a_fault_is_no_verdict),
+        (goes_on_when_suspended, test_suspended_qualification_ends_its_tests),
+        (sees_no_outage, test_no_test_begins_during_an_outage),
+        (repeats_tests_at_once, test_group_without_a_verdict_is_not_tested_at_once),
+        (keeps_faults_of_storms, test_administrator_may_exempt_an_ultraserver),
     ],
 )
 def test_a_story_notices_a_rule_that_is_missing(

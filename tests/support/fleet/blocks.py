@@ -97,7 +97,8 @@ def _blocks_in_use(fleet: Fleet, strategy: str = "") -> list[str]:
         workload = workloads.get(held.allocation.workload_uid) if held else None
         if workload is None:
             continue
-        if strategy in ("", workload["spec"]["allocationPolicy"]["failureStrategy"]):
+        policy = workload["spec"].get("allocationPolicy") or {}  # a test has none
+        if strategy in ("", policy.get("failureStrategy")):
             found.add(node.block)
     return sorted(found)
 

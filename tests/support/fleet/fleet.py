@@ -39,7 +39,7 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import queue_laws, settled, spares
+from tests.support.fleet import qualify_laws, queue_laws, settled, spares
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -120,6 +120,7 @@ class Fleet:
         self.safety = self._laws()
         self.pods.on_start = self.safety.container_started
         self.ledger.on_eviction = self.safety.evicted
+        self.yield_time = qualify_laws.YieldTime(self)
         self.budgets = False
         self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
         self.old_replicas: list[Replica] = []
@@ -137,6 +138,7 @@ class Fleet:
         laws = Safety(self.view, self.pods, self.nodes, self.trace, self.clock.now)
         # Two controllers at once are guarded by nothing but resourceVersions.
         laws.keeps_spares = "spares" in self.actors and "two-at-once" not in self.actors
+        laws.has_tests = "qualifications" in self.actors
         return laws
 
     def _nodes(self, ultraservers: int, folder: Path) -> dict[str, FleetNode]:
@@ -230,6 +232,7 @@ class Fleet:
             if "qualifications" in self.actors:
                 tests = PodScheduler(self.line("scheduler of tests"), "default-scheduler")
                 tasks.append(asyncio.create_task(tests.run(), name="scheduler of tests"))
+                tasks.append(asyncio.create_task(self._time_tests(), name="yield time"))
             if self.api is None:
                 tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
             self._tasks = tasks
@@ -282,6 +285,12 @@ class Fleet:
             if resource in (NEURON_WORKLOADS, NEURON_ULTRASERVERS, RESOURCE_CLAIMS):
                 await self.patch(resource, namespace, name, {"metadata": {"finalizers": None}})
             await self.admin.request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1"} | _NOW)
+
+    async def _time_tests(self) -> None:
+        """Note again and again for how long workloads wait for tests."""
+        while True:
+            await asyncio.sleep(qualify_laws.LOOK_S)
+            self.yield_time.look()
 
     async def _beat(self) -> None:
         """Send the heartbeats of running nodes, which a real node controller expects every 40 s."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
-from tests.support.fleet import notices, spares
+from tests.support.fleet import notices, qualify_laws, spares
 from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
-from tests.support.fleet.view import Held, View, condition, parsed, workload_uid
+from tests.support.fleet.view import Held, View, condition, is_test, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
@@ -61,6 +61,7 @@ class Safety:
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self._names = Names()
         self.keeps_spares = False  # spares are kept for groups that must move
+        self.has_tests = False  # free groups are tested
         self._spares: set[str] = set()  # the NeuronUltraServers that were last shown as spares
         self.found: list[str] = []
 
@@ -154,13 +155,20 @@ class Safety:
         if self.keeps_spares:
             self._spares = spares.shown(self._view)
 
+    def _all(self, texts: Iterable[str], held: Held) -> None:
+        for text in texts:
+            self.violated(f"{_text(held)} {text}")
+
     def _leaves_spares(self, now: Held) -> None:
         """Only a group that replaces another one is on a spare."""
         key = now.allocation.workload_uid, now.allocation.ultraserver_index
         before = (each.held.allocation for each in self._known.values() if each.held is not now)
         replaces = any((each.workload_uid, each.ultraserver_index) == key for each in before)
-        if not replaces and not spares.is_test(now) and spares.must_leave(self._view, now, self._spares):
+        if not replaces and not is_test(now) and self._is_on_a_spare(now):
             self.violated(f"{_text(now)} is new, and is on a spare")
+
+    def _is_on_a_spare(self, now: Held) -> bool:
+        return spares.must_leave(self._view, now, self._spares, self._nodes, self._clock())
 
     def _is_not_reported(self, now: Held) -> None:
         """No node is reserved of which an agent has reported a fault for a while."""
@@ -196,6 +204,8 @@ class Safety:
             self._within_limit(now)
             self._is_not_reported(now)
             self._lasts(now)
+            if self.has_tests:
+                self._all(qualify_laws.chosen_against(self._view, now, self._clock()), now)
             if self.keeps_spares:
                 self._leaves_spares(now)
             if allocation.phase is not Phase.PENDING:
@@ -335,6 +345,8 @@ class Safety:
                 self.violated(f"{_text(held)} was bound before its nodes showed it: {', '.join(unseen)}")
 
         asyncio.get_running_loop().call_later(LATE_S, judge)
+        if is_test(held):
+            self._all(qualify_laws.in_company(self._view, self._nodes, held), held)
         for container in self._pods.running.values():
             if container.node in allocation.nodes and self._is_stranger(container, allocation):
                 self.violated(f"{_text(held)} was bound while {container.pod} runs on {container.node}")
@@ -348,6 +360,9 @@ class Safety:
         closed = closed and self._nodes[container.node].tags_its_devices  # an older release rejects no claim
         if holder is not None and closed and self._is_stranger(container, holder.allocation):
             self.violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
+        for each in self._view.of(container.workload_uid or ""):
+            if is_test(each):
+                self._all(qualify_laws.in_company(self._view, self._nodes, each), each)
         if container.workload_uid is not None and container.rank is None:
             self.violated(f"{container.pod} of a workload started without a rank")
         for other in self._pods.running.values():

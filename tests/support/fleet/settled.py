@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
-from tests.support.fleet import address_laws, notices, queue_laws, spares, workload_laws
+from tests.support.fleet import address_laws, block_laws, notices, qualify_laws, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
 from tests.support.fleet.groups import is_well
 from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
@@ -38,7 +38,9 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *_orphans(view, nodes, pods),
         *_pods(view, nodes, pods, known),
         *_refused(view, nodes, pods, known),
-        *(spares.problems(view, workload_laws.usable(nodes, known), known) if "spares" in known.actors else ()),
+        *(spares.problems(view, nodes, workload_laws.usable(nodes, known), known) if "spares" in known.actors else ()),
+        *(qualify_laws.unsaid(view, known) if "qualifications" in known.actors else ()),
+        *(block_laws.unsaid(view, nodes, known) if "blocks" in known.actors else ()),
         *notices.untrue(view, pods, nodes),
         *(jobs.problems(view, known) if "jobs" in known.actors else ()),
         *(queue_laws.problems(view, known) if "queues" in known.actors else ()),
@@ -60,6 +62,7 @@ def _nodes(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
 
 
 def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    bad = qualify_laws.unqualified(view)
     for block in sorted({node.block for node in nodes.values()}):
         wanted = sorted((n.node_id, n.name) for n in nodes.values() if n.block == block and n.present and n.healthy)
         found = view.find("neuronultraservers", object_name(block), NAMESPACE)
@@ -78,6 +81,7 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> I
         ready = condition(found, "Ready")
         # The annotation of a node is no time, as the message says.
         whole = whole and not (ready.get("reason") == "InvalidBlockEnd" and "blocks" in known.actors)
+        whole = whole and bad.isdisjoint(node.name for node in block_nodes)
         if whole and ready.get("status") != "True":
             yield f"the NeuronUltraServer of {block} is not Ready: {ready.get('message')}"
         gone = [name for _, name in sorted(listed) if not nodes[name].present]

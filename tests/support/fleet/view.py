@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from neuron_dra.core.qualification import NAMESPACE as TESTS
 from neuron_dra.core.ultraserver import Allocation, Tag, read_allocations, tag_on
 from neuron_dra.core.wire import Wire
 
@@ -80,6 +81,11 @@ class View:
             for pool in {str(r["pool"]) for r in (allocation.get("devices") or {}).get("results") or ()}:
                 found.setdefault(pool, []).append(claim)
         return found
+
+
+def is_test(held: Held) -> bool:
+    """True if this is the reservation of a test, which ends for whoever may take its nodes."""
+    return held.allocation.workload_namespace == TESTS
 
 
 def condition(item: Wire, kind: str) -> Wire:
