@@ -23,7 +23,6 @@ from controller.observe.model import ClusterNode
 from controller.plan import (
     admission,
     binding,
-    block_end,
     next_step,
     objects,
     outage,
@@ -33,7 +32,6 @@ from controller.plan import (
     rendezvous,
     restoration,
     revocation,
-    suitable,
     ultraserver_writes,
 )
 from controller.plan import allocation as serving
@@ -368,39 +366,9 @@ def shows_what_was_a_spare(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "may_differ", property(lambda self: self.unsettled))
 
 
-def keeps_spares_on_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
-    """36."""
-    patch.setattr(SparePool, "_is_usable", lambda self, slot: slot.until is None or slot.until >= self.needed_until)
-
-
-def keeps_spares_that_end(patch: pytest.MonkeyPatch) -> None:
-    """36."""
-    patch.setattr(SparePool, "_is_usable", lambda self, slot: not slot.unqualified)
-
-
 def never_yields(patch: pytest.MonkeyPatch) -> None:
     """36: tests go on, whoever waits."""
     patch.setattr(yielding, "yields", lambda *_: yielding.Yields({}, frozenset()))
-
-
-def chooses_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
-    """36."""
-    patch.setattr(suitable, "is_qualified", lambda workload, slot, now: True)
-
-
-def hides_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
-    """36."""
-    patch.setattr(discovery._Found, "_unqualified", lambda self: ())
-
-
-def tests_beside_claims(patch: pytest.MonkeyPatch) -> None:
-    """36: a test gets nodes that have claims of others, on nodes that reject none."""
-    ignores_foreign_claims(patch)
-
-
-def tells_no_workload_of_ends(patch: pytest.MonkeyPatch) -> None:
-    """36."""
-    patch.setattr(block_end, "ends_soon", lambda view: None)
 
 
 def sees_no_lost_fields(patch: pytest.MonkeyPatch) -> None:
@@ -538,12 +506,6 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
         (never_yields, {"qualifications"}, "has waited for .* for tests"),
         (never_yields, {"qualifications", "spares"}, "has waited for .* for tests"),
-        (chooses_unqualified_nodes, {"qualifications"}, "tests failed twice on|no test of its nodes has passed"),
-        (hides_unqualified_nodes, {"qualifications"}, "is not Degraded, and tests failed twice"),
-        (tests_beside_claims, {"qualifications"}, "is tested while claim"),
-        (keeps_spares_on_unqualified_nodes, {"qualifications", "spares"}, "is shown as a spare, and tests failed"),
-        (keeps_spares_that_end, {"spares", "blocks"}, "is shown as a spare, and its block ends"),
-        (tells_no_workload_of_ends, {"blocks"}, "has EndsSoon None"),
         (takes_a_storm_for_many_faults, {"agents"}, "is evicted during an outage|was removed|is gone"),
     ],
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.ask.world import imagined
+from neuron_dra.core.qualification import NAMESPACE
+from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.core.wire import Obj
 from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
@@ -252,3 +254,99 @@ def test_spares_are_shown_and_no_new_workload_gets_them(tmp_path: Path, capsys: 
     )
     said = ask(capsys, "simulate", "-f", str(manifest), "--snapshot", file).text
     assert "2 groups of 4 nodes wanted, and 1 free; 4 nodes are spares, kept for groups that must move" in said
+
+
+def result_of(server: int, verdict: str = "Passed", **more: object) -> Obj:
+    """The result of a test of a whole UltraServer."""
+    moment = "2026-11-26T08:00:00Z"
+    found: Obj = {"qualification": "all-reduce", "nodes": [f"trn2u-{server * 4 + place}" for place in range(4)]}
+    found |= {"nodeUids": ["", "", "", ""], "generation": 1, "verdict": verdict, "testedAt": moment, "figures": {}}
+    return {**found, **({"passedAt": moment} if verdict == "Passed" else {}), **more}
+
+
+TAG = Tag(NAMESPACE, "all-reduce-1f", "5c6ee8a0-0e54-4c3a-9d3e-0a4f7d5d9a11", "7f" * 16, Phase.BOUND)
+
+
+def with_results() -> list[Obj]:
+    """Four UltraServers: one passed, one failed twice, one was never tested, and one is in a test."""
+    own = servers(4)
+    own[0]["status"]["qualifications"] = [result_of(0)]
+    text = "bandwidth 129.5 is below 140"
+    own[1]["status"]["qualifications"] = [result_of(1, "Failed", unqualified=True, message=text)]
+    items = groups(4)
+    for item in all_of(items, "ResourceSlice"):
+        if item["spec"]["nodeName"] in {f"trn2u-{12 + place}" for place in range(4)}:
+            for device in item["spec"]["devices"]:
+                device["attributes"] |= {name: {"string": text} for name, text in TAG.texts().items()}
+    return [*items, *own]
+
+
+def test_status_has_what_tests_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 2."""
+    items = with_results()
+    said = status(capsys, tmp_path, items).text
+    assert "us-0 trn2u.48xlarge 4 free; passed all-reduce at 2026-11-26T08:00:00Z" in said
+    failed = "failed all-reduce twice at 2026-11-26T08:00:00Z on trn2u-4, trn2u-5, trn2u-6, trn2u-7: bandwidth 129.5"
+    assert failed in said
+    assert "us-2 trn2u.48xlarge 4 free" in said
+    assert "us-3 trn2u.48xlarge 4 in a test" in said
+    found = json.loads(status(capsys, tmp_path, items, "-o", "json").out)
+    shown = [[(each["verdict"], each["unqualified"]) for each in server["tests"]] for server in found["ultraServers"]]
+    assert shown == [[("Passed", False)], [("Failed", True)], [], []]
+
+
+def test_result_of_another_instance_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 2."""
+    items = with_results()
+    for node in all_of(items, "Node"):
+        node["metadata"]["uid"] = f"uid of {node['metadata']['name']}"
+    assert "all-reduce" not in status(capsys, tmp_path, items).text
+
+
+def test_reservation_of_a_test_is_nobodys_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 2."""
+    ready = {"type": "Ready", "status": "False", "reason": "WaitingForNodes", "message": "waiting"}
+    test = {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": "all-reduce-1f", "namespace": "neuron-qualification"},
+        "spec": {"instanceType": "trn2u.48xlarge", "topologySize": 4, "serverCount": 1},
+        "status": {"state": "Allocating", "conditions": [ready]},
+    }
+    file = snapshot(tmp_path, [*with_results(), test])
+    assert "all-reduce-1f" not in ask(capsys, "status", "--snapshot", file).text
+    assert "all-reduce-1f" in ask(capsys, "status", "-n", "neuron-qualification", "--snapshot", file).text
+    said = ask(capsys, "why", "nus/us-3", "-n", "neuron-dra-driver", "--snapshot", file)
+    assert "in a test, which ends for a workload that needs the nodes" in said.text
+    assert said.code == 0
+
+
+def test_why_names_the_groups_that_lack_a_recent_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """36, number 2."""
+    items = with_results()
+    for server in all_of(items, "NeuronUltraServer"):
+        server["spec"]["instanceType"] = "trn2u.48xlarge"
+    ready = {"type": "Ready", "status": "False", "reason": "NotQualified", "message": "1 of 2 groups are fresh"}
+    sure = {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": "sure", "namespace": "ml"},
+        "spec": {
+            "instanceType": "trn2u.48xlarge",
+            "topologySize": 4,
+            "serverCount": 2,
+            "qualification": {"maxAge": "24h"},
+        },
+        "status": {"state": "Pending", "conditions": [ready]},
+    }
+    file = snapshot(tmp_path, [*items, sure])
+    found = json.loads(ask(capsys, "why", "workload/sure", "-n", "ml", "--snapshot", file, "-o", "json").out)
+    [cause] = found["causes"]
+    tests = [fact["text"] for fact in cause["facts"] if fact["name"] == "test"]
+    assert [text.partition(" at ")[0] for text in tests] == [
+        "us-1: failed all-reduce twice",
+        "us-2: not tested",
+        "us-3: not tested",
+        "us-0: passed all-reduce",
+    ]
+    assert any("trn2u-12: in a test" in fact["text"] for fact in cause["facts"])

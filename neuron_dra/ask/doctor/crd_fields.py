@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
 from neuron_dra.core.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class CrdRule:
+    """What a CRD has to be: the versions that it serves, and what needs it; `optional`: most clusters do not."""
+
+    versions: tuple[str, ...] = ("v1beta1", "v1")
+    needed_by: str = "the UltraServer controller"
+    optional: bool = False
+
+
+RULES: Final = {
+    "neuronultraserverqualifications.neuron.aws.com": CrdRule(("v1beta1",), "tests of free UltraServers", optional=True)
+}
+"""By name of the CRD; the others have the usual rule."""
+USUAL: Final = CrdRule()
 
 FILE: Final = "crd_fields.json"
 _ALL: Final = "x-kubernetes-preserve-unknown-fields"

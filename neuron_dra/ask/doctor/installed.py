@@ -9,6 +9,7 @@ from typing import Final
 
 from neuron_dra.api import objects
 from neuron_dra.ask.doctor import counters, crd_fields
+from neuron_dra.ask.doctor.crd_fields import CrdRule
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, BindingView, LeaseView, Seen
 from neuron_dra.ask.read.claim_views import DeviceClassView
@@ -40,7 +41,6 @@ CONTROLLER_POLICIES: Final = tuple(
         "workload-priority",
     )
 )
-QUALIFICATIONS_CRD: Final = "neuronultraserverqualifications.neuron.aws.com"
 LEASE_AGE_S: Final = 60.0
 """The leader renews its Lease every few seconds; older than this, no controller works."""
 
@@ -119,25 +119,24 @@ def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
         return
     todo = "apply the CRDs of this release: kubectl apply --server-side -f deploy/crds"
     for name, paths in crd_fields.wanted().items():
-        found = seen.named(CRDS, name)
-        if found is None and name == QUALIFICATIONS_CRD:
-            yield ok(area, f"{name} does not exist; only tests of free UltraServers need it", "NotInstalled")
+        found, rule = seen.named(CRDS, name), crd_fields.RULES.get(name, crd_fields.USUAL)
+        if found is None and rule.optional:
+            yield ok(area, f"{name} does not exist; only {rule.needed_by} need it", "NotInstalled")
         elif found is None and expected:
-            yield wrong(area, "CrdMissing", f"{name} does not exist, and the UltraServer controller needs it", todo)
+            yield wrong(area, "CrdMissing", f"{name} does not exist, and {rule.needed_by} needs it", todo)
         elif found is None and (why := _unread(seen, "Pod")) is not None:
             yield unknown(
                 area, f"{name} does not exist; whether the UltraServer controller runs is unknown: {why}", todo
             )
         elif found is None:
-            yield ok(area, f"{name} does not exist; only the UltraServer controller needs it", "NotInstalled")
+            yield ok(area, f"{name} does not exist; only {rule.needed_by} needs it", "NotInstalled")
         else:
-            yield _crd(area, name, paths, found, todo)
+            yield _crd(area, name, rule, paths, found, todo)
 
 
-def _crd(area: str, name: str, paths: Sequence[str], found: Wire, todo: str) -> Line:
+def _crd(area: str, name: str, rule: CrdRule, paths: Sequence[str], found: Wire, todo: str) -> Line:
     served = crd_fields.schemas(found)
-    needed = ("v1beta1",) if name == QUALIFICATIONS_CRD else ("v1beta1", "v1")
-    if missing := [version for version in needed if version not in served]:
+    if missing := [version for version in rule.versions if version not in served]:
         return wrong(area, "CrdOutdated", f"{name} does not serve {' and '.join(missing)}", todo)
     if lost := crd_fields.dropped(paths, found):
         text = f"{name} is of another release: the API server drops {words.listed(lost)}"

@@ -131,6 +131,12 @@ class TemplateName(ObjectView, frozen=True):
     name: str = ""
 
 
+class WantedTest(ObjectView, frozen=True):
+    """Which test of its nodes a workload requires: one that passed within this time; empty for none."""
+
+    max_age: str = ""
+
+
 class UltraServerWorkloadSpec(ObjectView, frozen=True):
     """What a NeuronUltraServerWorkload requests."""
 
@@ -138,6 +144,7 @@ class UltraServerWorkloadSpec(ObjectView, frozen=True):
     topology_size: int = 1
     server_count: int = 1
     resource_claim_template: TemplateName = TemplateName()
+    qualification: WantedTest = WantedTest()
 
 
 class ConditionedStatus(ObjectView, frozen=True):
@@ -185,11 +192,25 @@ class ReservationView(ObjectView, frozen=True):
     workload_ref: Any = None
 
 
+class TestedView(ObjectView, frozen=True):
+    """What the last test of a qualification found on some nodes of a NeuronUltraServer."""
+
+    qualification: str = ""
+    nodes: tuple[str, ...] = ()
+    node_uids: tuple[str, ...] = ()
+    verdict: str = ""
+    unqualified: bool = False
+    message: str = ""
+    tested_at: str = ""
+    passed_at: str = ""
+
+
 class UltraServerStatus(ConditionedStatus, frozen=True):
     """The state of a NeuronUltraServer."""
 
     ultraserver_id: str = ""
     allocations: tuple[ReservationView, ...] = ()
+    qualifications: tuple[TestedView, ...] = ()
 
 
 class UltraServerView(ObjectView, frozen=True):

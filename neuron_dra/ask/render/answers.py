@@ -89,12 +89,25 @@ class Member(Shape, frozen=True, kw_only=True):
     horizontal: bool | None
 
 
+class TestedNodes(Shape, frozen=True, kw_only=True):
+    """What the last test of a qualification found on some nodes. A time is empty for never."""
+
+    qualification: str
+    nodes: list[str]
+    verdict: str
+    tested_at: str
+    passed_at: str
+    unqualified: bool
+    message: str
+
+
 class UltraServer(Shape, frozen=True, kw_only=True):
     """An UltraServer, by the id that its nodes publish."""
 
     name: str
     type: str
     nodes: list[Member]
+    tests: list[TestedNodes]
 
 
 class FleetNode(Shape, frozen=True, kw_only=True):

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from neuron_dra.ask.read.views import TestedView
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.status import stuck, workloads
 from neuron_dra.ask.status.stuck import StuckPod
 from neuron_dra.ask.why import situations
-from neuron_dra.ask.world import capacity, faults, fleet, states, unseen
+from neuron_dra.ask.world import capacity, faults, fleet, states, tested, unseen
 from neuron_dra.ask.world.capacity import Layouts
 from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.fleet import NodeView
@@ -44,9 +45,9 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     """Return the same of nodes that are known already."""
     missing = unseen.kinds(world.snapshot)
     types = [of_type(kind, members, missing) for kind, members in _by_type(found)]
-    groups = []
+    groups, results = [], _results(world)
     for name, members in fleet.ultraservers(found).items():
-        groups.append(_group(name, members, missing))
+        groups.append({**_group(name, members, missing), "tests": tested.rows(results.get(name, ()))})
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
     nodes = [_row(node, missing) for node in found]
     not_started = [each.to_wire() for each in stuck.stuck(world, namespace)]
@@ -61,6 +62,11 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
         "workloads": reservations,
         "nodes": nodes,
     }
+
+
+def _results(world: World) -> dict[str, list[TestedView]]:
+    """Return what tests found, by id of the UltraServer."""
+    return {name: tested.results(world, server) for name, server in faults.by_id(world).items()}
 
 
 def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
@@ -194,7 +200,11 @@ def lines(
         for each in wrong:
             if each.kind == faults.ULTRASERVER:
                 faulty[each.name].append(each.what)
-        out += ["", terminal.colored("ULTRASERVER", "bold"), *_groups(groups, faulty, missing, wide=wide)]
+        out += [
+            "",
+            terminal.colored("ULTRASERVER", "bold"),
+            *_groups(groups, faulty, _results(world), missing, wide=wide),
+        ]
     if wide:
         out += ["", *_nodes(found, missing)]
     out += _causes(world, _pods(world, namespace), wide=wide)
@@ -270,7 +280,12 @@ def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _groups(
-    groups: Mapping[str, list[NodeView]], wrong: Mapping[str, Sequence[str]], missing: Collection[str], *, wide: bool
+    groups: Mapping[str, list[NodeView]],
+    wrong: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[TestedView]],
+    missing: Collection[str],
+    *,
+    wide: bool,
 ) -> list[str]:
     """Return a line for each UltraServer, those with faults first."""
     first = sorted(groups.items(), key=lambda each: each[0] not in wrong)
@@ -278,7 +293,8 @@ def _groups(
     for name, nodes in first[: None if wide else ROWS]:
         shown = [state(node, missing) for node in nodes]
         texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
-        rows.append([name, nodes[0].type, "; ".join([words.listed(texts, 3), *wrong.get(name, ())])])
+        parts = [words.listed(texts, 3), *wrong.get(name, ()), *tested.texts(results.get(name, ()))]
+        rows.append([name, nodes[0].type, "; ".join(parts)])
     more = len(groups) - len(rows)
     return terminal.table(rows) + ([f"and {more} more: -o wide"] if more else [])
 

@@ -14,6 +14,7 @@ from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.why import queue
 from neuron_dra.ask.world.world import World
+from neuron_dra.core.qualification import NAMESPACE
 
 SHOWN: Final = 5
 """Different waits that are shown; the others are counted."""
@@ -49,11 +50,13 @@ class WaitingWorkload:
 
 
 def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
-    """Return the workloads that wait or are degraded; `namespace` limits them, empty for all."""
+    """Return the workloads that wait or are degraded; `namespace` limits them, empty for all but tests."""
     found = []
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
-        if namespace in ("", workload.metadata.namespace) and (each := _waiting(workload)) is not None:
+        own = workload.metadata.namespace
+        is_asked = own == namespace if namespace else own != NAMESPACE
+        if is_asked and (each := _waiting(workload)) is not None:
             found.append(each)
     return found
 

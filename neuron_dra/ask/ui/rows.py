@@ -13,6 +13,7 @@ from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import Legend, Picture
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import ultraserver
+from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import Allocation
 from neuron_dra.core.wire import Wire
 
@@ -127,6 +128,8 @@ def workloads(world: World) -> dict[str, Any]:
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
         namespace = workload.metadata.namespace or "default"
+        if namespace == NAMESPACE:
+            continue  # a test is nobody's
         key = f"{namespace}/{workload.metadata.name}"
         found[key] = _workload(workload, item, slots.get(key, ()))
     return found

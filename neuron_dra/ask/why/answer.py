@@ -15,7 +15,7 @@ from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.why import workload as why_workload
-from neuron_dra.ask.world import faults, server, unseen, users
+from neuron_dra.ask.world import faults, server, tested, unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -80,12 +80,16 @@ def of_ultraserver(world: World, server: Wire) -> Report:
         text = f"{fault.what}: {fault.detail}" if fault.detail else fault.what
         found.append(Finding("UltraServerFault", text))
     state = f"has {words.count(len(group), 'node')}"
-    reserved = sorted({member.tag.workload for member in group if member.tag is not None})
+    tags = [member.tag for member in group if member.tag is not None]
+    reserved = sorted({tag.workload for tag in tags if not tested.is_test(tag)})
+    if any(map(tested.is_test, tags)):
+        state += f", {tested.IN_A_TEST}, which ends for a workload that needs the nodes"
     if reserved:
         state += f", reserved for {', '.join(reserved)}"
     if seen.is_spare:
         state += ", a spare, which only groups that must move may take"
-    return Report(subject, state, tuple(found), fine=not found)
+    tests = tested.texts(tested.results(world, seen))
+    return Report(subject, state, tuple(found), notes=tuple(tests), fine=not found)
 
 
 REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {

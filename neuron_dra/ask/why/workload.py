@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, Report
 from neuron_dra.ask.why import creating, queue, situations, trials
-from neuron_dra.ask.world import budgets, unseen
+from neuron_dra.ask.world import budgets, tested, unseen
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.scheduler import Placement
+
+NOT_QUALIFIED: Final = "NotQualified"
 
 
 def report(world: World, item: Wire) -> Report:
@@ -42,6 +46,8 @@ def report(world: World, item: Wire) -> Report:
         servers = [each for each in every if _serves(each, workload)]
         facts = Facts([*queue.facts(world, workload)])
         facts.some("UltraServer", (_shown(world, each) for each in servers))
+        if ready.reason == NOT_QUALIFIED:
+            facts.some("test", _stale(world, servers))
         tried = [_emptied(world, workload, each) for each in servers]
         changes = [change for change in tried if change is not None]
         found[0] = Finding(found[0].code, found[0].text, facts.done(), tuple(changes[:3]))
@@ -59,6 +65,9 @@ def _shown(world: World, server: UltraServerView) -> str:
     for entry in server.spec.topology:
         name = entry.node_name
         tag = world.tags.get(name)
+        if tag is not None and tested.is_test(tag):
+            parts.append(f"{name}: {tested.IN_A_TEST}")
+            continue
         if tag is not None:
             parts.append(f"{name}: {tag.workload}")
             continue
@@ -69,6 +78,16 @@ def _shown(world: World, server: UltraServerView) -> str:
         users = sorted(found)
         parts.append(f"{name}: {words.listed(users, 2) or none}")
     return f"{server.metadata.name}: {'; '.join(parts)}"
+
+
+def _stale(world: World, servers: Sequence[UltraServerView]) -> list[str]:
+    """Return what tests found of UltraServers, those first that lack a pass, then the oldest pass."""
+    found: list[tuple[str, str]] = []
+    for server in servers:
+        results = tested.results(world, server)
+        text = "; ".join(tested.texts(results)) or tested.NOT_TESTED
+        found.append((tested.oldest_pass(results), f"{server.metadata.name}: {text}"))
+    return [text for _, text in sorted(found)]
 
 
 def _serves(server: UltraServerView, workload: WorkloadView) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from neuron_dra.ask.render import words
+from neuron_dra.ask.world import tested
 from neuron_dra.ask.world.fleet import NodeView
 
 
@@ -40,6 +41,8 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         if is_unknown:
             return NodeState(StateKind.UNKNOWN, "unknown")
         return NodeState(StateKind.SILENT, "publishes nothing")
+    if node.tag is not None and tested.is_test(node.tag):
+        return NodeState(StateKind.RESERVED, tested.IN_A_TEST)
     if node.tag is not None:
         return NodeState(StateKind.RESERVED, f"{node.tag.workload} {node.tag.phase.value}")
     if not node.schedulable:
