@@ -56,7 +56,7 @@ async def a_workload_beside_bad_nodes(schedule: Schedule) -> None:
     await fleet.sleep(30.0)
 
 
-async def tests_beside_a_plain_pod(schedule: Schedule) -> None:
+async def a_plain_pod_beside_tests(schedule: Schedule) -> None:
     """A pod with an ordinary claim runs, and everything is tested."""
     fleet = schedule.fleet
     fleet.pods.jobs["plain"] = Job("plain", USERS, PLAIN, 1)
@@ -66,8 +66,10 @@ async def tests_beside_a_plain_pod(schedule: Schedule) -> None:
 
 
 async def bad_nodes_in_the_pool(schedule: Schedule) -> None:
-    """Tests fail twice on the group that is the spare."""
+    """Tests fail twice on the group that is the spare, and the other group is reserved."""
     fleet = schedule.fleet
+    await fleet.submit("job", 4, 1)
+    await fleet.sleep(20.0)
     [kept] = spares.shown(fleet.view)
     bad = next(node for node in fleet.nodes.values() if object_name(node.block) == kept)
     fleet.programs.on = {bad.name: programs.FAILS}
@@ -129,7 +131,7 @@ LAWS: list[tuple[Story, set[str], Sabotage, str]] = [
     (a_workload_that_wants_a_test, TESTED, chooses_unqualified_nodes, "no test of its nodes has passed within 10m"),
     (a_workload_beside_bad_nodes, TESTED, chooses_unqualified_nodes, "is reserved, and tests failed twice on"),
     (a_workload_beside_bad_nodes, TESTED, hides_unqualified_nodes, "is not Degraded, and tests failed twice on"),
-    (tests_beside_a_plain_pod, TESTED, ignores_foreign_claims, "is tested while claim .* is prepared on"),
+    (a_plain_pod_beside_tests, TESTED, ignores_foreign_claims, "is tested while claim .* is prepared on"),
     (bad_nodes_in_the_pool, {*TESTED, "spares"}, keeps_unqualified_spares, "shown as a spare, and tests failed"),
     (a_spare_whose_block_ends, {"blocks", "spares"}, keeps_spares_that_end, "shown as a spare, and its block ends"),
     (a_workload_whose_block_ends, {"blocks"}, says_nothing_of_ends, "has EndsSoon None"),
