@@ -169,6 +169,11 @@ class QualifyTiming:
     first_s: float = seconds(1.0, "before a write that was rejected is repeated; then 3 times longer")
     longest_write_s: float = seconds(90.0, "the longest of these waits")
 
+    # So 20 tests and 120 results a minute, whatever maxGroups, periods and the number of qualifications are. A test is
+    # some 30 writes; 20,000 nodes once a day are 3.5 tests a minute.
+    begin_s: float = seconds(3.0, "between the beginnings of tests, after 20 at once")
+    result_s: float = seconds(0.5, "between writes of results that no test has just found, after 120 at once")
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceTiming:

@@ -96,6 +96,7 @@ class QualifyView:
     - `complete`: UIDs of the workloads of tests of which all pods were seen.
     - `waits`: until when a group without a verdict is not tested again.
     - `refusals`: by name of a qualification, why the last test could not begin.
+    - `may_begin`: how many tests may begin now.
     """
 
     index: FleetIndex
@@ -107,6 +108,7 @@ class QualifyView:
     complete: Collection[str]
     waits: Mapping[GroupKey, datetime.datetime]
     refusals: Mapping[str, str]
+    may_begin: int
     limits: Limits
     timing: QualifyTiming
     now: datetime.datetime
@@ -128,9 +130,11 @@ def decide(view: QualifyView) -> list[Write]:
                 written.add(write.ultraserver)
             writes.append(write)
     given = {name for test in view.tests for name in _wanted_nodes(view, test)}
+    left = view.may_begin
     for asked in view.asked.values():
         writes += _withdrawals(view, asked, written)
-        begun = _starts(view, asked, given)
+        begun = _starts(view, asked, given, left)
+        left -= len(begun)
         writes += begun
         writes += bodies_of_status(view, asked, len(begun))
     return writes
@@ -268,15 +272,18 @@ def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:
     return ("Outage", "no test begins while so many nodes are unavailable") if found is not None else ("", "")
 
 
-def _starts(view: QualifyView, asked: Qualification, given: set[str]) -> list[StartTest]:
-    """Return the tests of a qualification that begin now. `given`: the nodes that tests have, to which theirs come."""
+def _starts(view: QualifyView, asked: Qualification, given: set[str], most: int) -> list[StartTest]:
+    """Return the tests of a qualification that begin now, at most `most`.
+
+    `given`: the nodes that tests have, to which theirs come.
+    """
     reason, _ = resting(view, asked)
     mine = view.tests_of(asked)
     if reason or asked.deleting or asked.name not in view.surveys:
         return []
     begun: list[StartTest] = []
     for slot, instance_type in view.due.get(asked.name, ()):
-        if len(mine) + len(begun) >= asked.most:
+        if len(begun) >= most or len(mine) + len(begun) >= asked.most:
             break
         target = Target(asked.name, asked.uid, asked.generation, slot.ultraserver, slot.first_id)
         is_free = given.isdisjoint(slot.nodes) and not any(map(view.index.is_taken, slot.nodes))

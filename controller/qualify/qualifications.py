@@ -35,6 +35,7 @@ from controller.qualify.decide import (
     forgotten,
 )
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
+from controller.qualify.pace import Pace
 from controller.qualify.survey import ResultSurvey, WantedGroup
 from controller.qualify.watches import QualifyWatches
 from controller.timing import QualifyTiming
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64
 """The limit of writes in one look."""
+TESTS_AT_ONCE: Final = 20
+RESULTS_AT_ONCE: Final = 120
+"""The limits of a minute, with QualifyTiming."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,8 @@ class Qualifications:
         self._verdicts = verdicts
         self._term = 0
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
+        self._begins = Pace(TESTS_AT_ONCE, timing.begin_s)
+        self._stores = Pace(RESULTS_AT_ONCE, timing.result_s)
         self._surveyed: _Surveyed | None = None
         self._complete: set[str] = set()
         self._waits: dict[GroupKey, Tries] = {}
@@ -117,8 +123,9 @@ class Qualifications:
         targets = [each for each in index.workloads if each.target is not None]
         if not asked and not targets:
             self._metrics.qualified(())
-            await self._write_all(forgotten(index, ()), now)
-            return None
+            rest = forgotten(index, ())
+            await self._write_all(rest, now)
+            return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not self._watches.sees_pods:
             return now + datetime.timedelta(seconds=self._timing.look_s)
@@ -158,6 +165,7 @@ class Qualifications:
             complete=self._complete,
             waits={key: tries.next_at for key, tries in self._waits.items()},
             refusals=self._refusals,
+            may_begin=self._begins.room(now),
             limits=self._limits,
             timing=self._timing,
             now=now,
@@ -204,10 +212,23 @@ class Qualifications:
     async def _write_all(self, writes: Sequence[Write], now: datetime.datetime) -> None:
         """Make the writes that are due, the ends of tests first."""
         ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
-        due = [each for each in ranked if self._is_due(each, now)]
+        due = self._paced([each for each in ranked if self._is_due(each, now)][:AT_ONCE], now)
         # At once: one that is not answered holds up no other.
-        await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
+        await asyncio.gather(*(self._make(each, now) for each in due))
         self._attempts.keep({_key(each) for each in writes})
+
+    def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
+        """Return the writes that may be made in this minute; verdicts of tests wait for nothing."""
+        found: list[Write] = []
+        for each in writes:
+            if isinstance(each, StartTest):
+                self._begins.spend(now)
+            elif isinstance(each, StoreResults) and each.test is None:
+                if not self._stores.room(now):
+                    continue
+                self._stores.spend(now)
+            found.append(each)
+        return found
 
     def _is_due(self, write: Write, now: datetime.datetime) -> bool:
         if isinstance(write, WriteQualification) and not write.soon:

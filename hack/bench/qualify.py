@@ -120,6 +120,7 @@ class Fleet:
             complete=(),
             waits={},
             refusals={},
+            may_begin=1,
             limits=DEFAULT_LIMITS,
             timing=TIMING,
             now=self.now,

@@ -16,6 +16,7 @@ from controller.plan import suitable
 from controller.qualify import decide, survey, verdict, yielding
 from controller.qualify import qualifications as qualify
 from controller.qualify.model import EXEMPT
+from controller.qualify.pace import Pace
 from controller.qualify.qualifications import Qualifications
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import object_name
@@ -412,6 +413,35 @@ def test_group_without_a_verdict_is_not_tested_at_once() -> None:
     told(story)
 
 
+def test_tests_begin_one_after_the_other_after_twenty() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (300.0, 300.0)
+        await qualifications.begin(schedule, topologySize=1, maxGroups=64, timeout="1h")
+        began = fleet.clock.elapsed
+        await until(fleet, lambda: len(qualifications.tests(schedule)) >= 15, 10)
+        await until(fleet, lambda: len(qualifications.tests(schedule)) == 24, 30)
+        assert fleet.clock.elapsed - began >= 3 * qualify.QualifyTiming().begin_s
+
+    told(story, ultraservers=6)
+
+
+def test_results_of_a_deleted_qualification_go_slowly() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await qualifications.begin(schedule, topologySize=4, maxGroups=64)
+        await until(fleet, lambda: len(found(fleet)) == 6, 120)
+        await until(fleet, lambda: not left(fleet), 60)
+        await fleet.remove(NEURON_QUALIFICATIONS, "", qualifications.NAME)
+        await fleet.sleep(15)
+        assert 0 < len(found(fleet)) < 6
+        await until(fleet, lambda: not found(fleet), 60)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qualify, "Pace", lambda at_once, every_s: Pace(1, 5.0))
+        told(story, ultraservers=6)
+
+
 # -- each rule is needed: without it, a story ends otherwise
 
 
@@ -510,6 +540,10 @@ def repeats_tests_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tries, "once_more", lambda self, first_s, now, longest_s: Tries(1, now))
 
 
+def hurries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pace, "room", lambda self, now: 64)
+
+
 def keeps_faults_of_storms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(survey, "withdrawn", lambda *_: {})
 
@@ -536,6 +570,7 @@ def keeps_faults_of_storms(patch: pytest.MonkeyPatch) -> None:
         (goes_on_when_suspended, test_suspended_qualification_ends_its_tests),
         (sees_no_outage, test_no_test_begins_during_an_outage),
         (repeats_tests_at_once, test_group_without_a_verdict_is_not_tested_at_once),
+        (hurries, test_tests_begin_one_after_the_other_after_twenty),
         (keeps_faults_of_storms, test_administrator_may_exempt_an_ultraserver),
     ],
 )

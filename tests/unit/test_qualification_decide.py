@@ -52,6 +52,7 @@ def seen(
     wanted: Sequence[WantedGroup] = (),
     given: Yields = NOBODY,
     waits: Mapping[GroupKey, datetime.datetime] | None = None,
+    may_begin: int = 64,
 ) -> QualifyView:
     surveyed = survey.survey(index, asked, NOW)
     due = survey.due(index, asked, wanted, NOW)
@@ -65,6 +66,7 @@ def seen(
         (),
         waits or {},
         {},
+        may_begin,
         DEFAULT_LIMITS,
         QualifyTiming(),
         NOW,
