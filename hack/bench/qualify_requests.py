@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -68,7 +68,7 @@ def asked(**spec: Any) -> Obj:
     }
 
 
-async def kubelets(api: EmbeddedApi, lasts_s: float) -> None:
+async def kubelets(api: EmbeddedApi, lasts_s: float, exit_code: Callable[[Obj], int] = lambda pod: 0) -> None:
     """Start the pods of tests, and let them end: two statuses of each, as kubelets write them."""
     begun: dict[str, float] = {}
     while True:
@@ -83,7 +83,7 @@ async def kubelets(api: EmbeddedApi, lasts_s: float) -> None:
                 running = {"name": "test", "state": {"running": {"startedAt": moment}}}
                 api.patch("pods", meta["name"], _status("Running", running), TESTS)
             elif status["phase"] == "Running" and time.monotonic() >= began + lasts_s:
-                ended = {"exitCode": 0, "startedAt": moment, "finishedAt": moment, "message": MESSAGE}
+                ended = {"exitCode": exit_code(pod), "startedAt": moment, "finishedAt": moment, "message": MESSAGE}
                 api.patch(
                     "pods", meta["name"], _status("Succeeded", {"name": "test", "state": {"terminated": ended}}), TESTS
                 )
@@ -106,7 +106,7 @@ async def measure(groups: int, lasts_s: float, most: int) -> Figures:
         with tempfile.TemporaryDirectory() as folder, _process(api, Path(folder)) as controller:
             swarm = Swarm(api.client("swarm"))
             await swarm.grow(groups)
-            await api.until("neuronultraservers", lambda found: _ready(found) == groups, timeout_s=LIMIT_S)
+            await api.until("neuronultraservers", lambda found: ready(found) == groups, timeout_s=LIMIT_S)
             async with swarm.tagging():
                 return await _tests(api, controller, groups, lasts_s, most)
 
@@ -120,7 +120,8 @@ def _process(api: EmbeddedApi, folder: Path) -> Iterator[Controller]:
         yield made
 
 
-def _ready(found: list[Obj]) -> int:
+def ready(found: list[Obj]) -> int:
+    """Return how many UltraServers are Ready."""
     conditions = [each for item in found for each in (item.get("status") or {}).get("conditions") or ()]
     return sum((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 

@@ -232,6 +232,9 @@ RENDEZVOUS = "neuron.aws.com/rendezvous"
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 REPORTED = {"status": {"conditions": [{"type": "AcceleratedHardwareReady", "status": "False", "reason": "Forged"}]}}
 ADDRESSES = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
+FOUND: Obj = {"qualification": "forged", "generation": 1, "nodes": [OTHER], "nodeUids": ["forged"], "verdict": "Failed"}
+FOUND |= {"failures": 2, "testedAt": "2026-11-26T08:00:00Z", "unqualified": True}
+TESTED = {"status": {"qualifications": [FOUND]}}
 TOPOLOGY = {"spec": {"topology": [{"nodeName": OTHER, "nodeId": 0}]}}
 RESULT = {"request": "r", "driver": PLAIN, "pool": OTHER, "device": "neuron-node-0"}
 CONSUMER = {"resource": "pods", "name": "forged", "uid": "forged"}
@@ -341,6 +344,10 @@ ROWS: Sequence[Row] = (
     *patches(f"{ULTRASERVER}/status", NOTICED, STATUS, MASTER, LANDLORD),
     *patches(f"{ULTRASERVER}/status", NOTICED, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR),
     *patches(f"{ULTRASERVER}/status", NOTICED, "", CONTROLLER),
+    # What tests found: who writes it makes nodes fit, or unfit.
+    *patches(f"{ULTRASERVER}/status", TESTED, STATUS, MASTER, LANDLORD),
+    *patches(f"{ULTRASERVER}/status", TESTED, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, KUBELET),
+    *patches(f"{ULTRASERVER}/status", TESTED, "", CONTROLLER),
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, "", MASTER, CONTROLLER),
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, RBAC, ADMIN, PLUGIN),
     Row(MASTER, "DELETE", ULTRASERVER, None, ""),

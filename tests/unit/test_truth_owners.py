@@ -11,7 +11,7 @@ from controller.observe import decode, slices
 from controller.qualify import model
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
-from tests.bed.forged_writes import ROWS, Row, User, qualification
+from tests.bed.forged_writes import ROWS, TESTED, Row, User, qualification
 from tests.unit.test_fields import KINDS, NODE, Watched, published
 from tests.unit.truth_owners import ANY, TRUTHS, Truth
 from tests.unit.ultraserver_world import World
@@ -40,6 +40,11 @@ def workload_in_use() -> World:
     return world
 
 
+def with_a_result(item: Obj) -> Obj:
+    """Return a NeuronUltraServer with what a test found."""
+    return {**item, "status": {**item["status"], **TESTED["status"]}}
+
+
 def fields_read() -> dict[str, set[Path]]:
     """Return the paths that are read of each kind, without those that other paths go on from."""
     world = workload_in_use()
@@ -53,7 +58,7 @@ def fields_read() -> dict[str, set[Path]]:
         "ResourceSlice": (slices.published_slice, [item for kind in KINDS for item in published(kind)]),
         "ResourceClaim": (decode.claim_use, world.all("ResourceClaim")),
         "ResourceClaimTemplate": (decode.template, world.all("ResourceClaimTemplate")),
-        "NeuronUltraServer": (decode.ultraserver, world.all("NeuronUltraServer")),
+        "NeuronUltraServer": (decode.ultraserver, [with_a_result(each) for each in world.all("NeuronUltraServer")]),
         "NeuronUltraServerWorkload": (decode.workload, world.all("NeuronUltraServerWorkload")),
         "NeuronUltraServerQualification": (model.qualification, [qualification()]),
         "Pod": (model.pod_of_test, [ended]),

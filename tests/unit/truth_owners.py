@@ -116,6 +116,16 @@ TRUTHS: Sequence[Truth] = (
         "NeuronUltraServer", "metadata.finalizers", CONTROLLER, "RBAC; lost reservations are restored", (ADMIN, PLUGIN)
     ),
     Truth(
+        *("NeuronUltraServer", "status.qualifications", CONTROLLER),
+        "RBAC, and a policy for administrators; a result counts only for Nodes with the UIDs that it names",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, KUBELET, MASTER, LANDLORD),
+    ),
+    Truth(
+        *("NeuronUltraServer", "status.allocations", CONTROLLER),
+        "the same, for reservations and for the notice in each, which only informs pods; no plan reads which are spares",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, MASTER, LANDLORD),
+    ),
+    Truth(
         *("NeuronUltraServer", "status", CONTROLLER),
         "RBAC, and a policy for administrators",
         denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, MASTER, LANDLORD),
