@@ -38,6 +38,8 @@ ROWS = [
     Row(found["file"], found["nodes"], frozenset(filter(None, found["needs"].strip().split(", "))))
     for found in LINE.finditer(PAGE)
 ]
+ALONE = {"checkpoint"}
+"""The programs of which each process works for itself."""
 PROGRAMS = {yaml.safe_load(path.read_text())["metadata"]["name"]: path for path in EXAMPLES.glob("programs/*.yaml")}
 
 
@@ -96,7 +98,7 @@ def test_requirements_are_those_of_the_objects(row: Row) -> None:
         needs.add(JOBSET)
     if "MPIJob" in kinds:
         needs.add(MPI)
-    if programs_of(text):  # their processes find each other by name
+    if programs_of(text) - ALONE:  # their processes find each other by name
         needs.add(DNS)
     if "efa.networking.k8s.aws" in text:
         needs.add(EFA)
