@@ -504,7 +504,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (keeps_spares_from_restarted_workloads, {"spares"}, "waits .*, and .* groups are free"),
         (fills_no_pool_again, {"spares"}, "groups are kept as spares, and"),
         (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
-        (never_yields, {"qualifications"}, "has waited for .* for tests"),
+        (never_yields, {"qualifications"}, "still wait for tests|has waited for .* for tests"),
         (never_yields, {"qualifications", "spares"}, "has waited for .* for tests"),
         (takes_a_storm_for_many_faults, {"agents"}, "is evicted during an outage|was removed|is gone"),
     ],

@@ -122,7 +122,7 @@ TRUTHS: Sequence[Truth] = (
     ),
     Truth(
         *("NeuronUltraServer", "status.allocations", CONTROLLER),
-        "the same, for reservations and for the notice in each, which only informs pods; no plan reads which are spares",
+        "the same, for reservations and the notice in each, which informs pods only; no plan reads which are spares",
         denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR, MASTER, LANDLORD),
     ),
     Truth(
