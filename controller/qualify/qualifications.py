@@ -212,15 +212,17 @@ class Qualifications:
     async def _write_all(self, writes: Sequence[Write], now: datetime.datetime) -> None:
         """Make the writes that are due, the ends of tests first."""
         ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
-        due = self._paced([each for each in ranked if self._is_due(each, now)][:AT_ONCE], now)
+        due = self._paced([each for each in ranked if self._is_due(each, now)], now)
         # At once: one that is not answered holds up no other.
         await asyncio.gather(*(self._make(each, now) for each in due))
         self._attempts.keep({_key(each) for each in writes})
 
     def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
-        """Return the writes that may be made in this minute; verdicts of tests wait for nothing."""
+        """Return the writes that may be made now, by the bounds of a minute; verdicts of tests wait for nothing."""
         found: list[Write] = []
         for each in writes:
+            if len(found) == AT_ONCE:
+                break
             if isinstance(each, StartTest):
                 self._begins.spend(now)
             elif isinstance(each, StoreResults) and each.test is None:

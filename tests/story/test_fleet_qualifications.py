@@ -18,6 +18,7 @@ from controller.qualify import qualifications as qualify
 from controller.qualify.model import EXEMPT
 from controller.qualify.pace import Pace
 from controller.qualify.qualifications import Qualifications
+from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import object_name
 from neuron_dra.core.wire import Obj
@@ -421,7 +422,7 @@ def test_tests_begin_one_after_the_other_after_twenty() -> None:
         began = fleet.clock.elapsed
         await until(fleet, lambda: len(qualifications.tests(schedule)) >= 15, 10)
         await until(fleet, lambda: len(qualifications.tests(schedule)) == 24, 30)
-        assert fleet.clock.elapsed - began >= 3 * qualify.QualifyTiming().begin_s
+        assert fleet.clock.elapsed - began >= 3 * QualifyTiming().begin_s
 
     told(story, ultraservers=6)
 

@@ -131,12 +131,6 @@ class TemplateName(ObjectView, frozen=True):
     name: str = ""
 
 
-class WantedTest(ObjectView, frozen=True):
-    """Which test of its nodes a workload requires: one that passed within this time; empty for none."""
-
-    max_age: str = ""
-
-
 class UltraServerWorkloadSpec(ObjectView, frozen=True):
     """What a NeuronUltraServerWorkload requests."""
 
@@ -144,7 +138,6 @@ class UltraServerWorkloadSpec(ObjectView, frozen=True):
     topology_size: int = 1
     server_count: int = 1
     resource_claim_template: TemplateName = TemplateName()
-    qualification: WantedTest = WantedTest()
 
 
 class ConditionedStatus(ObjectView, frozen=True):
