@@ -120,7 +120,6 @@ class Fleet:
         self.safety = self._laws()
         self.pods.on_start = self.safety.container_started
         self.ledger.on_eviction = self.safety.evicted
-        self.yield_time = qualify_laws.YieldTime(self)
         self.budgets = False
         self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
         self.old_replicas: list[Replica] = []
@@ -288,9 +287,10 @@ class Fleet:
 
     async def _time_tests(self) -> None:
         """Note again and again for how long workloads wait for tests."""
+        waits = qualify_laws.YieldTime(self)
         while True:
             await asyncio.sleep(qualify_laws.LOOK_S)
-            self.yield_time.look()
+            waits.look()
 
     async def _beat(self) -> None:
         """Send the heartbeats of running nodes, which a real node controller expects every 40 s."""
