@@ -101,7 +101,6 @@ class YieldTime:
         self._reserved: frozenset[str] = frozenset()  # allocation ids of workloads
         self._leader: object = None
         self._calm_since = 0.0
-        self.longest_s = 0.0
 
     def look(self) -> None:
         """Judge the fleet as it is now."""
@@ -116,7 +115,6 @@ class YieldTime:
         waiting = self._waiting()
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
         for uid, since in self._since.items():
-            self.longest_s = max(self.longest_s, now - since)
             if now - since > SEEN_S + YIELD_S:
                 self._fleet.safety.violated(f"workload {waiting[uid]} has waited for {now - since:g} s for tests")
                 self._since = {}
