@@ -1,4 +1,4 @@
-"""The ways in which an allocation fails. Each needs a different remedy."""
+"""The ways in which an allocation fails, or a selector. Each needs a different remedy."""
 
 from __future__ import annotations
 
@@ -32,3 +32,19 @@ class AllocationError(Exception):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class SelectorError(Exception):
+    """A selector without a result. The scheduler fails the pod, whatever other nodes offer."""
+
+
+class CompileError(SelectorError):
+    """The API server rejects the expression."""
+
+
+class EvaluationError(SelectorError):
+    """The expression failed on a device, for example because an attribute is absent."""
+
+
+class UnsupportedError(SelectorError):
+    """Kubernetes supports this, the simulator does not: the result is unknown, which is not "no match"."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -172,6 +172,14 @@ class DeviceClass:
     config: tuple[Wire, ...]
 
 
+def qualified(name: str, driver: str) -> tuple[str, str]:
+    """Return the domain and the identifier of a published name; the driver's name is the default domain."""
+    domain, slash, local = name.rpartition("/")
+    if slash:
+        return (domain, local)
+    return (driver, local)
+
+
 def taints(items: Iterable[Wire] | None) -> tuple[DeviceTaint, ...]:
     """Decode taints of a node or a device."""
     return tuple(DeviceTaint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items or ())
@@ -268,11 +276,16 @@ class _Decoded:
     consumes: Counters
 
 
+MOST_TEXTS: Final = 4096
+"""Texts of devices that are remembered: equal nodes have the same few, and other nodes each their own."""
+
+
 class DeviceDecoder:
-    """Decodes devices; those that nodes share in a snapshot, or that have equal attributes, once."""
+    """Decodes devices; those that nodes share in a snapshot, or that have equal fields, once."""
 
     def __init__(self, keys: dict[object, object] | None = None) -> None:
         self._known: dict[int, _Decoded] = {}
+        self._texts: dict[tuple[str, bytes], _Decoded] = {}
         self.keys: dict[object, object] = {} if keys is None else keys
         """What stands for the attributes of equal devices; decoders that share it find devices of each other equal."""
 
@@ -280,7 +293,7 @@ class DeviceDecoder:
         """Return a device of a pool."""
         found = self._known.get(id(wire))
         if found is None:
-            found = self._known[id(wire)] = self._first(wire, driver)
+            found = self._equal(wire, driver)
         return PoolDevice(
             DeviceId(driver, pool, wire["name"]),
             found.attributes,
@@ -294,6 +307,16 @@ class DeviceDecoder:
             found.unsupported,
             found.consumes,
         )
+
+    def _equal(self, wire: Wire, driver: str) -> _Decoded:
+        """Return what was decoded of an equal device, or of this one."""
+        text = driver, msgspec.json.encode(wire)
+        found = self._texts.get(text)
+        if found is None:
+            if len(self._texts) == MOST_TEXTS:
+                self._texts.clear()
+            found = self._texts[text] = self._known[id(wire)] = self._first(wire, driver)
+        return found
 
     def _first(self, wire: Wire, driver: str) -> _Decoded:
         attributes = wire.get("attributes") or {}

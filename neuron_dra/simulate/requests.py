@@ -8,7 +8,13 @@ from functools import partial
 from typing import Final
 
 from neuron_dra.simulate import nodes, selectors
-from neuron_dra.simulate.failures import AllocationError, FailureKind
+from neuron_dra.simulate.failures import (
+    AllocationError,
+    CompileError,
+    EvaluationError,
+    FailureKind,
+    UnsupportedError,
+)
 from neuron_dra.simulate.model import (
     ClaimDemand,
     DeviceClass,
@@ -84,13 +90,13 @@ class Matcher:
             try:
                 if not self._memo.matches(expression, device.key, value):
                     return False
-            except selectors.CompileError as err:
+            except CompileError as err:
                 message = f"{owner}: selector #{index}: CEL compile error: {err}"
                 raise AllocationError(FailureKind.POD_ERROR, message) from err
-            except selectors.EvaluationError as err:
+            except EvaluationError as err:
                 message = f"{owner}: selector #{index} on device {device.id}: CEL runtime error: {err}"
                 raise AllocationError(FailureKind.POD_ERROR, message) from err
-            except selectors.UnsupportedError as err:
+            except UnsupportedError as err:
                 raise AllocationError(FailureKind.UNSUPPORTED, f"{owner}: selector #{index}: {err}") from err
         return True
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hack.oracle.allocator import walk as walked
 from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.core.wire import Obj
-from neuron_dra.simulate import allocator, model, selectors
+from neuron_dra.simulate import allocator, failures, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.semantics import NEW, OLD, Semantics
@@ -99,8 +99,8 @@ def test_random_selectors_equal_kubernetes(oracle: Oracle) -> None:
         expression = selector(seed)
         theirs = asked(oracle, expression, RANDOM_DRIVER, RANDOM_ATTRIBUTES, RANDOM_CAPACITIES)
         try:
-            ours: bool | None = selectors.Selector(expression).matches(device)
-        except selectors.SelectorError:
+            ours: bool | None = selectors.compile_selector(expression).matches(device)
+        except failures.SelectorError:
             ours = None
         if ours is not theirs.get("matches"):
             different.append((expression, theirs, ours))

@@ -1,7 +1,8 @@
-"""The imports of the plugin's program."""
+"""The imports of the programs: a command imports what its answer needs."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.ask.world import imagined
+from neuron_dra.core.wire import Obj
+from tests.support import small_clusters
 from tests.support.logins import Authority
 
 PROGRAM = """
@@ -37,6 +41,34 @@ def test_help_loads_no_library(words: tuple[str, ...]) -> None:
     """(17.3) A command starts in less than 0.3 s."""
     done = subprocess.run([sys.executable, "-c", STARTED, *words], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+ROOMS = """
+import sys
+from neuron_dra import cli
+cli.main(sys.argv[1:])
+rooms = ("neuron_dra.ask.why", "neuron_dra.ask.world.imagined", "neuron_dra.ask.read.stream", "cel_expr_python", "tarfile")
+print("loaded", sorted(name for name in rooms if name in sys.modules))
+"""
+
+
+def loaded_by_status(folder: Path, *more: Obj) -> str:
+    """Return which of the large rooms `status` imports for two nodes and other objects, as the last line has it."""
+    file = folder / "objects.json"
+    file.write_text(json.dumps({"kind": "List", "items": [*imagined.fleet("2 x trn2.48xlarge", "--fleet"), *more]}))
+    command = [sys.executable, "-c", ROOMS, "status", "--snapshot", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+
+def test_status_of_a_healthy_fleet_imports_no_causes(tmp_path: Path) -> None:
+    """(33, 5) Without a pod that waits, neither the rooms of `why` nor the engine of selectors are imported."""
+    assert loaded_by_status(tmp_path) == "loaded []"
+
+
+def test_status_of_a_waiting_pod_imports_what_its_cause_needs(tmp_path: Path) -> None:
+    pod = small_clusters.pod("p", "t")
+    template = small_clusters.template("t", count=32)
+    assert loaded_by_status(tmp_path, template, pod) == "loaded ['cel_expr_python', 'neuron_dra.ask.why']"
 
 
 @pytest.mark.parametrize("is_set", [True, False])

@@ -16,7 +16,7 @@ from controller.observe import model
 from controller.plan import objects
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
-from neuron_dra.simulate import allocator, scheduler, selectors
+from neuron_dra.simulate import allocator, failures, scheduler, selectors
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = sorted((ROOT / "tests/golden").glob("*/*.yaml"))
@@ -84,7 +84,7 @@ def test_shipped_selectors_fail_on_no_device(path: Path) -> None:
 @pytest.mark.contract("A1")
 def test_selector_with_absent_attribute_fails() -> None:
     subject = selectors.device_value(names.DRIVER, devices(PUBLISHED[0])[0]["attributes"], {})
-    with pytest.raises(selectors.EvaluationError, match="no such key: nope"):
+    with pytest.raises(failures.EvaluationError, match="no such key: nope"):
         selectors.compile_selector(f"device.attributes['{names.DRIVER}'].nope == 1").matches(subject)
 
 

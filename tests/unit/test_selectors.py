@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.simulate import selectors
+from neuron_dra.simulate import failures, selectors
 
 D = DRIVER = "dra.example.com"
 ATTRS = f'device.attributes["{D}"]'
@@ -186,7 +186,7 @@ EVALUATION_ERRORS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("expression", "message"), EVALUATION_ERRORS)
 def test_runtime_error_is_not_a_mismatch(expression: str, message: str) -> None:
-    with pytest.raises(selectors.EvaluationError, match=message):
+    with pytest.raises(failures.EvaluationError, match=message):
         evaluate(expression, ATTRIBUTES)
 
 
@@ -218,7 +218,7 @@ COMPILE_ERRORS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("expression", "message"), COMPILE_ERRORS)
 def test_invalid_expression_does_not_compile(expression: str, message: str) -> None:
-    with pytest.raises(selectors.CompileError, match=message):
+    with pytest.raises(failures.CompileError, match=message):
         selectors.compile_selector(expression)
 
 
@@ -235,7 +235,7 @@ def test_invalid_expression_does_not_compile(expression: str, message: str) -> N
     ],
 )
 def test_unsupported_expression_is_reported(expression: str, reason: str) -> None:
-    with pytest.raises(selectors.UnsupportedError, match=f"{reason}.* not supported here"):
+    with pytest.raises(failures.UnsupportedError, match=f"{reason}.* not supported here"):
         selectors.compile_selector(expression)
 
 
@@ -246,12 +246,12 @@ for name in "abcdef":
 
 @pytest.mark.parametrize("expression", [LOOPS, "{'a': 1}.transformMap(k, v, v + 1) == {'a': 2}"])
 def test_unsupported_evaluation_is_reported(expression: str) -> None:
-    with pytest.raises(selectors.UnsupportedError, match="not supported here"):
+    with pytest.raises(failures.UnsupportedError, match="not supported here"):
         evaluate(expression)
 
 
 def test_invalid_version_attribute_is_an_error() -> None:
-    with pytest.raises(selectors.EvaluationError, match=r"attribute v: '2\.26\.5\.0' is not a semantic version"):
+    with pytest.raises(failures.EvaluationError, match=r"attribute v: '2\.26\.5\.0' is not a semantic version"):
         selectors.device_value(D, {"v": {"version": "2.26.5.0"}}, {})
 
 
@@ -260,6 +260,6 @@ def test_results_are_cached_for_equal_devices() -> None:
     device = selectors.device_value(D, {"x": {"int": 1}}, {})
     for _ in range(3):
         assert memo.matches(f"{ATTRS}.x == 1", "same", lambda: device)
-        with pytest.raises(selectors.EvaluationError, match="no such key: y"):
+        with pytest.raises(failures.EvaluationError, match="no such key: y"):
             memo.matches(f"{ATTRS}.y == 1", "same", lambda: device)
     assert memo.evaluations == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.simulate import selectors
+from neuron_dra.simulate import failures, selectors
 from tests.support import cel_python, common_cel
 from tests.unit.selector_grammar import ATTRIBUTES, CAPACITIES, DRIVER, Grammar, selector
 
@@ -75,7 +75,7 @@ def _ours(expression: str, device: Any) -> Result:
     compiled = selectors.compile_selector(expression)
     try:
         return compiled.matches(device)
-    except selectors.EvaluationError:
+    except failures.EvaluationError:
         return None
 
 

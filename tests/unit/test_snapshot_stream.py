@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuron_dra.ask.read import printed as printed_list
 from neuron_dra.ask.read import source, stream
 from neuron_dra.ask.world import imagined
 from neuron_dra.errors import SettingsError
@@ -29,7 +30,7 @@ def opened(text: str) -> io.BufferedReader[io.BytesIO]:
 
 def streamed(text: str, chunk: int = stream.CHUNK) -> Items:
     file = opened(text)
-    assert stream.is_printed(file)
+    assert printed_list.is_printed(file)
     return list(stream.items(file, chunk))
 
 
@@ -75,7 +76,7 @@ def test_a_chunk_may_end_anywhere(chunk: int) -> None:
 
 @pytest.mark.parametrize("text", ['{"kind": "List", "items": []}', "[]", "kind: List\n", "", printed([])])
 def test_other_files_are_read_as_a_whole(text: str) -> None:
-    assert not stream.is_printed(opened(text))
+    assert not printed_list.is_printed(opened(text))
 
 
 def test_a_file_that_is_cut_off_says_so(tmp_path: Path) -> None:

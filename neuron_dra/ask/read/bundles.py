@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from neuron_dra.errors import SettingsError
+
+if TYPE_CHECKING:
+    import tarfile
 
 MAGIC: Final = b"\x1f\x8b"
 """The first bytes of a file of gzip."""
@@ -38,6 +40,8 @@ def is_bundle(name: str) -> bool:
 
 def read(name: str) -> Bundle:
     """Return what a bundle has. Raises SettingsError if the file is none."""
+    import tarfile
+
     try:
         with tarfile.open(name, "r:gz") as archive:
             objects, report = (_member(archive, part) for part in ("objects.json", "report.json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuron_dra.ask.read.views import MetaView, ObjectView
+from neuron_dra.ask.read.views import MetaView, ObjectView, OwnerView
 
 
 class CelView(ObjectView, frozen=True):
@@ -192,9 +192,15 @@ class RawClaimStatus(ObjectView, frozen=True):
 class _Key(ObjectView, frozen=True):
     name: str = ""
     namespace: str = ""
+    owner_references: tuple[OwnerView, ...] = ()
+
+    def owners(self, kind: str) -> list[OwnerView]:
+        """Return the owners of a kind."""
+        return [each for each in self.owner_references if each.kind == kind]
 
 
 class _ReservedFor(ObjectView, frozen=True):
+    allocation: Any = None
     reserved_for: tuple[ConsumerView, ...] = ()
 
 
@@ -203,6 +209,11 @@ class ClaimUsers(ObjectView, frozen=True):
 
     metadata: _Key = _Key()
     status: _ReservedFor = _ReservedFor()
+
+    @property
+    def is_allocated(self) -> bool:
+        """True if it has an allocation."""
+        return self.status.allocation is not None
 
     @property
     def groups(self) -> tuple[str, ...]:

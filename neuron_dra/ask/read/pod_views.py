@@ -204,6 +204,7 @@ class RawPodStatus(ObjectView, frozen=True):
 class _PodKey(ObjectView, frozen=True):
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     deletion_timestamp: str = ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -286,18 +287,34 @@ def _missing(item: Wire, *, valid: bool) -> str:
         if _at(item, path) in (None, ""):
             return f"{'.'.join(path)} is missing"
     for path in _NAMED.get(kind, ()):
-        for number, entry in enumerate(_at(item, path) or ()):
-            if not entry.get("name"):
-                return f"{'.'.join(path)}[{number}].name is missing"
-            for below, each in enumerate(entry.get("firstAvailable") or () if path[-1] == "requests" else ()):
-                if not each.get("name"):
-                    return f"{'.'.join(path)}[{number}].firstAvailable[{below}].name is missing"
+        entries = _at(item, path) or ()
+        requests = path[-1] == "requests"
+        if not requests and all(map(_name_of, entries)):
+            continue
+        if text := _nameless(".".join(path), entries, requests=requests):
+            return text
     if kind == "ResourceClaim":
         for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
-            if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):
+            if not all(map(entry.get, _OF_RESULT)):
                 return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
     if kind == "ResourceSlice" and not valid:
         return _device_values(item)
+    return ""
+
+
+_name_of: Final = operator.methodcaller("get", "name")  # without a step of Python for each device of a fleet
+_OF_RESULT: Final = ("request", "driver", "pool", "device")
+
+
+def _nameless(path: str, entries: Sequence[Wire], *, requests: bool) -> str:
+    """Return which entry of a list has no name; of requests, also which of their alternatives."""
+    for number, entry in enumerate(entries):
+        if not entry.get("name"):
+            return f"{path}[{number}].name is missing"
+        alternatives = entry.get("firstAvailable") or ()
+        for below, each in enumerate(alternatives if requests else ()):
+            if not each.get("name"):
+                return f"{path}[{number}].firstAvailable[{below}].name is missing"
     return ""
 
 

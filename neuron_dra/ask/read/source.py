@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from neuron_dra import object_files
+from neuron_dra.ask.read import printed
 from neuron_dra.core import labels
 from neuron_dra.errors import SettingsError
 
@@ -149,21 +150,19 @@ def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
 
 def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:
     """Return the objects in a file: a list as kubectl prints it one by one, in little memory. Raises SettingsError."""
-    from neuron_dra.ask.read import stream
-
     if name == object_files.STDIN:
         given = sys.stdin.buffer
         begin = given.read(MOST_AT_ONCE)
         if len(begin) < MOST_AT_ONCE:
             return object_files.decoded(begin, f"--snapshot {name}")
         joined = io.BufferedReader(_Joined(begin, given))
-        if stream.is_printed(joined):
+        if printed.is_printed(joined):
             return _streamed(joined, name, whole=whole)
         return object_files.decoded(joined.read(), f"--snapshot {name}")
     if not Path(name).is_file():
         return object_files.read(name)
     with open(name, "rb") as file:
-        if stream.is_printed(file):
+        if printed.is_printed(file):
             with contextlib.suppress(SettingsError):  # such as two lists in one file, which are read as a whole
                 return _streamed(file, name, whole=whole)
         elif file.peek()[:1] not in (b"{", b"["):

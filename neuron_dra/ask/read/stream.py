@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from neuron_dra.ask.read import kept
+from neuron_dra.ask.read import kept, printed
 
 CHUNK: Final = 2**20
 """Bytes that are read at a time."""
@@ -24,19 +24,11 @@ told apart."""
 MOST_REMEMBERED: Final = 2**26
 """Bytes of lists of devices whose text is remembered, to know the same list again."""
 
-_FIRST: Final = re.compile(rb'\A\{\n[^\[\]]{0,1024}?"items": \[\n( +)\{\n')
-
-
 _KIND_OF_LIST: Final = re.compile(rb'"kind": "\w*List"')
 
 
 class NotAsPrinted(ValueError):
     """The file is not one list as kubectl prints it, or is cut off: the message says where."""
-
-
-def is_printed(file: io.BufferedReader[Any]) -> bool:
-    """Return True if a file begins as a list of objects that kubectl prints; nothing is taken from the file."""
-    return _FIRST.match(file.peek()) is not None
 
 
 def items(file: io.BufferedReader[Any], chunk: int = CHUNK, *, whole: bool = False) -> Iterator[dict[str, Any]]:
@@ -69,7 +61,7 @@ class _Objects:
         self._text = bytearray(chunk)
         self._at = self._end = 0
         self._have(HEAD)
-        first = _FIRST.match(self._text, 0, self._end)
+        first = printed.FIRST.match(self._text, 0, self._end)
         if first is None:
             raise NotAsPrinted("it is not a list as kubectl prints it")
         self._at = first.end()

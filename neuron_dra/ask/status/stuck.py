@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.ask.read.pod_views import PodPlace
-from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -34,8 +33,13 @@ class StuckPod:
 
 def stuck(world: World, namespace: str) -> list[StuckPod]:
     """Return these pods; `namespace` limits them, empty for all."""
+    placed = list(_placed(world, namespace))
+    if not placed:
+        return []
+    from neuron_dra.ask.why import pod as why_pod
+
     found = []
-    for pod in _placed(world, namespace):
+    for pod in placed:
         report = why_pod.report(world, pod)
         if report.fine or not report.findings:
             continue

@@ -13,7 +13,6 @@ from neuron_dra.ask.read.views import TestedView
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.status import stuck, workloads
 from neuron_dra.ask.status.stuck import StuckPod
-from neuron_dra.ask.why import situations
 from neuron_dra.ask.world import capacity, faults, fleet, states, tested, unseen
 from neuron_dra.ask.world.capacity import Layouts
 from neuron_dra.ask.world.faults import FleetFault
@@ -313,6 +312,8 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
         return ["", "unknown whether pods wait"]
     if not pods:
         return ["", "no pod waits for Neuron devices"]
+    from neuron_dra.ask.why import situations  # only if a pod waits: its rooms and the engine of selectors are large
+
     out = ["", terminal.colored(f"WAITING ({words.count(len(pods), 'pod')})", "bold")]
     groups = alike(pods)
     shown = groups if wide else groups[:EXPLAINED]

@@ -12,7 +12,6 @@ from typing import Final
 
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import terminal, words
-from neuron_dra.ask.why import queue
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.qualification import NAMESPACE
 
@@ -34,6 +33,8 @@ class WaitingWorkload:
 
     def about(self, world: World) -> str:
         """Return its name, with its job and its place in a queue."""
+        from neuron_dra.ask.why import queue
+
         known = dict(queue.facts(world, self.view))
         of = f" of {known['job']}" if "job" in known else ""
         where = f" (queue {known['queue']})" if "queue" in known else ""

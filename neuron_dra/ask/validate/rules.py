@@ -27,9 +27,8 @@ from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
 from neuron_dra.simulate import allocator, constraints, model, selectors
-from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.failures import CompileError, EvaluationError, Failure, SelectorError
 from neuron_dra.simulate.requests import MAX_RESULTS
-from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
 
 __all__ = ["RULES", "Checker", "ManifestProblem"]
 

@@ -14,8 +14,8 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints
+from neuron_dra.simulate.failures import CompileError, EvaluationError
 from neuron_dra.simulate.model import Constraint, PoolDevice
-from neuron_dra.simulate.selectors import CompileError, EvaluationError
 
 
 def selector_error(world: World, pod: Wire) -> Finding | None:

@@ -9,7 +9,7 @@ from typing import Final
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.world import events, refusals
+from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -108,6 +108,8 @@ def _driver_words(message: str) -> str:
 
 def _configuration(world: World, pod: Wire) -> Finding | None:
     """Return what the driver rejects in the configuration of the pod's claims, if it does, as prepare would say it."""
+    from neuron_dra.ask.world import refusals
+
     types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
     for each in world.claims_of(pod):
         if each.claim is None or not each.seen.is_allocated:

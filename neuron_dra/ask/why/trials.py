@@ -13,7 +13,7 @@ from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import creating
-from neuron_dra.ask.world import absent, events, gangs, placing, refusals, spec_edits
+from neuron_dra.ask.world import absent, events, gangs, placing, spec_edits
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -67,6 +67,8 @@ def _place(key: Key) -> tuple[str, str, str]:
 
 def refused(world: World, outcome: Placement) -> str:
     """Return why the driver would reject one of the claims, or an empty string."""
+    from neuron_dra.ask.world import refusals
+
     types = refusals.instance_types(world.slices_of(outcome.node))
     texts = (refusals.of_allocation(each, types) for each in outcome.allocations.values())
     return next((text for text in texts if text), "")

@@ -10,7 +10,6 @@ from neuron_dra.ask.read.node_views import KubeNodeView, SliceSpecView, SliceVie
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, versions
@@ -75,9 +74,14 @@ def _counted(item: Wire, kept: list[Wire]) -> Wire:
 
 def _silent(world: World, pod: Wire) -> Iterator[_Absent]:
     """Yield the nodes of Neuron instance types that publish nothing: healthy ones would publish all devices."""
+    silent = silent_nodes(world)
+    if not silent:
+        return
+    from neuron_dra.ask.world import imagined
+
     asked = [pod, *(each.template for each in world.claims_of(pod) if each.template is not None)]
     sizes = imagined.requested_sets(Snapshot({key_of(item): item for item in asked}))
-    for name, kind in silent_nodes(world):
+    for name, kind in silent:
         spec = catalogue.lookup(kind)
         if spec is not None:
             text = f"node {name} ({kind}) publishes no devices"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -76,6 +77,7 @@ def setting(index: int, entry: ConfigView) -> Entry:
     return Entry(source, entry.requests, settings)
 
 
+@functools.cache  # a fleet has a few types
 def _node(instance_type: str) -> topology.Node:
     """Return a healthy node of a type."""
     spec = catalogue.lookup(instance_type)

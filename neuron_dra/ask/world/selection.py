@@ -16,9 +16,9 @@ from neuron_dra.ask.world.expressions import Comparison
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, selectors
+from neuron_dra.simulate.failures import SelectorError
 from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceId, DeviceRequest, DeviceSubRequest, PoolDevice
 from neuron_dra.simulate.pools import PoolInventory
-from neuron_dra.simulate.selectors import SelectorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class PublishedDevices:
         """Return domain and name of a published attribute that resembles this one; empty if none does."""
         known: set[tuple[str, str]] = set()
         for device in devices[:64]:
-            known.update(selectors.qualified(published, device.id.driver) for published in device.attributes)
+            known.update(model.qualified(published, device.id.driver) for published in device.attributes)
         for wanted in sorted(known):
             if wanted[1] == name and wanted[0] != domain:
                 return wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from neuron_dra.ask.read.claim_views import ClaimUsers, ClaimView, ConsumerView
+from neuron_dra.ask.read.claim_views import ClaimUsers, ConsumerView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import OwnerView
@@ -64,7 +64,7 @@ def leftover(snapshot: Snapshot, claim: Wire) -> str:
     All pods that it is reserved for, or that own it, must be seen to be gone or to have ended. A claim of no pod at all
     is nobody's leftover: it keeps its devices until it is deleted.
     """
-    seen = ClaimView.of(claim)
+    seen = ClaimUsers.of(claim)
     if "Pod" in snapshot.left_out or seen.consumers("podgroups") or not seen.is_allocated:
         return ""
     consumers: Sequence[ConsumerView | OwnerView] = seen.consumers("pods") or seen.metadata.owners("Pod")
@@ -79,7 +79,7 @@ def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView
     pod = snapshot.get("Pod", consumer.name, namespace)
     if pod is None:
         return "does not exist any more"
-    seen = PodView.of(pod)
+    seen = PodPlace.of(pod)
     if consumer.uid and seen.metadata.uid and seen.metadata.uid != consumer.uid:
         return "does not exist any more"
     if seen.has_ended:
