@@ -47,7 +47,8 @@ ROOMS = """
 import sys
 from neuron_dra import cli
 cli.main(sys.argv[1:])
-rooms = ("neuron_dra.ask.why", "neuron_dra.ask.world.imagined", "neuron_dra.ask.read.stream", "cel_expr_python", "tarfile")
+ours = ("why", "world.imagined", "read.stream")
+rooms = (*(f"neuron_dra.ask.{name}" for name in ours), "cel_expr_python", "tarfile")
 print("loaded", sorted(name for name in rooms if name in sys.modules))
 """
 

@@ -18,7 +18,9 @@ from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
+from tests.support.causes import situations
 from tests.support.reported_clusters import event
 
 PREPARE = "FailedPrepareDynamicResources"
@@ -237,6 +239,41 @@ def test_limits_of_a_device_class_are_simulated() -> None:
 )
 def test_node_reports(fault: faults.Fault, code: str) -> None:
     assert report(broken(fault), "Node", "a", "").findings[0].code == code
+
+
+TAINTED = "its devices are tainted: neuron.aws.com/unhealthy=hbm"
+
+
+@pytest.mark.parametrize(
+    ("lost", "also", "code", "text"),
+    [
+        (situations.halve, situations.reserve, "PoolIncomplete", "it is reserved for workload ml/job"),
+        (situations.halve, situations.sick, "PoolIncomplete", TAINTED),
+        (situations.halve, situations.close, "PoolIncomplete", "it is cordoned"),
+        (situations.empty, situations.close, "NoDevicesPublished", "it is cordoned"),
+    ],
+    ids=["incomplete, reserved", "incomplete, tainted", "incomplete, cordoned", "empty, cordoned"],
+)
+def test_node_with_two_faults_comes_before_fragmentation(
+    lost: situations.Change, also: situations.Change, code: str, text: str
+) -> None:
+    """(34, 2) That too few devices of node a are together is ordinary; what keeps node b from the pod is not."""
+    items = [*reported.fragmented(), small.node("b"), *small.slices("b")]
+    for change in (also, lost):
+        change(random.Random(1), items, "b")
+    found = report(items).findings
+    assert [each.code for each in found] == [code, "Fragmented"]
+    assert found[0].text.endswith(f"; also, {text}; without both the pod would fit there")
+
+
+def test_rule_for_a_node_without_devices_comes_before_fragmentation() -> None:
+    """(34, 2) Seed 1049 of the report: the rule would taint the devices that the node does not publish."""
+    items = [*reported.fragmented(), small.node("b"), *small.slices("b")]
+    situations.rule(random.Random(1), items, "b")
+    situations.empty(random.Random(1), items, "b")
+    first = report(items).findings[0]
+    assert first.code == "NoDevicesPublished"
+    assert first.text.startswith("node b (trn2.48xlarge) publishes no devices; also, its devices are tainted: ")
 
 
 def test_node_with_a_device_plugin() -> None:

@@ -442,9 +442,13 @@ def in_the_way(case: Case) -> list[Finding]:
     tied = [claim["metadata"]["name"] for claim in case.claims if node_selector(claim)]
     found = obstacles.findings(case.world, case.pod, case.reachable, tied)
     # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
-    if not tied and found[0].code in ORDINARY and (missing := absent.finding(case.world, case.pod)) is not None:
-        return [missing, *found]
-    return found
+    if tied or found[0].code not in ORDINARY:
+        return found
+    lacking = absent.without_devices(case.world, case.pod)
+    missing = absent.finding(case.world, case.pod, lacking)
+    if missing is None:
+        missing = obstacles.behind_absence(case.world, case.pod, case.claims, lacking)
+    return found if missing is None else [missing, *found]
 
 
 def no_node_could(case: Case) -> list[Finding]:

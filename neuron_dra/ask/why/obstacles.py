@@ -16,8 +16,9 @@ from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, working
 from neuron_dra.ask.why import contention, trials
-from neuron_dra.ask.world import resources
-from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
+from neuron_dra.ask.world import absent, resources
+from neuron_dra.ask.world.absent import AbsentDevices
+from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked, Blockers
 from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
@@ -67,6 +68,31 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
     if world.proposes and len(names) == 1:
         changes = working(_changes(world, pod, names[0], nodes))
     return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
+
+
+def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Sequence[AbsentDevices]) -> Finding | None:
+    """Return the finding for a node without usable devices on which something out of the ordinary is in the way too."""
+    for each in lacking[: absent.NODES_TRIED]:
+        repaired = each.repaired(world)
+        blocked = Blockers(repaired, pod, claims).on(each.node)
+        if blocked is None or not blocked.obstacles or HELD in blocked.obstacles:
+            continue
+        also = [_alone(repaired, pod, name, blocked) for name in blocked.obstacles]
+        both = "both" if len(also) == 1 else "all of that"
+        text = f"{each.text}; also, {' and '.join(also)}; without {both} the pod would fit there"
+        return Finding(each.code, text, (("see", f"neuron-dra why node/{each.node}"),))
+    return None
+
+
+def _alone(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
+    """Return one obstacle of a node as a sentence about it."""
+    if name == NODE:
+        return _objection(blocked)
+    if name == TAINT:
+        return f"its devices are tainted: {_taints(world, [blocked])}"
+    if name == RESERVED:
+        return f"it is reserved for {_workloads(world, [blocked])}"
+    return f"it has too little {_lacking(world, pod, [blocked])}"
 
 
 _LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "left", HELD: "held"}

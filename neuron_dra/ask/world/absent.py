@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ NODES_TRIED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Absent:
+class AbsentDevices:
     """A node without usable devices: what is wrong, and its slices as they would be."""
 
     code: str
@@ -29,20 +29,28 @@ class _Absent:
     text: str
     slices: list[Wire]
 
+    def repaired(self, world: World) -> World:
+        """Return the world in which the node has its devices."""
+        gone: list[Key] = [key_of(item) for item in world.slices_of(self.node)]
+        return world.after(self.slices, gone)
 
-def finding(world: World, pod: Wire) -> Finding | None:
-    """Return the finding for the first node on which the pod would fit with the devices of the node."""
-    absent = [each for each in (*_unusable(world), *_silent(world, pod)) if _serves(world, pod, each.node)]
+
+def finding(world: World, pod: Wire, lacking: Sequence[AbsentDevices]) -> Finding | None:
+    """Return the finding for the first of these nodes on which the pod would fit with the devices of the node."""
+    absent = [each for each in lacking if _serves(world, pod, each.node)]
     for each in absent[:NODES_TRIED]:
-        gone: list[Key] = [key_of(item) for item in world.slices_of(each.node)]
-        outcome = world.after(each.slices, gone).place(pod)
-        if isinstance(outcome, Placement):
+        if isinstance(each.repaired(world).place(pod), Placement):
             facts = Facts()
             facts.add("see", f"neuron-dra why node/{each.node}")
             others = len(absent) - 1
             facts.add("also", f"{words.count(others, 'more node')} without usable devices" if others else "")
             return Finding(each.code, f"{each.text}; with them the pod would fit there", facts.done())
     return None
+
+
+def without_devices(world: World, pod: Wire) -> list[AbsentDevices]:
+    """Return the nodes that have no usable devices, or publish none."""
+    return [*_unusable(world), *_silent(world, pod)]
 
 
 def _serves(world: World, pod: Wire, name: str) -> bool:
@@ -53,7 +61,7 @@ def _serves(world: World, pod: Wire, name: str) -> bool:
     return not rejected_name(world, pod, name)
 
 
-def _unusable(world: World) -> Iterator[_Absent]:
+def _unusable(world: World) -> Iterator[AbsentDevices]:
     """Yield the nodes with a pool of which slices are missing: usable it has the devices that are published."""
     for name, text in PublishedDevices(world).unusable.items():
         generations = []
@@ -62,7 +70,7 @@ def _unusable(world: World) -> Iterator[_Absent]:
         newest = max(generations)
         pairs = zip(world.slices_of(name), generations, strict=True)
         kept = [item for item, generation in pairs if generation == newest]
-        yield _Absent("PoolIncomplete", name, text, [_counted(item, kept) for item in kept])
+        yield AbsentDevices("PoolIncomplete", name, text, [_counted(item, kept) for item in kept])
 
 
 def _counted(item: Wire, kept: list[Wire]) -> Wire:
@@ -72,7 +80,7 @@ def _counted(item: Wire, kept: list[Wire]) -> Wire:
     return {**item, "spec": {**item["spec"], "pool": {**pool, "resourceSliceCount": number}}}
 
 
-def _silent(world: World, pod: Wire) -> Iterator[_Absent]:
+def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
     """Yield the nodes of Neuron instance types that publish nothing: healthy ones would publish all devices."""
     silent = silent_nodes(world)
     if not silent:
@@ -85,7 +93,7 @@ def _silent(world: World, pod: Wire) -> Iterator[_Absent]:
         spec = catalogue.lookup(kind)
         if spec is not None:
             text = f"node {name} ({kind}) publishes no devices"
-            yield _Absent("NoDevicesPublished", name, text, list(imagined.healthy(name, spec, sizes)))
+            yield AbsentDevices("NoDevicesPublished", name, text, list(imagined.healthy(name, spec, sizes)))
 
 
 def silent_nodes(world: World) -> list[tuple[str, str]]:

@@ -61,6 +61,10 @@ class Blockers:
         found = (self._of(node) for node in self._world.nodes.values())
         return [each for each in found if each is not None]
 
+    def on(self, name: str) -> Blocked | None:
+        """Return a node, by its name; None if the claims could not fit on it."""
+        return self._of(self._world.nodes[name])
+
     def _of(self, wire: Wire) -> Blocked | None:
         node, world = self._world.decoded(wire), self._world
         of_devices = self._of_alike(node)

@@ -145,7 +145,11 @@ def _nodes(items: Sequence[Obj]) -> list[str]:
 # The nodes that would serve the pod, and no others: these are fragmented or in use as before.
 
 
-def only(change: Callable[[random.Random, list[Obj], str], None]) -> Fault:
+Change = Callable[[random.Random, list[Obj], str], None]
+"""A fault of one node, by its name."""
+
+
+def only(change: Change) -> Fault:
     """Return the fault of a change of each node on which the pod would fit."""
 
     def fault(rng: random.Random, items: list[Obj]) -> None:
