@@ -68,6 +68,7 @@ def _parser(words: Sequence[str]) -> Parser:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
+    plugin.description = "Exit code 0: a signal ended it; 1: it cannot go on; 2: a setting is wrong."
     if _wanted("plugin", words):
         from neuron_dra import settings
 
@@ -76,7 +77,7 @@ def _parser(words: Sequence[str]) -> Parser:
     if words[:1] != ["plugin"]:
         _add_other_commands(commands, words)
         completion = commands.add_parser("completion", help="print the completion script for bash and zsh")
-        completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion)"
+        completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion). Exit code 0."
         completion.set_defaults(run=lambda _: _print_completion(parser))
     return parser
 

@@ -37,7 +37,10 @@ examples:
   neuron-dra fake-node --instance-type trn2.48xlarge --root /tmp/node
   neuron-dra slices --host-root /tmp/node --node-name node -o table
   neuron-dra fake-node --root /tmp/node --break link:0,1 --break ecc:7
-  neuron-dra fake-node --instance-type trn2u.48xlarge --root /tmp/us1 --node-id 1 --server-id 5a7b1c2d3e4f6070
+  neuron-dra fake-node --instance-type trn2u.48xlarge --root /tmp/us1 \\
+    --node-id 1 --server-id 5a7b1c2d3e4f6070
+
+Exit code 0; 1: the folder has no node, or cannot be written; 2: a flag is wrong.
 """
 
 

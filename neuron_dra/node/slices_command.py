@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra slices`."""
     parser.description = (
         "Print the ResourceSlices that a node would publish, as a List, with no cluster. What is wrong with the "
-        "hardware goes to standard error."
+        "hardware goes to standard error. Exit code 0; 2: a flag or the folder is wrong."
     )
     parser.add_argument(
         "--node-name", required=True, type=object_name, metavar="NAME", help="name of the Node; required"

@@ -127,6 +127,19 @@ async def test_a_strategic_patch_replaces_a_list_without_a_key(server: Server) -
     assert (answer.status, answer.body["imagePullSecrets"]) == (200, [{"name": "b"}])
 
 
+@pytest.mark.parametrize("kind", ["resourceclaims", "resourceclaimtemplates"])
+async def test_the_same_manifest_may_be_applied_twice(server: Server, kind: str) -> None:
+    """kubectl sends lists without a key whole, as the manifest has them: the server sets its defaults before it compares."""
+    devices = {"requests": [{"name": "neurons", "exactly": {"deviceClassName": "neuron.aws.com"}}]}
+    is_template = kind == "resourceclaimtemplates"
+    spec = {"spec": {"devices": devices}} if is_template else {"devices": devices}
+    named = "ResourceClaimTemplate" if is_template else "ResourceClaim"
+    manifest = {"apiVersion": "resource.k8s.io/v1", "kind": named, "metadata": {"name": "a"}, "spec": spec}
+    made = await server.made(server.place(kind), manifest)
+    answer = await server.patch(f"{server.place(kind)}/a", {"spec": spec}, STRATEGIC)
+    assert (answer.status, answer.body["spec"]) == (200, made["spec"])
+
+
 async def test_a_strategic_patch_removes_a_field(server: Server) -> None:
     await server.made(server.place("configmaps"), config_map("a", x="1", y="2"))
     answer = await server.patch(f"{server.place('configmaps')}/a", {"data": {"x": None, "z": "3"}}, STRATEGIC)

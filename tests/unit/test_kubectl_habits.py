@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra import cli
 from tests.support import cluster_faults as faults
 from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
@@ -148,7 +149,12 @@ def test_explain_knows_codes_and_qualified_names(name: str, capsys: pytest.Captu
     assert ask(capsys, "explain", name).code == 0
 
 
-@pytest.mark.parametrize("command", ["why", "status", "simulate", "validate", "explain"])
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "plugin", "completion"])
+def test_help_names_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Exit code" in ask(capsys, command, "--help").out
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "plugin", "completion"])
 def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """But for names without a space, such as the kinds of a snapshot."""
     lines = ask(capsys, command, "--help").out.splitlines()

@@ -20,15 +20,13 @@ _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
 def prepare_claim(obj: Obj, old: Obj | None, now: str) -> None:
-    if old is None:
-        obj["spec"] = _complete(obj.get("spec") or {})
+    obj["spec"] = _complete(obj.get("spec") or {})
     for entry in obj.setdefault("status", {}).get("devices") or []:
         entry.setdefault("conditions", None)  # as Go encodes a nil slice
 
 
 def prepare_template(obj: Obj, old: Obj | None, now: str) -> None:
-    if old is None:
-        obj["spec"] = {**(obj.get("spec") or {}), "spec": _complete((obj.get("spec") or {}).get("spec") or {})}
+    obj["spec"] = {**(obj.get("spec") or {}), "spec": _complete((obj.get("spec") or {}).get("spec") or {})}
 
 
 def prepare_class(obj: Obj, old: Obj | None, now: str) -> None:
