@@ -14,7 +14,10 @@ from neuron_dra.errors import NeuronDraError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra demo`."""
-    parser.description = "Show how pods get devices, on simulated nodes, without a cluster. Exit code 0: all steps happened; 1: one did not."
+    parser.description = (
+        "Show how pods get devices, on simulated nodes, without a cluster. Exit code 0: all steps happened; 1: one "
+        "did not."
+    )
     parser.add_argument(
         "--keep", action="store_true", help="then leave the cluster up, with a kubeconfig, until Ctrl-C"
     )

@@ -129,7 +129,7 @@ async def test_a_strategic_patch_replaces_a_list_without_a_key(server: Server) -
 
 @pytest.mark.parametrize("kind", ["resourceclaims", "resourceclaimtemplates"])
 async def test_the_same_manifest_may_be_applied_twice(server: Server, kind: str) -> None:
-    """kubectl sends lists without a key whole, as the manifest has them: the server sets its defaults before it compares."""
+    """kubectl sends lists without a key as the manifest has them: the server sets its defaults, then it compares."""
     devices = {"requests": [{"name": "neurons", "exactly": {"deviceClassName": "neuron.aws.com"}}]}
     is_template = kind == "resourceclaimtemplates"
     spec = {"spec": {"devices": devices}} if is_template else {"devices": devices}
