@@ -46,6 +46,16 @@ def test_yaml_and_json_have_equal_content(trn2: Path, capsys: pytest.CaptureFixt
     assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{n}" for n in range(16)]
 
 
+@pytest.mark.parametrize("version", ["2.x.7693.0", ""])
+def test_version_of_the_kernel_driver_is_a_text(trn2: Path, capsys: pytest.CaptureFixture[str], version: str) -> None:
+    """Public builds have such versions: one is published as it is, and none is left out."""
+    (trn2 / "sys/module/neuron/version").write_text(f"{version}\n")
+    _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a")
+    (item,) = yaml.safe_load(out)["items"]
+    found = [device["attributes"].get("neuronDriverVersion") for device in item["spec"]["devices"]]
+    assert found == [{"string": version} if version else None] * 16
+
+
 def test_a_table_is_aligned_and_cuts_nothing(trn2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-otable")
     lines = out.splitlines()
