@@ -5,7 +5,7 @@ Decoding is lenient: what the API server has admitted is not validated again, un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -231,10 +231,11 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
     per_device = bool(spec.get("perDeviceNodeSelection"))
     where = _where(spec)
     published = spec.get("devices") or ()
-    devices = []
-    for device in published:
-        at = _where(device) if per_device else where
-        devices.append(decoder.decode(device, spec["driver"], pool["name"], at, per_device=per_device))
+    if per_device:
+        own = (decoder.decode(each, spec["driver"], pool["name"], _where(each)) for each in published)
+        devices = tuple(own)
+    else:
+        devices = decoder.all(published, spec["driver"], pool["name"], where)
     return PoolSlice(
         name=wire["metadata"]["name"],
         driver=spec["driver"],
@@ -245,7 +246,7 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
         per_device_nodes=per_device,
         has_counters=bool(spec.get("sharedCounters")),
         compatibility_groups=any(device.get("compatibilityGroups") for device in published),
-        devices=tuple(devices),
+        devices=devices,
         counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
     )
 
@@ -276,6 +277,22 @@ class _Decoded:
     consumes: Counters
 
 
+def _of_pool(found: _Decoded, device: DeviceId, where: Where, *, per_device: bool) -> PoolDevice:
+    return PoolDevice(
+        device,
+        found.attributes,
+        found.capacity,
+        found.key,
+        found.taints,
+        where,
+        per_device,
+        found.binds_to_node,
+        found.binding,
+        found.unsupported,
+        found.consumes,
+    )
+
+
 MOST_TEXTS: Final = 4096
 """Texts of devices that are remembered: equal nodes have the same few, and other nodes each their own."""
 
@@ -286,27 +303,31 @@ class DeviceDecoder:
     def __init__(self, keys: dict[object, object] | None = None) -> None:
         self._known: dict[int, _Decoded] = {}
         self._texts: dict[tuple[str, bytes], _Decoded] = {}
+        self._lists: dict[tuple[str, int], tuple[Sequence[Wire], list[tuple[str, _Decoded]]]] = {}
         self.keys: dict[object, object] = {} if keys is None else keys
         """What stands for the attributes of equal devices; decoders that share it find devices of each other equal."""
 
-    def decode(self, wire: Wire, driver: str, pool: str, where: Where, *, per_device: bool) -> PoolDevice:
-        """Return a device of a pool."""
+    def decode(self, wire: Wire, driver: str, pool: str, where: Where) -> PoolDevice:
+        """Return a device of a pool that has its own nodes."""
+        found = self._decoded(wire, driver)
+        return _of_pool(found, DeviceId(driver, pool, wire["name"]), where, per_device=True)
+
+    def all(self, wires: Sequence[Wire], driver: str, pool: str, where: Where) -> tuple[PoolDevice, ...]:
+        """Return the devices of a slice for these nodes; equal nodes of a snapshot share one list."""
+        known = self._lists.get((driver, id(wires)))
+        if known is None:
+            decoded = [(wire["name"], self._decoded(wire, driver)) for wire in wires]
+            known = self._lists[driver, id(wires)] = wires, decoded
+        devices = []
+        for name, each in known[1]:
+            devices.append(_of_pool(each, DeviceId(driver, pool, name), where, per_device=False))
+        return tuple(devices)
+
+    def _decoded(self, wire: Wire, driver: str) -> _Decoded:
         found = self._known.get(id(wire))
         if found is None:
             found = self._equal(wire, driver)
-        return PoolDevice(
-            DeviceId(driver, pool, wire["name"]),
-            found.attributes,
-            found.capacity,
-            found.key,
-            found.taints,
-            where,
-            per_device,
-            found.binds_to_node,
-            found.binding,
-            found.unsupported,
-            found.consumes,
-        )
+        return found
 
     def _equal(self, wire: Wire, driver: str) -> _Decoded:
         """Return what was decoded of an equal device, or of this one."""

@@ -73,6 +73,31 @@ class KubeNodeView(ObjectView, frozen=True):
         return tuple(node_conditions.faults(found, node_conditions.DEFAULT))
 
 
+class _Versions(ObjectView, frozen=True):
+    node_info: NodeInfo = NodeInfo()
+
+
+class KubeletView(ObjectView, frozen=True):
+    """The programs on a Node, which are asked for of each node of a fleet."""
+
+    status: _Versions = _Versions()
+
+
+class _Labels(ObjectView, frozen=True):
+    labels: dict[str, Any] = {}
+
+
+class NodeTypeView(ObjectView, frozen=True):
+    """The label with a Node's instance type, which is asked for of each node of a fleet."""
+
+    metadata: _Labels = _Labels()
+
+    @property
+    def instance_type(self) -> str:
+        """Its instance type; empty without the label."""
+        return str(self.metadata.labels.get(names.INSTANCE_TYPE_LABEL) or "")
+
+
 _OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)
 
 

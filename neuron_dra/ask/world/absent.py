@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.read.node_views import KubeNodeView, SliceSpecView, SliceView
+from neuron_dra.ask.read.node_views import NodeTypeView, SliceSpecView, SliceView
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
@@ -100,7 +100,7 @@ def silent_nodes(world: World) -> list[tuple[str, str]]:
     """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
     found = []
     for name, node in world.nodes.items():
-        kind = KubeNodeView.of(node).instance_type
+        kind = NodeTypeView.of(node).instance_type
         if kind and catalogue.lookup(kind) and not any(_has_devices(spec) for spec in world.specs_of(name)):
             found.append((name, kind))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
+from neuron_dra.ask.read.node_views import KubeletView, SliceView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.core import versions
 from neuron_dra.core.wire import Wire
@@ -37,7 +37,7 @@ def newest_kubelet(snapshot: Snapshot) -> tuple[int, int] | None:
 
 def kubelet(node: Wire) -> str:
     """Return the version of a node's kubelet, such as v1.37.0; empty if it is unknown."""
-    return KubeNodeView.of(node).status.node_info.kubelet_version
+    return KubeletView.of(node).status.node_info.kubelet_version
 
 
 def rules(snapshot: Snapshot) -> Semantics:

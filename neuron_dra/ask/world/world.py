@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from neuron_dra.ask.read.node_views import (
     DeviceFields,
     KubeNodeView,
+    NodeTypeView,
     SliceSpecView,
     SliceView,
     TaintRuleSpec,
@@ -220,7 +221,7 @@ class World:
 
     @derived("Node")
     def _types(self) -> Mapping[str, str]:
-        return {name: KubeNodeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
+        return {name: NodeTypeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
 
     def node(self, name: str) -> KubeNodeView:
         """Return a Node; one without fields if it does not exist."""
@@ -267,8 +268,12 @@ class World:
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
         found = {}
+        known: dict[int, ultraserver.Tag | None] = {}  # by the identity of the devices, which equal nodes share
         for spec in self._published:
-            tag = ultraserver.tag_on(spec.published)
+            devices = spec.published
+            if id(devices) not in known:
+                known[id(devices)] = ultraserver.tag_on(devices)
+            tag = known[id(devices)]
             if tag is not None and spec.node_name:
                 found[spec.node_name] = tag
         return found
