@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from neuron_dra import log as logs
 from neuron_dra.errors import NeuronDraError, SettingsError
 
 OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -174,6 +173,8 @@ def _last_words(program: str, parsed: argparse.Namespace | None, text: str) -> N
     wanted = getattr(parsed, "log_format", "text") or os.environ.get("LOG_FORMAT")
     with contextlib.suppress(OSError):
         if wanted == "json":
+            from neuron_dra import log as logs
+
             line = logs.last_line(program, text)
         else:
             line = _readable(f"{program}: {text}")

@@ -6,7 +6,6 @@ A container keeps its environment, so after rank 0 has moved, running pods find 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,6 +84,8 @@ def service_name(workload: str) -> str:
     name = f"{workload}-rank0"
     if _SERVICE.fullmatch(name):
         return name
+    import hashlib  # loads OpenSSL
+
     return f"rank0-{hashlib.sha256(workload.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 

@@ -7,7 +7,6 @@ node's plugin reads those that list its node, and responds with a tag on its dev
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,8 @@ def object_name(ultraserver_id: str) -> str:
     plain = _READABLE + ultraserver_id
     if _LABEL.fullmatch(ultraserver_id) and len(plain) <= NAME_LENGTH:
         return plain
+    import hashlib  # loads OpenSSL, which commands that only read tags do not need
+
     digest = hashlib.sha256(ultraserver_id.encode(errors="surrogatepass")).hexdigest()[:16]
     room = NAME_LENGTH - len(_HASHED) - len(digest) - 1
     legible = re.sub(r"[^a-z0-9]+", "-", ultraserver_id.lower())[:room].strip("-")

@@ -70,7 +70,7 @@ class KubeNodeView(ObjectView, frozen=True):
         for each in self.status.conditions:
             if each.type in _OF_AGENTS:
                 found.append(msgspec.structs.asdict(each))
-        return tuple(node_conditions.faults(found, node_conditions.DEFAULT))
+        return tuple(node_conditions.faults(found, node_conditions.DEFAULT)) if found else ()
 
 
 class _Versions(ObjectView, frozen=True):

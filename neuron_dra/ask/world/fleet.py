@@ -165,7 +165,8 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
             if not holder and device.consumes and pool.usable and not counting.allows(device):
                 others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
                 holders = tuple({id(each): each for each in others}.values())
-            faults = _faults(device)
+            may_be_sick = device.taints or health.ATTRIBUTE in device.attributes
+            faults = _faults(device) if may_be_sick else ""
             if holders or faults:
                 yield DeviceView(device.id.device, number, holders, faults, device.attributes)
                 continue
@@ -196,8 +197,6 @@ def _users(world: World, devices: Iterable[PoolDevice]) -> Mapping[tuple[str, st
 
 
 def _faults(device: PoolDevice) -> str:
-    if not device.taints and health.ATTRIBUTE not in device.attributes:
-        return ""
     reasons = str(_value(device.attributes, health.ATTRIBUTE) or "")
     blocking = []
     for taint in device.taints:
