@@ -130,7 +130,10 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
     if "Pod" in missing:
         yield unknown(area, f"Pods: {missing['Pod']}")
         return
-    pods = [pod for node, found in world.driver_pods.items() if only in ("", node) for pod in found]
+    pods = []
+    for node, found in world.driver_pods.items():
+        if only in ("", node):
+            pods += found
     if not pods:
         if only == "" and any(neuron_nodes(world)):
             yield wrong(

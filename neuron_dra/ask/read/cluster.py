@@ -160,7 +160,6 @@ async def _list(
         except objects.MALFORMED as err:
             raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
         items += [{**item, "apiVersion": version, "kind": kind} for item in listed.objects]
-        damaged += [
-            snapshot.DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in listed.damaged
-        ]
+        for each in listed.damaged:
+            damaged.append(snapshot.DamagedObject(kind, each.namespace, each.name, each.paths, each.why))
     return items

@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
         taken, published = simulation.held(trial.world)
         placed = sum(each.runs for each in outcomes)
         terminal.write([f"{placed} of {len(outcomes)} pods run; {taken} of {published} devices are held"])
-        terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
+        for note in notes:
+            terminal.write(terminal.wrapped(note, first="note: ", rest="      "))
     if all(each.runs for each in outcomes):
         return 0
     return 1

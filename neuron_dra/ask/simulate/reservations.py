@@ -48,7 +48,10 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
         size, number = int(spec.get("topologySize") or 1), int(spec.get("serverCount") or 1)
         free = list(_slots(world, spec.get("instanceType"), size, taken))
         needed = NeededTime.by(spec, now)
-        lasting = [slot for slot in free if not needed.ends_before((node.name for node in slot), snapshot, now)]
+        lasting = []
+        for slot in free:
+            if not needed.ends_before((node.name for node in slot), snapshot, now):
+                lasting.append(slot)
         slots = lasting[:number]
         name = f"NeuronUltraServerWorkload {workload['metadata']['name']}"
         groups = f"{words.count(number, 'group')} of {words.count(size, 'node')}"

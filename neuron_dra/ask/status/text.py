@@ -119,14 +119,11 @@ def fault_row(fault: FleetFault) -> dict[str, Any]:
 
 
 def _group(name: str, nodes: Sequence[NodeView], missing: Collection[str]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "type": nodes[0].type,
-        "nodes": [
-            {"name": node.name, "state": state(node, missing), "vertical": node.vertical, "horizontal": node.horizontal}
-            for node in nodes
-        ],
-    }
+    rows = []
+    for node in nodes:
+        links = {"vertical": node.vertical, "horizontal": node.horizontal}
+        rows.append({"name": node.name, "state": state(node, missing), **links})
+    return {"name": name, "type": nodes[0].type, "nodes": rows}
 
 
 def _row(node: NodeView, missing: Collection[str]) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
     made = picture.draw(view, legend)
     out = terminal.wrapped(f"node {view.name}: {picture.summary(view)}", rest="  ")
     out += ["", *(f"  {line}" for line in _grid(made)), ""]
-    out += [f"  {line}" for text in picture.free_groups(view) for line in terminal.wrapped(text)]
+    for text in picture.free_groups(view):
+        out += [f"  {line}" for line in terminal.wrapped(text)]
     out += _legend([made], legend)
     return out + _matrix(world, [view], wide=wide)
 
@@ -67,7 +68,9 @@ def _square(views: Sequence[NodeView], pictures: dict[int, Picture], missing: Ma
     longest = max(len(view.name) for view in views)
     full = 2 * longest + len("    (node 0)") * 2 <= terminal.width()
     blocks = {position: _block(made, full=full) for position, made in pictures.items()}
-    width = max(len(line) for block in blocks.values() for line in block)
+    width = 0
+    for block in blocks.values():
+        width = max(width, *map(len, block))
     upper, lower = PAIRS["horizontal"]
     out: list[str] = []
     for pair in (upper, lower):
@@ -145,7 +148,10 @@ def _styled(mark: str, text: str) -> str:
 def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
     """Return what the marks mean: holders with the number of their devices, faults with their reasons."""
     drawn = list(pictures)
-    cells = [(made.node.name, cell) for made in drawn for cell in made.cells]
+    cells = []
+    for made in drawn:
+        for cell in made.cells:
+            cells.append((made.node.name, cell))
     out = []
     for holder, letter in legend.letters.items():
         out += terminal.wrapped(f"{letter}  {holder}, {picture.amount(drawn, letter)}", first="  ", rest="     ")
@@ -172,9 +178,13 @@ def _matrix(world: World, views: Sequence[NodeView], *, wide: bool) -> list[str]
         return []
     if len(rows) - 1 > PODS and not wide:
         return ["", f"  {len(rows) - 1} pods; -o wide prints the matrix of their links"]
-    used = [name for name in matrix.MEANINGS if any(name in row[1:] for row in rows[1:])]
+    used: set[str] = set()
+    for row in rows[1:]:
+        used.update(row[1:])
     out = ["", *terminal.table(rows, indent="  "), ""]
-    for name in used:
+    for name in matrix.MEANINGS:
+        if name not in used:
+            continue
         out += terminal.wrapped(f"{name:<3} {matrix.MEANINGS[name]}", first="  ", rest="      ")
     return out
 

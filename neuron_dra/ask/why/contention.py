@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -344,14 +344,19 @@ def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Prop
             if holder.pods:
                 unique[holder.key] = (len(devices), holder)
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    alone = (holder for _, holder in ranked if _may_end(world, holder))
-    for holder in itertools.islice(alone, HOLDERS_TRIED):
-        yield _attempt(world, pod, [holder])
+    alone = ([holder] for _, holder in ranked)
     together = (each for each in _groups_to_empty(world, pod, nodes) if len(each) > 1)
-    several = (each for each in together if all(_may_end(world, one) for one in each))
-    for ended in itertools.islice(several, HOLDERS_TRIED):
-        yield _attempt(world, pod, ended)
+    for candidates in (alone, together):
+        for ended in itertools.islice(_that_may_end(world, candidates), HOLDERS_TRIED):
+            yield _attempt(world, pod, ended)
     yield from trials.fewer(world, pod)
+
+
+def _that_may_end(world: World, candidates: Iterable[list[Holder]]) -> Iterator[list[Holder]]:
+    """Yield those of which each holder may be ended; they are looked at one after the other, as many as are tried."""
+    for holders_of_one in candidates:
+        if all(_may_end(world, each) for each in holders_of_one):
+            yield holders_of_one
 
 
 def _may_end(world: World, holder: Holder) -> bool:

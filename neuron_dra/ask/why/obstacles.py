@@ -147,7 +147,9 @@ def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
 
 
 def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
-    found = Counter(name for each in nodes for name in world.room.lacking(pod, each.node))
+    found: Counter[str] = Counter()
+    for each in nodes:
+        found.update(world.room.lacking(pod, each.node).keys())
     return words.listed((name for name, _ in found.most_common()), 2)
 
 

@@ -31,7 +31,8 @@ def facts(world: World, reservation: WorkloadView) -> tuple[tuple[str, str], ...
     own = next((each for each in everyone if _is_of(each, reservation)), None)
     if own is None:
         return found.done()
-    queue, others = own.spec.queue_name, [each for each in everyone if each is not own and _same_queue(each, own)]
+    queue = own.spec.queue_name
+    others = [each for each in everyone if each is not own and _same_queue(each, own)]
     users = sorted(_name(each) for each in others if _is_true(each, "QuotaReserved"))
     if _is_true(own, "QuotaReserved"):
         found.add("queue", f"{queue}, where it has quota")

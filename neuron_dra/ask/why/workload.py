@@ -101,9 +101,10 @@ def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> P
     names = server.nodes
     if workload.spec.topology_size != len(names) or any(each in world.tags for each in names):
         return None
-    holders: dict[str, Holder] = {
-        holder.key: holder for device, holder in world.holders.items() if device.pool in names
-    }
+    holders: dict[str, Holder] = {}
+    for device, holder in world.holders.items():
+        if device.pool in names:
+            holders[holder.key] = holder
     if len(holders) != 1 or not world.proposes:
         return None
     [holder] = holders.values()

@@ -72,11 +72,15 @@ def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView
     """Yield what is wrong with an UltraServer: nodes that are missing, links that are down, and its conditions."""
     size = _size(group, server)
     if len(group) < size:
+        there = {member.name for member in group}
         known = [each.node_name for each in _topology(server)]
-        gone = [each for each in known if each not in {member.name for member in group}]
+        gone = [name for name in known if name not in there]
         detail = f"{', '.join(gone)} is missing" if gone else ""
         yield FleetFault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
-    down = [way for way in LINKS if any(getattr(member, way) is False for member in group)]
+    down = []
+    for way in LINKS:
+        if any(getattr(member, way) is False for member in group):
+            down.append(way)
     if down:
         yield FleetFault(ULTRASERVER, name, f"{' and '.join(down)} links down")
     for condition in degraded(server):

@@ -163,18 +163,20 @@ def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView
             holder = held_by.get(device.id)
             holders: tuple[Holder, ...] = (holder,) if holder else ()
             if not holder and device.consumes and pool.usable and not counting.allows(device):
-                others = [world.holders[user] for key in device.consumes for user in users.get(key, ())]
-                holders = tuple({id(each): each for each in others}.values())
+                others: dict[int, Holder] = {}
+                for key in device.consumes:
+                    others.update((id(held_by[user]), held_by[user]) for user in users.get(key, ()))
+                holders = tuple(others.values())
             may_be_sick = device.taints or health.ATTRIBUTE in device.attributes
             faults = _faults(device) if may_be_sick else ""
             if holders or faults:
                 yield DeviceView(device.id.device, number, holders, faults, device.attributes)
                 continue
             # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
-            key = id(device.attributes), device.id.device
-            found = free_views.get(key)
+            same = id(device.attributes), device.id.device
+            found = free_views.get(same)
             if found is None:
-                found = free_views[key] = DeviceView(device.id.device, number, (), "", device.attributes)
+                found = free_views[same] = DeviceView(device.id.device, number, (), "", device.attributes)
             yield found
 
 

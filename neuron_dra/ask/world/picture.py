@@ -174,7 +174,9 @@ def short(name: str) -> str:
 def free_groups(node: NodeView) -> list[str]:
     """Return, for each group attribute, the devices of a group that is entirely free, or that none is."""
     found = []
-    names = {key for device in node.devices for key in device.groups}
+    names: set[str] = set()
+    for device in node.devices:
+        names.update(device.groups)
     for name in sorted(names, key=lambda key: (len(key), key)):
         groups: dict[object, list[DeviceView]] = {}
         for device in node.devices:

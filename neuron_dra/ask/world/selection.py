@@ -207,7 +207,11 @@ def replacements(published: PublishedDevices, part: str, devices: Sequence[PoolD
     if compared is not None:
         for value in _near(published, compared, devices):
             found.append(part[: compared.start] + words.cell(value) + part[compared.end :])
-    return [text for text in dict.fromkeys(found) if any(published.true(text, device) for device in devices)]
+    satisfied = []
+    for text in dict.fromkeys(found):
+        if any(published.true(text, device) for device in devices):
+            satisfied.append(text)
+    return satisfied
 
 
 def _near(published: PublishedDevices, compared: Comparison, devices: Sequence[PoolDevice]) -> list[Any]:

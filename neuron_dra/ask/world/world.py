@@ -162,11 +162,14 @@ class World:
 
     def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
         """Return the claims that are for PodGroups of these pods: the pods of the group are its holders."""
-        pods = [found.objects.get(key) for key in keys if key[0] == "Pod" for found in (self.snapshot, changed)]
         wanted = set()
-        for pod in pods:
-            if pod and users.group_of(pod):
-                wanted.add((pod["metadata"].get("namespace") or "", users.group_of(pod)))
+        for key in keys:
+            if key[0] != "Pod":
+                continue
+            for pod in (self.snapshot.objects.get(key), changed.objects.get(key)):
+                group = users.group_of(pod) if pod else ""
+                if pod and group:
+                    wanted.add((pod["metadata"].get("namespace") or "", group))
         if not wanted:
             return set()
         found = set()
@@ -281,8 +284,12 @@ class World:
     @derived("NeuronUltraServer")
     def spares(self) -> Set[str]:
         """The names of the nodes that the controller keeps for groups that must move."""
-        every = map(UltraServerView.of, self.snapshot.all("NeuronUltraServer"))
-        return {name for server in every if server.is_spare for name in server.nodes}
+        found: set[str] = set()
+        for item in self.snapshot.all("NeuronUltraServer"):
+            server = UltraServerView.of(item)
+            if server.is_spare:
+                found.update(server.nodes)
+        return found
 
     @derived("ResourceSlice")
     def _published(self) -> Sequence[SliceSpecView]:
