@@ -266,6 +266,14 @@ def test_node_with_two_faults_comes_before_fragmentation(
     assert found[0].text.endswith(f"; also, {text}; without both the pod would fit there")
 
 
+def test_node_that_the_pod_excludes_is_not_blamed() -> None:
+    """(34, 2) Node b is for other pods: that it publishes nothing is not why this one waits."""
+    items = [*reported.fragmented(), small.node("b", labels={"pool": "other"})]
+    reported.node(items)["metadata"]["labels"]["pool"] = "mine"
+    reported.pod(items)["spec"]["nodeSelector"] = {"pool": "mine"}
+    assert [each.code for each in report(items).findings] == ["Fragmented"]
+
+
 def test_rule_for_a_node_without_devices_comes_before_fragmentation() -> None:
     """(34, 2) Seed 1049 of the report: the rule would taint the devices that the node does not publish."""
     items = [*reported.fragmented(), small.node("b"), *small.slices("b")]

@@ -354,9 +354,9 @@ def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Prop
 
 def _that_may_end(world: World, candidates: Iterable[list[Holder]]) -> Iterator[list[Holder]]:
     """Yield those of which each holder may be ended; they are looked at one after the other, as many as are tried."""
-    for holders_of_one in candidates:
-        if all(_may_end(world, each) for each in holders_of_one):
-            yield holders_of_one
+    for together in candidates:
+        if all(_may_end(world, each) for each in together):
+            yield together
 
 
 def _may_end(world: World, holder: Holder) -> bool:

@@ -77,6 +77,8 @@ def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Seq
         blocked = Blockers(repaired, pod, claims).on(each.node)
         if blocked is None or not blocked.obstacles or HELD in blocked.obstacles:
             continue
+        if NODE in blocked.obstacles and not KubeNodeView.of(blocked.node).spec.unschedulable:
+            continue  # the node is for other pods
         also = [_alone(repaired, pod, name, blocked) for name in blocked.obstacles]
         both = "both" if len(also) == 1 else "all of that"
         text = f"{each.text}; also, {' and '.join(also)}; without {both} the pod would fit there"
