@@ -150,15 +150,16 @@ def _bed(version: str, *tests: str, long: bool = True) -> Run:
 
 
 def _command(*words: str, **environment: str) -> Run:
-    """Return a run of Python; its last line is the outcome if it has the word \"passed\"."""
+    """Return a run of Python; the last of its lines with the word \"passed\" is the outcome."""
 
     def run(options: Options) -> Result:
         command, about = [PYTHON, *words], {**os.environ, **environment}
         ran = subprocess.run(command, cwd=REPOSITORY, env=about, capture_output=True, text=True, check=False)
         lines = [line for line in (ran.stdout + ran.stderr).splitlines() if line.strip()]
         print("\n".join(lines[-20:]), flush=True)
-        last = re.sub(r"^=+ | =+$", "", lines[-1]) if lines else "no output"
         failed = ran.returncode != 0
+        passed = [] if failed else [line for line in lines if "passed" in line]
+        last = re.sub(r"^=+ | =+$", "", [*lines, *passed][-1]) if lines else "no output"
         details = tuple(line for line in lines if line.startswith(("FAILED", "ERROR")))[:SHOWN]
         return Result(last if "passed" in last or failed else "see there", failed, details=details)
 

@@ -32,6 +32,12 @@ def test_new_result_replaces_its_line_and_keeps_the_others() -> None:
     assert lines(after) == lines(before) | {"seeds": new}
 
 
+def test_outcome_of_a_command_is_what_passed_and_not_its_progress() -> None:
+    program = "import sys; print('passed, 3 cases'); print('3 cases in 1 s', file=sys.stderr)"
+    result = acceptance._command("-c", program)(acceptance.Options(1, 1, 1, 0, 1, 1.0))
+    assert (result.outcome, result.failed) == ("passed, 3 cases", False)
+
+
 def test_failure_goes_into_the_history_once() -> None:
     once = acceptance.report({"seeds": FOUND}, acceptance.REPORT.read_text())
     failed = "- `seeds` on 0123abc: seed 4: a law"
