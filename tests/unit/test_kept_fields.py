@@ -118,7 +118,7 @@ NAMED = (("metadata",), ("metadata", "name"))
 def test_objects_are_rejected_as_they_are_in_other_files(kind: str) -> None:
     """The types of kept.py are at least as strict as those that `snapshot.build` requires."""
     differ = []
-    every = paths(snapshot.SHAPES[kind])
+    every = paths(snapshot.shape(kind))
     for path in (each for each in every if each not in NAMED):
         for value in JUNK:
             item = made(kind, path, value)

@@ -123,7 +123,7 @@ def test_compiled_shapes_accept_only_what_the_shapes_accept() -> None:
         damage(rng, item)
         if snapshot._compiled(item["kind"]).has(item):
             accepted += 1
-            assert shapes.wrong(item, snapshot.SHAPES[item["kind"]]) == "", seed
+            assert shapes.wrong(item, snapshot.shape(item["kind"])) == "", seed
             assert snapshot._missing(item, valid=True) == snapshot._missing(item, valid=False), seed
     assert accepted
 

@@ -54,7 +54,7 @@ def another(found: Sequence[Obj]) -> Obj:
 def looks(world: World) -> object:
     pod = world.snapshot.get("Pod", "p", "default")
     assert pod is not None
-    lists = {kind: [key_of(item) for item in world.snapshot.all(kind)] for kind in snapshot.SHAPES}
+    lists = {kind: [key_of(item) for item in world.snapshot.all(kind)] for kind in snapshot.KINDS}
     lacking = [world.room.lacking(pod, node) for node in world.nodes.values()]
     alike = [node["metadata"]["name"] for node in world._representatives(pod)]
     return repr(world.place(pod)), world.in_use, world.holders.keys(), lacking, lists, alike

@@ -166,7 +166,7 @@ def _of_snapshot(world: World) -> Iterator[Wire]:
         "PodDisruptionBudget": lambda item: key_of(item)[1] in spaces,
     }
     keys = set()
-    for kind in snapshots.SHAPES:
+    for kind in snapshots.KINDS:
         if kind != "Event":
             for item in snapshot.all(kind):
                 if kept.get(kind, bool)(item):

@@ -23,8 +23,6 @@ from neuron_dra.errors import SettingsError
 Key = tuple[str, str, str]
 """Kind, namespace (empty for cluster-scoped kinds) and name."""
 
-_DEVICE: Final = {"name": str, "attributes": {}, "capacity": {}, "taints": [views.shape(TaintView)]}
-_SLICE: Final = views.shape(SliceView)
 _VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
     "ResourceClaim": ClaimView,
     "ResourceClaimTemplate": ClaimTemplateView,
@@ -40,12 +38,26 @@ _VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
     "ResourceQuota": views.QuotaView,
     "PodDisruptionBudget": views.BudgetView,
 }
-SHAPES: Final[Mapping[str, Any]] = {
-    "ResourceSlice": {**_SLICE, "spec": {**_SLICE["spec"], "devices": [_DEVICE]}},
-    **{kind: views.shape(view) for kind, view in _VIEWS.items()},
-    "Event": {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)},
-}
-"""The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
+KINDS: Final = ("ResourceSlice", *_VIEWS, "Event")
+"""The kinds of a snapshot. Objects of other kinds are ignored."""
+
+
+@functools.cache
+def shape(kind: str) -> Mapping[str, Any]:
+    """Return the fields that are read of a kind."""
+    if kind == "ResourceSlice":
+        fields = views.shape(SliceView)
+        return {**fields, "spec": {**fields["spec"], "devices": [_device({})]}}
+    if kind == "Event":
+        return {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)}
+    found: Mapping[str, Any] = views.shape(_VIEWS[kind])
+    return found
+
+
+def _device(values: Any) -> Mapping[str, Any]:
+    """Return the shape of a device; `values` is that of its attributes and capacity."""
+    return {"name": str, "attributes": values, "capacity": values, "taints": [views.shape(TaintView)]}
+
 
 ABBREVIATIONS: Final = {
     "pod": "Pod",
@@ -164,7 +176,7 @@ def build(
     valid: dict[int, Any] = {}
     unread = list(damaged or ())
     for given in items:
-        if str(given.get("kind")) not in SHAPES or _another_kind(given):
+        if str(given.get("kind")) not in KINDS or _another_kind(given):
             continue
         try:
             item = _checked(given, valid)
@@ -226,7 +238,7 @@ def problem(item: Wire) -> str:
     """Return which field of an object of v1 has a wrong type, or is missing; empty if the object can be used."""
     kind = str(item["kind"])
     known = _compiled(kind).has(item)
-    text = "" if known else shapes.wrong(item, SHAPES[kind])
+    text = "" if known else shapes.wrong(item, shape(kind))
     return text or _missing(item, valid=known)
 
 
@@ -235,11 +247,10 @@ def _compiled(kind: str) -> shapes.CompiledShape:
     """Return the shape of a kind, compiled, or its view; of slices also the types of all attributes and capacities."""
     if kind in _VIEWS:
         return shapes.CompiledShape(_VIEWS[kind])
-    shape = SHAPES[kind]
+    fields = shape(kind)
     if kind == "ResourceSlice":
-        device = {**_DEVICE, "attributes": _VALUES, "capacity": _VALUES}
-        shape = {**shape, "spec": {**shape["spec"], "devices": [device]}}
-    return shapes.CompiledShape(shape)
+        fields = {**fields, "spec": {**fields["spec"], "devices": [_device(_VALUES)]}}
+    return shapes.CompiledShape(fields)
 
 
 _VALUES: Final = dict[str, dict[str, str | int | bool | list[Any]]]
