@@ -30,7 +30,8 @@ TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceed
 _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
 _OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
 ANYTHING: Final = re.compile("")
-ORDINARY: Final = ("DevicesInUse", "Fragmented")
+FRAGMENTED: Final = "Fragmented"
+ORDINARY: Final = ("DevicesInUse", FRAGMENTED)
 OF_DEVICES: Final = re.compile(r"cannot allocate all claims|resourceclaim|deviceclass", re.IGNORECASE)
 
 
@@ -446,7 +447,8 @@ def in_the_way(case: Case) -> list[Finding]:
         return found
     lacking = absent.without_devices(case.world, case.pod)
     missing = absent.finding(case.world, case.pod, lacking)
-    if missing is None:
+    if missing is None and found[0].code == FRAGMENTED:
+        # Devices in use are one thing in the way, so they come before a node with two.
         missing = obstacles.behind_absence(case.world, case.pod, case.claims, lacking)
     return found if missing is None else [missing, *found]
 
