@@ -6,6 +6,7 @@ drawn ones have the smallest SHA-256 of hash, page and text.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import re
 import sys
@@ -51,15 +52,18 @@ def drawn(by_page: dict[str, str], commit: str, number: int) -> list[tuple[str, 
     return sorted(every, key=lambda one: hashlib.sha256("\n".join((commit, *one)).encode()).digest())[:number]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Print what a hash draws."""
-    commit, number = arguments[0], int(arguments[1]) if len(arguments) > 1 else 40
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="the hash of the commit that has the pages")
+    parser.add_argument("number", type=int, nargs="?", default=40, help="how many (default %(default)s)")
+    args = parser.parse_args()
     names = words.for_users(words.counted(""), "")
     by_page = {name: (pages.ROOT / name).read_text() for name in names}
-    for name, each in drawn(by_page, commit, number):
+    for name, each in drawn(by_page, args.commit, args.number):
         print(f"{name}: {each}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
