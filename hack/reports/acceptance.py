@@ -221,7 +221,13 @@ PARTS = {
     ),
     "monitoring": Part(
         "the alerts and dashboards: rules and queries on Prometheus, and a fault for each alert on the test bed",
-        _bed("1.37", "bed/test_alert_rules", "bed/test_panels", "bed/test_monitoring_on_nodes"),
+        _bed(
+            "1.37",
+            "bed/test_alert_rules",
+            "bed/test_panels",
+            "bed/test_monitoring_on_nodes",
+            "story/test_alerts_on_prometheus",
+        ),
     ),
     "sets": Part(
         "connected sets and limits of the device plugin on the test bed with Kubernetes 1.37, 300 random "

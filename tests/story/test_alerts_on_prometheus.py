@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.bed import layout
 from hack.bed.network import free_port
 from hack.bench import qualify_requests as bench
 from hack.bench import shared
@@ -28,16 +29,18 @@ from neuron_dra.core.qualification import target
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from tests.bed.prometheus import FACTOR, rendered, rule_groups
-from tests.support.built_tools import PROMETHEUS, needs
+from tests.bed.prometheus import FACTOR, program, rendered, rule_groups
+from tests.support.built_tools import needs
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.long  # Prometheus is built first
 
 LIMIT_S = 240.0
 UNQUALIFIED, STOPPED, ENDS = "NeuronUltraServerUnqualified", "NeuronQualificationStopped", "NeuronBlockEnds"
 
 
 @contextlib.asynccontextmanager
-async def prometheus(folder: Path) -> AsyncIterator[str]:
+async def prometheus(built: Path, folder: Path) -> AsyncIterator[str]:
     """Run Prometheus with the chart's rules beside the controller; yield its URL."""
     port = free_port()
     rules, config = folder / "rules.yaml", folder / "prometheus.yaml"
@@ -51,7 +54,7 @@ async def prometheus(folder: Path) -> AsyncIterator[str]:
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     with (folder / "prometheus.log").open("wb") as log:
-        child = subprocess.Popen([str(PROMETHEUS), *words], stdout=log, stderr=subprocess.STDOUT)
+        child = subprocess.Popen([built, *words], stdout=log, stderr=subprocess.STDOUT)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -92,10 +95,14 @@ def ends_soon(api: EmbeddedApi) -> None:
         api.patch("nodes", node["metadata"]["name"], {"metadata": {"annotations": annotations}})
 
 
-@needs("prometheus")
+@pytest.fixture(scope="module")
+def built() -> Path:
+    return program(layout.from_environment(), "prometheus")
+
+
 @needs("helm")
 @pytest.mark.timeout(900)
-async def test_alerts_fire_with_what_the_controller_reports(tmp_path: Path) -> None:
+async def test_alerts_fire_with_what_the_controller_reports(built: Path, tmp_path: Path) -> None:
     async with EmbeddedApi() as api:
         api.register_neuron_kinds()
         for name in (NAMESPACE, TESTS, "ml"):
@@ -110,7 +117,7 @@ async def test_alerts_fire_with_what_the_controller_reports(tmp_path: Path) -> N
             async with (
                 swarm.tagging(),
                 shared.beside(bench.kubelets(api, 0.5, programs.exit_code)),
-                prometheus(tmp_path) as url,
+                prometheus(built, tmp_path) as url,
             ):
                 servers = await api.until(
                     "neuronultraservers", lambda found: bench.ready(found) == 4, timeout_s=LIMIT_S

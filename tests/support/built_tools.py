@@ -14,7 +14,7 @@ import pytest
 def path_of(name: str) -> str | None:
     """Return a program's path, from a variable such as HELM=path, the PATH or the test bed; None without one."""
     cache = Path.home() / ".cache/neuron-dra-testbed"
-    modules = ("tools", "release", "kubernetes", "prometheus")
+    modules = ("tools", "release", "kubernetes")
     built = [found for module in modules for found in sorted(cache.glob(f"{module}-*/bin/{name}"))]
     return os.environ.get(name.upper()) or shutil.which(name) or (str(built[-1]) if built else None)
 
@@ -30,4 +30,3 @@ HELM = path_of("helm")
 GRPCURL = path_of("grpcurl")
 ACTIONLINT = path_of("actionlint")
 KUBECTL = path_of("kubectl")
-PROMETHEUS = path_of("prometheus")
