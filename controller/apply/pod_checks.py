@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from controller.apply.fence import Fence, unelected
+from controller.apply.pod_eviction import evict
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
 from controller.plan import pod_start
@@ -103,18 +104,9 @@ class PodLooks:
                 with contextlib.suppress(NotFound, Conflict):  # the pod or its claim is another one by now
                     claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, name)
                     if pod_start.is_of_former(claim, workload):
-                        await self._evict(pod, workload, now)
-
-    async def _evict(self, pod: Wire, workload: Starting, now: datetime.datetime) -> None:
-        """Evict a pod if it is still the one that was read. Raises ApiError."""
-        meta = pod["metadata"]
-        namespace, name, uid = workload.namespace, str(meta["name"]), str(meta["uid"])
-        self._fence.check()
-        await self._client.evict(namespace, name, uid=uid, resourceVersion=str(meta["resourceVersion"]))
-        self.on_eviction("evicted")
-        log.info("evicted a pod whose claim is for an earlier workload", extra={"pod": f"{namespace}/{name}"})
-        about = reference("v1", "Pod", namespace, name, uid)
-        await self._events.post(about, "Warning", "FormerClaimEvicted", pod_start.former_message(workload), now)
+                        about = "FormerClaimEvicted", pod_start.former_message(workload)
+                        await evict(self._client, self._events, self._fence, pod, *about, now)
+                        self.on_eviction("evicted")
 
     async def _check_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
         """Check one pod of each workload with several groups, once; return when the next try is due."""

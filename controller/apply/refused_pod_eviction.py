@@ -8,13 +8,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from controller.apply.fence import Fence, unelected
+from controller.apply.pod_eviction import evict
 from controller.apply.write_backoff import Tries
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
 from controller.timing import PodTiming
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
 
@@ -59,10 +60,9 @@ class Refusals:
             elif until > now:
                 self._looks[suspect.uid] = Tries(0, until)
             else:
-                await self._evict(suspect, pod["metadata"]["resourceVersion"])
-                log.info("evicted a rejected pod", extra={"pod": f"{suspect.namespace}/{suspect.name}"})
-                about = reference("v1", "Pod", suspect.namespace, suspect.name, suspect.uid)
-                await self._events.post(about, "Warning", "RefusedPodEvicted", event_message(pod, suspect), now)
+                about = "RefusedPodEvicted", event_message(pod, suspect)
+                await evict(self._client, self._events, self._fence, pod, *about, now)
+                self.on_eviction("evicted")
         except (NotFound, Conflict):
             self.on_eviction("gone")
         except (ApiError, *MALFORMED) as err:
@@ -70,9 +70,3 @@ class Refusals:
                 "a rejected pod could not be read or evicted",
                 extra={"pod": f"{suspect.namespace}/{suspect.name}", "error": str(err) or repr(err)},
             )
-
-    async def _evict(self, suspect: Suspect, version: str) -> None:
-        """Evict the pod if it is still the one that was read. Raises ApiError."""
-        self._fence.check()
-        await self._client.evict(suspect.namespace, suspect.name, uid=suspect.uid, resourceVersion=version)
-        self.on_eviction("evicted")
