@@ -114,6 +114,7 @@ class Plugin:
             self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
         )
         tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims, timing.ultraserver)
+        self._reserved = tags.reserved
         self.gate = ReservationGate(name, self.ultraserver, tags, timing.ultraserver)
         self.admission = NodeAdmission(settings, self.claims, self.hardware, self.node, self.device_plugin, self.gate)
         self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, timing.prepare)
@@ -358,14 +359,12 @@ class Plugin:
             await self._reg.restart()
 
     async def _load_models(self) -> None:
-        """Load the models of configuration once an UltraServer node has published.
+        """Load the models of configuration once the node is reserved, before the workload has pods.
 
         Every claim of a reserved workload has configuration. Other nodes may never need the models, which take 8 MiB.
         """
-        await self.publishing.inventory.published.wait()
-        spec = self.hardware.node.spec
-        if spec is not None and spec.whole_node:
-            await asyncio.to_thread(wire.load_models)
+        await self._reserved.wait()
+        await asyncio.to_thread(wire.load_models)
 
     async def _check_versions(self) -> None:
         await self.node.synced.wait()

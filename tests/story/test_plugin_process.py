@@ -46,18 +46,6 @@ async def test_plugin_leaves_slices_and_no_sockets(
     await stream.aclose()
 
 
-async def test_ultraserver_node_loads_the_config_parser_before_a_claim(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
-    """31: every claim of a reserved workload has configuration, and the first of them waited 100 ms for the import."""
-    simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
-    process = await started(host, kubelet, "pod-1")
-    maps = Path(f"/proc/{process.pid}/maps")
-    await published(api, 1)
-    if maps.exists():
-        await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the parser is loaded")
-
-
 async def test_config_parser_is_imported_on_demand(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:

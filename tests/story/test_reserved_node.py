@@ -26,6 +26,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.node.ultraserver import watch as ultraserver
+from tests.story.plugin_story import START_S, started
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK_RESERVATIONS, quicker, with_timing
@@ -153,6 +154,20 @@ async def test_tag_follows_the_reservation(api: EmbeddedApi, host: PluginHost) -
         attributes = found["spec"]["devices"][0]["attributes"]
         assert not {"workloadId", "allocationId", "workloadUid"} & set(attributes)
         assert attributes["ultraserverId"] == {"string": BLOCK}
+
+
+async def test_reservation_loads_the_config_parser_before_a_claim(api: EmbeddedApi, host: PluginHost) -> None:
+    """31: each claim of a workload has configuration, and the first one waited for the import; a free node saves it."""
+    async with ScriptedKubelet(host.registry) as kubelet:
+        process = await started(host, kubelet, "pod-1")
+        await tagged(api, None)
+        maps = Path(f"/proc/{process.pid}/maps")
+        before = maps.read_text() if maps.exists() else ""
+        reserve(api, SLOT)
+        await tagged(api, SLOT)
+        if maps.exists():
+            await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the parser is loaded")
+    assert "pydantic_core" not in before
 
 
 async def test_every_device_of_a_node_carries_the_tag(api: EmbeddedApi, host: PluginHost) -> None:

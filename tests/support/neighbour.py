@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -25,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 LOCAL: Final = "127.0.0.1"
 PROBE_S: Final = 30.0  # for a probe on a busy machine
 LARGE_BYTES: Final = 15 * 1024 * 1024
+END_S: Final = 30.0  # after the attacks, for the program to end by itself
 
 _OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
 
@@ -213,6 +216,10 @@ def main(words: Sequence[str]) -> None:
     """Attack for a time, and print what ran."""
     seconds, first, *addresses = words
     targets = [(host, int(port)) for host, _, port in (word.rpartition(":") for word in addresses)]
+    # gRPC's client may wait for ever for a connection that was cut while it ended.
+    end = threading.Timer(float(seconds) + END_S, os._exit, [0])
+    end.daemon = True
+    end.start()
     print(asyncio.run(do_its_worst(float(seconds), int(first), targets)))
 
 

@@ -39,6 +39,8 @@ class TagKeeper:
         self.watch = watch
         self._prepared = prepared
         self._claims = claims
+        self.reserved = asyncio.Event()
+        """Set once the node has had a tag while this process runs."""
         self._occupied_until = 0.0  # until then, the API server's last reply that the node is in use holds
         self.look_at: float | None = None  # when to call `settle` again even without a change
         self._unwritten: tuple[Tag | None] | None = None  # the tag that could not be written to the checkpoint
@@ -166,6 +168,8 @@ class TagKeeper:
             self._last_told = key if self._prepared.damaged is None else None
 
     async def _keep(self, before: Tag | None, tag: Tag | None) -> None:
+        if tag is not None:
+            self.reserved.set()
         if tag != before:
             about = tag or before
             log.info(
