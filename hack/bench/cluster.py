@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 PLACE = "bench"
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}  # as in Dockerfile.controller
 PROBES = "127.0.0.1:18081"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
@@ -57,7 +59,7 @@ class Controller:
 
     def __enter__(self) -> Controller:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stderr=log)
+            self._process = subprocess.Popen(self._command, stderr=log, env=os.environ | ENVIRONMENT)
         return self
 
     def __exit__(self, *_: object) -> None:
