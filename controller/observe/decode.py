@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from controller.observe import fields, results, slices
 from controller.observe.model import (
@@ -35,7 +35,12 @@ from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
 
 T = TypeVar("T")
-LABEL_PREFIX = names.ULTRASERVER_LABELS
+LABELS: Final = {
+    each: names.ULTRASERVER_LABELS + each for each in ("mode", "server-id-2", "node-id-2", "server-id-4", "node-id-4")
+}
+"""The labels of a node in an UltraServer, by what they say."""
+_ONE_TEXT: Final = {label: label for label in LABELS.values()}
+"""Each of them to itself: a fleet keeps one copy of a label's name, and not one for each Node."""
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SHOWN_ELSEWHERE = frozenset(
     {
@@ -90,8 +95,8 @@ def cluster_node(
     leaving = any(key.startswith(LEAVING) for key in closing)
     our_labels = {}
     for name, value in labels.items():
-        if name.startswith(LABEL_PREFIX):
-            our_labels[name] = str(value)
+        if name.startswith(names.ULTRASERVER_LABELS):
+            our_labels[_ONE_TEXT.get(name, name)] = str(value)
     block_end, block_problem = _block_end(meta, block_annotation)
     internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
     return ClusterNode(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.observe import results
-from controller.observe.decode import LABEL_PREFIX
+from controller.observe.decode import LABELS
 from controller.observe.model import (
     ClusterNode,
     FleetSnapshot,
@@ -436,5 +436,5 @@ def labels(published: PublishedNode) -> dict[str, str]:
     made = {}
     for name, value in found.items():
         if value is not None:
-            made[LABEL_PREFIX + name] = value
+            made[LABELS[name]] = value
     return made

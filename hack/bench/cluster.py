@@ -24,7 +24,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 PLACE = "bench"
-ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}  # as in Dockerfile.controller
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # as in Dockerfile.controller
 PROBES = "127.0.0.1:18081"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
