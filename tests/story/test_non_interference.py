@@ -59,7 +59,7 @@ def test_unsatisfiable_workload_blocks_no_other() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("drive", "requests"),
     [(flood, 1000), (flood, 3000), (flood_beyond_the_fleet, 3000), (flood_of_giants, 1000), (flood_of_giants, 3000)],

@@ -131,6 +131,7 @@ class Fleet:
         self.least: dict[str, int] = {}
         self._later: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str]] = {}
+        self._told: dict[str, str] = {}  # the version of each workload that was looked at, by UID
 
     def _laws(self) -> Safety:
         """Return the laws that hold at any moment."""
@@ -210,6 +211,10 @@ class Fleet:
 
     def _tell_workloads(self) -> None:
         for uid, workload in self.view.workloads().items():
+            version = str(workload["metadata"]["resourceVersion"])
+            if self._told.get(uid) == version:
+                continue  # thousands of others have not changed
+            self._told[uid] = version
             if uid not in self._states and queue_laws.queue_of(workload):
                 self.queued.add(uid)
             ready = condition(workload, "Ready")
