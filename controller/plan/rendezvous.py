@@ -12,7 +12,6 @@ from controller.observe.model import API_VERSION, Meeting
 from controller.plan import claim_pods, objects
 from controller.plan.view import View
 from neuron_dra.core import rendezvous
-from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.wire import Wire
 
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
@@ -33,21 +32,6 @@ def meeting(view: View) -> Meeting | None:
     pods = sorted(pod for use in own for pod in claim_pods.of(view.sight, use))
     pod, ready = pods[0] if pods else None, view.sight.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
-
-
-def wanted(view: View) -> Rendezvous | None:
-    """Return how the nodes of a workload find rank 0; None if nothing is reserved, or Services cannot be written.
-
-    The stored address of the host stays while its Node does not exist or has none.
-    """
-    workload, first = view.workload, view.held.live().get(0)
-    if first is None or view.sight.known.without_services:
-        return None
-    mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
-    stored, found = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
-    host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
-    address = rendezvous.address(workload.namespace, workload.name)
-    return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")
 
 
 def service(meeting: Meeting) -> dict[str, Any]:
