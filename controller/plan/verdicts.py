@@ -1,4 +1,4 @@
-"""Says what an allocation has led to: the workload's state and reasons, and its template once all is bound. Pure."""
+"""Says what an allocation has led to: state, reasons and faults; the template once all groups are bound. Pure."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ def verdict(done: Done) -> Verdict:
     """Return the state of a workload after an allocation."""
     view, problem = done.view, done.view.problem
     found = _allocated(view, done.skipped) if done.complete else _incomplete(view, done)
-    found = replace(found, degraded=degradation(view))
-    if found.degraded is not None and found.reason == Reason.NO_SPARE_GROUP and done.spare is not None:
-        reason, message = found.degraded
-        found = replace(found, degraded=(reason, join_texts(message, f"no spare group: {done.spare.message}")))
+    spare = done.spare if found.reason == Reason.NO_SPARE_GROUP else None
+    more = f"no spare group: {spare.message}" if spare is not None else ""
+    found = replace(found, degraded=degradation(view, more))
     if problem is not None:
         found = _with_problem(found, problem)
     return _explained(view, found)
@@ -238,11 +237,11 @@ def _class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
 # -- the condition Degraded --------------------------------------------------------------------------------------------
 
 
-def degradation(view: View) -> tuple[str, str] | None:
+def degradation(view: View, more: str = "") -> tuple[str, str] | None:
     """Return the faults of nodes on which pods of the workload may run; None without any.
 
     The result is the reason and the message of the condition Degraded. The reason is that of the worst fault
-    (FAULTS), unless the limit of restarts outranks it.
+    (FAULTS), unless the limit of restarts outranks it; `more` is added to the message.
     """
     bound = view.held.bound
     found = [trouble for each in (*bound, *view.leaving()) for trouble in recovery.node_faults(view, each)]
@@ -256,7 +255,7 @@ def degradation(view: View) -> tuple[str, str] | None:
         shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
         texts.append(f"{FAULTS[reason].text}: {shortened(shown)}")
     reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
-    return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect)
+    return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, more)
 
 
 def _with_reports(view: View, names: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from controller.jobs import decide
 from controller.observe import discovery
 from controller.observe.agents import Reports
 from controller.observe.model import ClusterNode
+from controller.plan import allocation as serving
 from controller.plan import (
     binding,
     next_step,
@@ -32,7 +33,6 @@ from controller.plan import (
     restoration,
     ultraserver_writes,
 )
-from controller.plan import allocation as serving
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.free_slots import FreeSlots
 from controller.plan.ledger import Ledger
