@@ -7,16 +7,7 @@ from dataclasses import dataclass
 
 from controller.observe import decode
 from controller.observe.model import SLOT_SIZES, Reservation, Turn, shortened
-from controller.plan import (
-    binding,
-    migration,
-    objects,
-    placement,
-    queue,
-    recovery,
-    releasing,
-    verdicts,
-)
+from controller.plan import binding, migration, objects, placement, queue, recovery, releasing, verdicts
 from controller.plan.actions import Action
 from controller.plan.held import Held
 from controller.plan.reasons import Reason

@@ -7,16 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller.observe.model import EXPIRED, FINALIZER, IN_USE, condition, shortened
-from controller.plan import (
-    block_end,
-    isolation,
-    pod_start,
-    recovery,
-    releasing,
-    rendezvous,
-    restart_all,
-    statuses,
-)
+from controller.plan import block_end, isolation, pod_start, recovery, releasing, rendezvous, restart_all, statuses
 from controller.plan.actions import SetFinalizers, Verdict
 from controller.plan.allocation import allocate
 from controller.plan.reasons import Reason

@@ -15,16 +15,7 @@ from dataclasses import replace
 from typing import cast
 
 from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect, shortened
-from controller.plan import (
-    claim_pods,
-    node_labels,
-    objects,
-    outage,
-    queue,
-    restoration,
-    statuses,
-    ultraserver_writes,
-)
+from controller.plan import claim_pods, node_labels, objects, outage, queue, restoration, statuses, ultraserver_writes
 from controller.plan.actions import (
     NOTHING_KEPT,
     Action,

@@ -15,12 +15,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 
 from controller.observe import decode
-from controller.observe.model import (
-    Template,
-    Turn,
-    Workload,
-    condition,
-)
+from controller.observe.model import Template, Turn, Workload, condition
 from controller.plan import objects, placement
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings

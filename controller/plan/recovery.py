@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import (
-    ENDS_SOON,
-    ClusterNode,
-    PublishedNode,
-    Reservation,
-    Workload,
-    condition,
-)
+from controller.observe.model import ENDS_SOON, ClusterNode, PublishedNode, Reservation, Workload, condition
 from controller.plan import objects, outage, placement
 from controller.plan.held import Held
 from controller.plan.reasons import Reason

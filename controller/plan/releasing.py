@@ -9,13 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import (
-    NODE_NAMES_SHOWN,
-    ClaimUse,
-    Consumer,
-    Reservation,
-    shortened,
-)
+from controller.observe.model import NODE_NAMES_SHOWN, ClaimUse, Consumer, Reservation, shortened
 from controller.plan import claim_pods, objects
 from controller.plan.actions import Action, DeleteTemplate, Evict
 from controller.plan.held import Held

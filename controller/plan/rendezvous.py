@@ -16,7 +16,6 @@ from neuron_dra.core.wire import Wire
 
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 OF_SERVICE: Final = "kubernetes.io/service-name"
-ENDED: Final = ("Succeeded", "Failed")
 IPV4: Final = "IPv4"
 IPV6: Final = "IPv6"
 FAMILIES: Final = (IPV4, IPV6)
@@ -95,7 +94,7 @@ def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any] | None:
 def pod_address(pod: Wire | None) -> str:
     """Return the address of a pod, of its node with hostNetwork; empty if it has none yet, or has ended."""
     status = (pod or {}).get("status") or {}
-    return "" if status.get("phase") in ENDED else str(status.get("podIP") or "")
+    return "" if status.get("phase") in claim_pods.ENDED else str(status.get("podIP") or "")
 
 
 def is_owned(item: Wire, uid: str) -> bool:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from controller.plan import (
-    objects,
-    releasing,
-    restart_limit,
-)
+from controller.plan import objects, releasing, restart_limit
 from controller.plan.actions import Verdict
 from controller.plan.reasons import Reason
 from controller.plan.states import State
