@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -137,21 +137,14 @@ def not_to_be_read(view: View) -> Step | None:
     state = view.workload.state
     if view.unreadable:
         return Step(Verdict(state, Reason.UNREADABLE_RESERVATION, view.unreadable), view.held)
-    not_seen = _not_seen(view.withheld)
-    if not_seen:
-        return Step(Verdict(state, Reason.RESERVATION_NOT_SEEN, not_seen), view.held)
-    return None
-
-
-def _not_seen(nodes: Sequence[str]) -> str:
-    """Return which nodes a workload may have that publish nothing, as a message; empty if none."""
-    if not nodes:
-        return ""
-    return (
+    if not view.withheld:
+        return None
+    text = (
         "the NeuronUltraServer with reservations of this workload was deleted, and the nodes that show them publish "
-        f"nothing: {shortened(tuple(nodes))}; they stay closed, and nothing is reserved or released, until they "
-        "publish again; to give them up, delete their Nodes"
+        f"nothing: {shortened(tuple(view.withheld))}; they stay closed, and nothing is reserved or released, until "
+        "they publish again; to give them up, delete their Nodes"
     )
+    return Step(Verdict(state, Reason.RESERVATION_NOT_SEEN, text), view.held)
 
 
 Rule = Callable[[View], Step | None]

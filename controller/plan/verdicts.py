@@ -11,7 +11,6 @@ from controller.observe.model import Reservation, Workload, shortened
 from controller.plan import objects, placement, recovery, releasing
 from controller.plan.actions import Action, CreateTemplate, DeleteTemplate, Verdict
 from controller.plan.reasons import WAITING, Reason
-from controller.plan.recovery import FAULTS, NodeFault
 from controller.plan.states import State
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Phase
@@ -245,7 +244,7 @@ def degradation(view: View, more: str = "") -> tuple[str, str] | None:
     """
     bound = view.held.bound
     found = [trouble for each in (*bound, *view.leaving()) for trouble in recovery.node_faults(view, each)]
-    reasons = [reason for reason in FAULTS if any(trouble.reason == reason for trouble in found)]
+    reasons = [reason for reason in recovery.FAULTS if any(trouble.reason == reason for trouble in found)]
     unschedulable = view.sight.known.unschedulable.get(view.workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
@@ -253,7 +252,7 @@ def degradation(view: View, more: str = "") -> tuple[str, str] | None:
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
         shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
-        texts.append(f"{FAULTS[reason].text}: {shortened(shown)}")
+        texts.append(f"{recovery.FAULTS[reason].text}: {shortened(shown)}")
     reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
     return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, more)
 
@@ -264,7 +263,7 @@ def _with_reports(view: View, names: Sequence[str]) -> list[str]:
     return [name if node is None else node.report for name, node in zip(names, nodes, strict=True)]
 
 
-def _outlook(view: View, found: list[NodeFault], bound: list[Reservation]) -> tuple[str, str]:
+def _outlook(view: View, found: list[recovery.NodeFault], bound: list[Reservation]) -> tuple[str, str]:
     """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
     moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
     if not moments:
