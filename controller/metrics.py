@@ -15,8 +15,8 @@ from controller.observe import decode
 from controller.observe.model import ENDS_SOON, condition
 from controller.plan import queue
 from controller.plan.actions import Plan
-from controller.plan.admission import WAITS_FOR_QUEUE
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.reasons import WAITS_FOR_QUEUE
 from controller.plan.spares import SIZE, Numbers
 from controller.plan.states import State
 from neuron_dra.core import vocabulary

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn
+from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn, Workload
 from controller.plan.states import State
 
 
@@ -118,6 +118,12 @@ class SetFinalizers(Action):
     version: str
     finalizers: tuple[str, ...]
 
+    @classmethod
+    def of(cls, workload: Workload, finalizers: tuple[str, ...]) -> SetFinalizers:
+        """Return the write of a workload's finalizers."""
+        owners = frozenset({workload.uid})
+        return cls(workload.namespace, workload.name, workload.version, finalizers, owners=owners)
+
 
 @dataclass(frozen=True, slots=True)
 class CreateTemplate(Action):
@@ -164,8 +170,22 @@ class WriteWorkloadStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
     warning: bool
-    explains_stop: bool = False  # it explains why the controller stopped, so it is written although others are not
+    explains_stop: bool = False
     told: Pods = ()
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        status: Mapping[str, Any],
+        *,
+        warning: bool,
+        explains_stop: bool = False,
+        owners: frozenset[str] = frozenset(),
+    ) -> WriteWorkloadStatus:
+        """Return the write of a workload's status."""
+        meta = (workload.namespace, workload.name, workload.uid, workload.version, workload.status)
+        return cls(*meta, status, warning=warning, explains_stop=explains_stop, owners=owners)
 
 
 @dataclass(frozen=True, slots=True)

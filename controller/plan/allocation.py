@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.observe import decode
-from controller.observe.model import Reservation, Turn, shortened
-from controller.plan import (
-    binding,
-    migration,
-    objects,
-    placement,
-    queue,
-    recovery,
-    releasing,
-    verdicts,
-)
+from controller.observe.model import SLOT_SIZES, Reservation, Turn, shortened
+from controller.plan import binding, migration, objects, placement, queue, recovery, releasing, verdicts
 from controller.plan.actions import Action
 from controller.plan.held import Held
 from controller.plan.reasons import Reason
@@ -34,7 +26,7 @@ def allocate(view: View, broken: set[str], *, withdrawn: bool) -> Step:
     opened = view.held.opened
     dropped = _drop_unusable(view, broken)
     reserved = _reserve(dropped.view, opened)
-    spare = _replace(reserved.view, broken)
+    spare = migration.replace(reserved.view, broken)
     last, waiting = binding.bind(spare.view, spare.closing, opened)
     done = Done(
         view=last,
@@ -42,8 +34,8 @@ def allocate(view: View, broken: set[str], *, withdrawn: bool) -> Step:
         spare=spare.shortage,
         leaving=dropped.leaving,
         waiting=waiting,
-        moves=migration.describe_moves(last),
         skipped="; ".join(f"skipped: {text}" for text in dropped.reasons),
+        moves=verdicts.describe_moves(last),
     )
     actions = (*dropped.actions, *verdicts.templates(done))
     return Step(verdicts.verdict(done), last.held, actions, withdrawn, reserved.starves, reserved.turn)
@@ -116,7 +108,7 @@ def _release(dropped: _Dropped) -> _Dropped:
     because_of_faults = releasing.release_reservations(view.sight, uid, held, lost, failed=True)
     by_request = releasing.release_reservations(view.sight, uid, because_of_faults.held, given)
     waiting = by_request.waiting or because_of_faults.waiting
-    actions = (*because_of_faults.evictions, *by_request.evictions)
+    actions = (*because_of_faults.actions, *by_request.actions)
     return _Dropped(view.having(by_request.held), dropped.reasons, waiting, actions)
 
 
@@ -189,34 +181,13 @@ def _reserve(view: View, opened: int) -> _Reserved:
     else:
         shortage, turn = queue.held_back(view, first)
     left = _without_first_reservation(view)
-    largest = queue.exceeds_fleet(left, live, kind)
+    largest = _exceeds_fleet(left, live, kind)
     if largest is not None:
-        return _Reserved(left, queue.unsatisfiable(left, len(missing), largest), turn=turn)
+        return _Reserved(left, _unsatisfiable(left, len(missing), largest), turn=turn)
     # Nodes that become free do not extend a block, and do not pass a test.
     can_starve = shortage.reason not in (Reason.BLOCK_ENDS_TOO_SOON, Reason.NOT_QUALIFIED) and workload.target is None
     starves = can_starve and view.free_slots.has_type(workload.instance_type) and queue.starves(view)
     return _Reserved(left, shortage, starves, turn)
-
-
-@dataclass(frozen=True, slots=True)
-class _Replaced:
-    """What replaces slots with faults: why nothing does, and the indices of the slots that start to drain."""
-
-    view: View
-    shortage: placement.Shortage | None = None
-    closing: frozenset[int] = frozenset()
-
-
-def _replace(view: View, broken: set[str]) -> _Replaced:
-    """Replace slots with faults: reserve the new one first, then drain the old one."""
-    live = view.held.live()
-    indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
-    if not indices:
-        return _Replaced(view)
-    fine = {index: each for index, each in live.items() if index not in indices}
-    view, shortage = migration.replace(view, indices, view.near(fine))
-    view, closing = migration.drain_replaced(view, indices)
-    return _Replaced(view, shortage, frozenset(closing))
 
 
 def _without_first_reservation(view: View) -> View:
@@ -228,3 +199,39 @@ def _without_first_reservation(view: View) -> View:
         return view
     pending = [one for one in view.held.live().values() if one.allocation.phase is Phase.PENDING]
     return view.having(view.held.drop(*pending))
+
+
+def _exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None) -> int | None:
+    """Return the largest serverCount that all healthy UltraServers together allow, besides the spares.
+
+    None if the spec is within it. Slots of other workloads count as available, because they will be released; the
+    workload's own `live` slots count too.
+    """
+    workload = view.workload
+    mine = {name for each in live.values() for name in each.allocation.nodes}
+    usable = len(view.slots_of(mine))
+    asked = (workload.instance_type, workload.size, kind)
+    largest = len(live) + view.free_slots.capacity(*asked, takes_spares=view.takes_spares) - usable
+    return None if workload.count <= largest else max(largest, len(live))
+
+
+def _unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
+    """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
+    shortage = view.shortage(missing)
+    workload, free_slots, spares = view.workload, view.free_slots, view.takes_spares
+    kind, size = workload.instance_type, workload.size
+    if not free_slots.has_type(kind):
+        return shortage
+    if largest:
+        advice = f"set spec.serverCount to at most {largest}"
+    else:
+        others = (each for each in SLOT_SIZES if each != size)
+        numbers = ((free_slots.capacity(kind, each, None, takes_spares=spares), each) for each in others)
+        found = " and ".join(f"{number} of {each}" for number, each in numbers if number)
+        advice = f"there are {found}" if found else "there are none of other sizes"
+    groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
+    besides = " besides the spares" if free_slots.keeps_spares(kind) and not spares else ""
+    text = f"all healthy UltraServers together have {groups}{besides}: {advice}, or add or repair nodes"
+    most = free_slots.members(kind, takes_spares=spares) // size
+    reason = Reason.EXCEEDS_FLEET if workload.count > most else shortage.reason
+    return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")

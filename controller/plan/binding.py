@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from controller.plan import rendezvous
 from controller.plan.view import View
+from neuron_dra.core import rendezvous
+from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Phase
 
 
@@ -16,7 +17,7 @@ def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[s
     open.
     """
     size, groups = view.workload.size, _open_groups(view, opened)
-    view = view.having(view.held.with_world_size(size, rendezvous.wanted(view), groups))
+    view = view.having(view.held.with_world_size(size, _address(view), groups))
     held, sight = view.held, view.sight
     live = held.live()
     occupied = closing | {each.allocation.ultraserver_index for each in view.leaving()}
@@ -32,3 +33,18 @@ def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[s
 def _open_groups(view: View, opened: int) -> int:
     """Return how many groups count for the number of nodes that pods see, even while one of them is repaired."""
     return min(opened, view.workload.count)
+
+
+def _address(view: View) -> Rendezvous | None:
+    """Return how the nodes of a workload find rank 0; None if nothing is reserved, or Services cannot be written.
+
+    The stored address of the host stays while its Node does not exist or has none.
+    """
+    workload, first = view.workload, view.held.live().get(0)
+    if first is None or view.sight.known.without_services:
+        return None
+    mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
+    stored, found = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
+    host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
+    address = rendezvous.address(workload.namespace, workload.name)
+    return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")

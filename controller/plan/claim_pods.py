@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from controller.observe.model import ClaimUse, Consumer, Pods
+from controller.observe.model import ClaimUse, Pods
 from controller.observe.projections import Pod
 from controller.plan.sight import Sight
 
@@ -23,21 +23,6 @@ def of(sight: Sight, use: ClaimUse) -> Pods:
         return use.pods
     sight.shared.append(use)
     return (*use.pods, *sight.known.shared_by.get(use.ref, ()))
-
-
-def waited_for(sight: Sight, use: ClaimUse) -> list[str]:
-    """Return what must go before the claim's node is free, for a message: pods, else groups, else the claim."""
-    pods = [f"{use.namespace}/{name}" for name, _ in of(sight, use)]
-    if pods:
-        return pods
-    # Only the deletion of the group releases its claim, and that is not the controller's to do.
-    advice = " (no pod of it is there: delete it)" if use.ref in sight.known.shared_by else ""
-    groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
-    return groups or [f"claim {use.ref}"]
-
-
-def _kind(consumer: Consumer) -> str:
-    return "PodGroup" if consumer.is_pod_group else f"{consumer.resource}.{consumer.group}".rstrip(".")
 
 
 def users(use: ClaimUse, pods: Iterable[Pod]) -> Pods:

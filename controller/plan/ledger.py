@@ -10,8 +10,8 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.observe.model import FINALIZER, ClaimUse, Known, Meeting, Starting, Turn, Workload
-from controller.plan import outage, queue, releasing, restoration
+from controller.observe.model import FINALIZER, ClaimUse, Meeting, Starting, Turn, Workload
+from controller.plan import queue, releasing
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -27,11 +27,11 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings
-from controller.plan.limits import Limits
 from controller.plan.placement import Slot
 from controller.plan.quota import Quota
+from controller.plan.reasons import WAITING
+from controller.plan.restoration import Failures
 from controller.plan.sight import Sight
-from controller.plan.spares import SparePool
 from controller.plan.strategies import NO_OP, STRATEGIES
 from controller.plan.view import Reads, Step, TurnKey, View
 
@@ -78,7 +78,7 @@ class Ledger:
     quota: Quota
     contested: Mapping[tuple[str, str], Workload]
     """Which workload gets each template name that several request."""
-    unrestored: restoration.Failures
+    unrestored: Failures
     turns: dict[TurnKey, Turn]
     errors: dict[str, Exception]
     """By namespace/name or name of the object."""
@@ -101,32 +101,6 @@ class Ledger:
     """By UltraServer, the groups that are spares after all steps."""
     shared: dict[ClaimUse, None] = field(default_factory=dict)
     """Claims whose pods have to be read, see `claim_pods`."""
-
-    @classmethod
-    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known, kept: Kept) -> Ledger:
-        """Return the ledger before any step, except that lost reservations are restored.
-
-        `now` is the time of the plan; every duration is measured against it.
-        """
-        holdings = Holdings(index)
-        quota = Quota(index, limits.max_reserved_nodes, holdings)
-        unrestored = restoration.restore(index, holdings, quota, now)
-        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
-        workloads, errors = queue.ordered(index.workloads, holdings, known.priorities, now)
-        return cls(
-            workloads,
-            Sight(index, known, now, limits, found),
-            holdings,
-            FreeSlots(index, holdings, known.unwritable, SparePool(limits.spares, now + limits.block_lead)),
-            quota,
-            queue.template_names(index.workloads, index.template_by_key, holdings),
-            unrestored,
-            turns=dict(known.turns),
-            errors={**unrestored.ultraservers, **errors},
-            unsettled=kept.open | index.changed_since(kept.version),
-            unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
-            earlier=kept,
-        )
 
     @property
     def index(self) -> FleetIndex:
@@ -216,7 +190,7 @@ class Ledger:
                 self.errors[held.all[0].allocation.workload] = err
                 continue
             self.holdings.put(uid, made.held)
-            self.writes.after.extend(made.evictions)
+            self.writes.after.extend(made.actions)
             self.note(sight)
 
     def find_spares(self) -> None:
@@ -226,6 +200,28 @@ class Ledger:
                 self.spares.setdefault(slot.ultraserver, []).append(slot)
                 if slot.until is not None:  # it is a spare until then
                     self.recheck.append(slot.until - self.sight.limits.block_lead + datetime.timedelta(seconds=1))
+
+    def end_turns(self) -> None:
+        """Forget the turns that have ended: once the others had theirs, and as long a time has passed."""
+        sight, lasting = self.sight, dict[TurnKey, Turn]()
+        for (instance_type, namespace), turn in self.turns.items():
+            pause = min(turn.last, sight.now) + sight.limits.starvation_limit
+            if sight.now < pause:
+                self.recheck.append(pause)
+                lasting[instance_type, namespace] = turn
+                continue
+            others = (each for each in self.index.workloads if each.instance_type == instance_type)
+            if any(self._waits_for_its_turn(each, turn) for each in others if each.namespace != namespace):
+                lasting[instance_type, namespace] = turn
+        self.turns = lasting
+
+    def _waits_for_its_turn(self, workload: Workload, turn: Turn) -> bool:
+        """Return True if a workload waits since that turn, and its own time to hold others back is not over."""
+        verdict, sight = self.verdicts.get(workload.uid), self.sight
+        if verdict is None or verdict.reason not in WAITING:
+            return False
+        ends = queue.starving_until(workload, sight.now, sight.limits)
+        return queue.waits_since(workload, sight.now) <= turn.last and sight.now < ends
 
     @property
     def touched(self) -> list[str]:

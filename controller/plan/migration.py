@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from controller.observe.model import shortened
 from controller.plan import objects, placement, releasing
 from controller.plan.reasons import Reason
 from controller.plan.recovery import node_faults
-from controller.plan.view import View, join_texts
+from controller.plan.view import View
 from neuron_dra.core.notice import Notice, NoticeReason
-from neuron_dra.core.ultraserver import Phase
 
 
-def replace(view: View, indices: set[int], near: Iterable[placement.Slot]) -> tuple[View, placement.Shortage | None]:
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What replaces slots with faults: why nothing does, and the indices of the slots that start to drain."""
+
+    view: View
+    shortage: placement.Shortage | None = None
+    closing: frozenset[int] = frozenset()
+
+
+def replace(view: View, broken: set[str]) -> Replaced:
+    """Replace slots with faults: reserve the new one first, then drain the old one."""
+    live = view.held.live()
+    indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
+    if not indices:
+        return Replaced(view)
+    fine = {index: each for index, each in live.items() if index not in indices}
+    view, shortage = _reserve(view, indices, view.near(fine))
+    view, closing = _drain_replaced(view, indices)
+    return Replaced(view, shortage, frozenset(closing))
+
+
+def _reserve(view: View, indices: set[int], near: tuple[placement.Slot, ...]) -> tuple[View, placement.Shortage | None]:
     """Reserve a replacement for each slot with a fault that has none: for all of them or for none.
 
     - `indices`: indices of the slots with a fault.
@@ -26,7 +46,7 @@ def replace(view: View, indices: set[int], near: Iterable[placement.Slot]) -> tu
     if not wanted:
         return view, None
     view = view.replacing()
-    chosen = view.choose(len(wanted), tuple(near))
+    chosen = view.choose(len(wanted), near)
     if chosen is not None:
         return view.reserving(wanted, chosen), None
     return _in_place(view, wanted) or (view, view.shortage(len(wanted)))
@@ -50,7 +70,7 @@ def _in_place(view: View, wanted: list[int]) -> tuple[View, placement.Shortage] 
     return view, placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
 
 
-def drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
+def _drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
     """Drain each slot whose replacement shows its tags, and return the indices.
 
     `indices` are those of slots with a fault; if the fault has ended, the slot stays. A slot whose pods are on dead
@@ -67,32 +87,3 @@ def drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
 
 def _moves(view: View) -> Notice:
     return objects.notice(NoticeReason.MIGRATING, view.now)
-
-
-def blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:
-    """Return why slots with a replacement cannot drain yet, as a reason and a message; None if they can."""
-    coming = {each.allocation.ultraserver_index for each in view.held.pending}
-    live = view.held.live()
-    old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
-    found = (releasing.pods_on_dead_nodes(view.sight, (one,)) for one in old)
-    return next((each for each in found if each is not None), None)
-
-
-def describe_moves(view: View) -> str:
-    """Return a message that names each slot and its replacement."""
-    old = {
-        each.allocation.ultraserver_index: each.allocation
-        for each in (*view.held.live().values(), *view.leaving())
-        if each.allocation.phase is not Phase.PENDING
-    }
-    texts = []
-    for each in view.held.pending:
-        index, new = each.allocation.ultraserver_index, each.allocation
-        if index in old:
-            texts.append(f"group {index} moves from {shortened(old[index].nodes)} to {shortened(new.nodes)}")
-            if index == 0 and view.workload.count > 1:
-                texts.append(
-                    f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={old[0].nodes[0]} "
-                    "until they are recreated"
-                )
-    return join_texts(*texts)

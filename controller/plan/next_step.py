@@ -6,35 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from controller.plan import (
-    block_end,
-    expiry,
-    isolation,
-    obstacles,
-    pod_start,
-    recovery,
-    releasing,
-    rendezvous,
-    restart_all,
-    revocation,
-    statuses,
-)
+from controller.observe.model import EXPIRED, FINALIZER, IN_USE, condition, shortened
+from controller.plan import block_end, isolation, pod_start, recovery, releasing, rendezvous, restart_all, statuses
+from controller.plan.actions import SetFinalizers, Verdict
 from controller.plan.allocation import allocate
-from controller.plan.view import Step, View
+from controller.plan.reasons import Reason
+from controller.plan.states import State
+from controller.plan.view import Step, View, join_texts
 
-Rule = Callable[[View], Step | None]
-
-RULES: Final[tuple[Rule, ...]] = (
-    releasing.release,
-    expiry.ended,
-    revocation.revoked,
-    obstacles.failed,
-    obstacles.invalid,
-    obstacles.not_to_be_read,
-)
-"""The rules before faults and allocation, which always have a step."""
-WITHOUT_FINALIZER: Final = RULES[:5]
-"""These leave the workload's finalizers as they are, or remove ours."""
+RELEASING: Final = (Reason.RELEASING, "the reservation is being released")
+"""Reason and message of a release that waits for nothing but its writes."""
 
 
 def next_step(view: View) -> Step:
@@ -44,26 +25,30 @@ def next_step(view: View) -> Step:
     if view.workload.problem and not view.workload.deleting:  # a release needs nothing of the spec
         return isolation.of_workload(view, view.workload.problem)
     try:
-        step = _first(view)
+        step = _decided(view)
         then = view.having(step.held)
-        step = statuses.with_status(then, step)
         step = replace(step, held=block_end.told(then))
         return step.seeing(pod_start.look_at(then), rendezvous.meeting(then))
     except Exception as err:
         return isolation.of_workload(view, isolation.named(err), err)
 
 
-def _first(view: View) -> Step:
-    """Return the step of the first rule that applies."""
-    for rule in RULES:
-        step = rule(view)
-        if step is not None:
-            return step if rule in WITHOUT_FINALIZER else statuses.with_finalizer(view, step)
-    return statuses.with_finalizer(view, _about_faults(view))
+def _decided(view: View) -> Step:
+    """Return the step of the first rule that applies, with the workload's finalizer or its status."""
+    workload = view.workload
+    found = (rule(view) for rule in RULES)
+    step = next((each for each in found if each is not None), None)
+    if step is None:
+        step = not_to_be_read(view) or _with_nodes(view)
+        if FINALIZER not in workload.finalizers:
+            # This write changes the resourceVersion; the next plan writes the status.
+            guard = SetFinalizers.of(workload, (*workload.finalizers, FINALIZER))
+            return replace(step, actions=(guard, *step.actions))
+    return statuses.with_status(view.having(step.held), step)
 
 
-def _about_faults(view: View) -> Step:
-    """Return the step of a workload that may have faults: what its strategy does about them, else allocation."""
+def _with_nodes(view: View) -> Step:
+    """Return the step of a workload that gets and keeps nodes: what its strategy does about faults, else allocation."""
     view = recovery.noted(view)
     broken = recovery.faulty_slots(view)
     step = restart_all.restart(view, broken)
@@ -74,3 +59,95 @@ def _about_faults(view: View) -> Step:
     withdrawn = restart_all.is_withdrawn(view, broken)
     # A restart that waits keeps the slots until then.
     return allocate(view, broken if view.strategy.replaces else set(), withdrawn=withdrawn)
+
+
+# -- the rules before faults and allocation ----------------------------------------------------------------------------
+
+
+def deleted(view: View) -> Step | None:
+    """Release what a deleted workload has.
+
+    The last step removes the workload's finalizer, after which the API server deletes it.
+    """
+    workload = view.workload
+    if not workload.deleting:
+        return None
+    made = releasing.release_all(view, final=True)
+    if FINALIZER not in workload.finalizers:
+        return Step(None, made.held, made.actions)
+    if view.held or view.own_templates:
+        return Step(Verdict(State.DEALLOCATING, *(made.waiting or RELEASING)), made.held, made.actions)
+    if view.unreadable:
+        return Step(
+            Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), made.held, made.actions
+        )
+    rest = tuple(name for name in workload.finalizers if name != FINALIZER)
+    return Step(None, made.held, (*made.actions, SetFinalizers.of(workload, rest)))
+
+
+def expired(view: View) -> Step | None:
+    """Release what nobody has used for spec.ttlSecondsUnused; nothing is reserved any more."""
+    if not view.has_expired:
+        return None
+    message = str(condition(view.workload.status, IN_USE).get("message") or "")
+    made = releasing.release_all(view)
+    if view.held or view.own_templates:
+        verdict = Verdict(State.DEALLOCATING, *(made.waiting or (Reason.RELEASING, message)))
+    else:
+        verdict = Verdict(State.FAILED, EXPIRED, message)
+    return Step(verdict, made.held, made.actions)
+
+
+def revoked(view: View) -> Step | None:
+    """Release what the workload's queue does not allow any more.
+
+    The quota is given back only when all nodes are free: until then others would get it a second time.
+    """
+    found = view.admission
+    if found is None or not found.revoked or not (view.held or view.own_templates):
+        return None
+    made = releasing.release_all(view)
+    reason, message = made.waiting or RELEASING
+    return Step(Verdict(State.DEALLOCATING, reason, join_texts(found.message, message)), made.held, made.actions)
+
+
+def failed(view: View) -> Step | None:
+    """Release what a workload has that a user must correct and that has not run; it is Failed when all is released."""
+    problem = view.problem
+    if problem is None or view.has_run or view.workload.restarting:
+        return None
+    made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all)
+    if not made.held:
+        return Step(Verdict(State.FAILED, *problem), made.held, made.actions)
+    reason, message = made.waiting or RELEASING
+    return Step(Verdict(State.DEALLOCATING, reason, join_texts(message, problem[1])), made.held, made.actions)
+
+
+def invalid(view: View) -> Step | None:
+    """Keep what a workload has whose spec became invalid: nothing can be planned for it."""
+    problem = view.problem
+    if problem is None or problem[0] != Reason.INVALID_SPEC:
+        return None
+    state = str(view.workload.status.get("state") or State.PARTIALLY_ALLOCATED)
+    return Step(Verdict(state, *problem, problem), view.held)
+
+
+def not_to_be_read(view: View) -> Step | None:
+    """Keep everything while reservations of the workload cannot be read, or its nodes publish nothing."""
+    state = view.workload.state
+    if view.unreadable:
+        return Step(Verdict(state, Reason.UNREADABLE_RESERVATION, view.unreadable), view.held)
+    if not view.withheld:
+        return None
+    text = (
+        "the NeuronUltraServer with reservations of this workload was deleted, and the nodes that show them publish "
+        f"nothing: {shortened(tuple(view.withheld))}; they stay closed, and nothing is reserved or released, until "
+        "they publish again; to give them up, delete their Nodes"
+    )
+    return Step(Verdict(state, Reason.RESERVATION_NOT_SEEN, text), view.held)
+
+
+Rule = Callable[[View], Step | None]
+
+RULES: Final[tuple[Rule, ...]] = (deleted, expired, revoked, failed, invalid)
+"""The rules that need no finalizer: they leave the workload's as they are, or remove ours."""

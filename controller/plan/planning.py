@@ -14,15 +14,8 @@ from collections.abc import Generator, Sequence, Set
 from dataclasses import replace
 from typing import cast
 
-from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect
-from controller.plan import (
-    claim_pods,
-    node_labels,
-    objects,
-    queue,
-    statuses,
-    ultraserver_writes,
-)
+from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect, shortened
+from controller.plan import claim_pods, node_labels, objects, outage, queue, restoration, statuses, ultraserver_writes
 from controller.plan.actions import (
     NOTHING_KEPT,
     Action,
@@ -33,10 +26,15 @@ from controller.plan.actions import (
     WriteWorkloadStatus,
 )
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.free_slots import FreeSlots
+from controller.plan.holdings import Holdings
 from controller.plan.ledger import Ledger
 from controller.plan.limits import DEFAULT_LIMITS, Limits
 from controller.plan.next_step import next_step
+from controller.plan.quota import Quota
 from controller.plan.reasons import Reason
+from controller.plan.sight import Sight
+from controller.plan.spares import SparePool
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
@@ -86,7 +84,7 @@ def steps(
     """
     if known.outdated:
         return replace(_stopped(index, now, known.outdated), kept=kept)
-    ledger = Ledger.of(index, now, limits, known, kept)
+    ledger = begin(index, now, limits, known, kept)
     for number, workload in enumerate(ledger.workloads):
         if number % WORKLOADS_A_STEP == 0:
             yield
@@ -95,6 +93,7 @@ def steps(
         ledger.after(view, ledger.kept(view, reads) or next_step(view), reads)
     ledger.release_the_gone()
     ledger.find_spares()
+    ledger.end_turns()
     names = ledger.touched
     others: list[Action] = []
     reservations: list[WriteUltraServerStatus] = []
@@ -107,6 +106,32 @@ def steps(
     return _plan(ledger, written, others, reservations)
 
 
+def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known, kept: Kept) -> Ledger:
+    """Return the ledger before any step, except that lost reservations are restored.
+
+    `now` is the time of the plan; every duration is measured against it.
+    """
+    holdings = Holdings(index)
+    quota = Quota(index, limits.max_reserved_nodes, holdings)
+    unrestored = restoration.restore(index, holdings, quota, now)
+    found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
+    workloads, errors = queue.ordered(index.workloads, holdings, known.priorities, now)
+    return Ledger(
+        workloads,
+        Sight(index, known, now, limits, found),
+        holdings,
+        FreeSlots(index, holdings, known.unwritable, SparePool(limits.spares, now + limits.block_lead)),
+        quota,
+        queue.template_names(index.workloads, index.template_by_key, holdings),
+        unrestored,
+        turns=dict(known.turns),
+        errors={**unrestored.ultraservers, **errors},
+        unsettled=kept.open | index.changed_since(kept.version),
+        unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
+        earlier=kept,
+    )
+
+
 def _plan(
     ledger: Ledger, written: Set[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
 ) -> Plan:
@@ -115,12 +140,10 @@ def _plan(
     - `written`: the UltraServers that need the writes `others` and `reservations`.
     """
     sight, index, writes = ledger.sight, ledger.index, ledger.writes
-    suspects = _suspects(ledger)
+    suspects, explained = _suspects(ledger), _explained(ledger, reservations)
     labelled = node_labels.changes(index, ledger.unsettled_nodes)
-    explained = statuses.explained(writes.statuses, reservations, index.workloads, sight.known, sight.now)
-    turns, pauses = queue.turns(ledger.turns, index.workloads, ledger.verdicts, sight.now, sight.limits)
     ends = (end - sight.limits.told_before_end for end in index.block_ends)
-    moments = (moment for moment in (*ledger.recheck, *pauses, *ends) if moment > sight.now)
+    moments = (moment for moment in (*ledger.recheck, *ends) if moment > sight.now)
     return Plan(
         actions=(
             *others,
@@ -145,8 +168,31 @@ def _plan(
             frozenset(ledger.spares),
         ),
         errors=ledger.errors,
-        turns=turns,
+        turns=ledger.turns,
     )
+
+
+def _explained(ledger: Ledger, reservations: Sequence[WriteUltraServerStatus]) -> list[Action]:
+    """Return the writes of statuses; that of a workload whose reservations cannot be stored says only that.
+
+    Its whole status waits for those writes, and would say what held before them: perhaps for ever.
+    """
+    known, written = ledger.sight.known, ledger.writes.statuses
+    waiting: dict[str, list[str]] = {}
+    for write in reservations:
+        for uid in write.owners if write.name in known.unwritable else ():
+            waiting.setdefault(uid, []).append(write.name)
+    if not waiting:
+        return written
+    found = [each for each in written if waiting.keys().isdisjoint(each.owners)]
+    for workload in (each for each in ledger.index.workloads if each.uid in waiting):
+        names = waiting[workload.uid]
+        text = (
+            f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
+            f"cannot be written: {known.unwritable[names[0]]}"
+        )
+        found += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, ledger.sight.now)
+    return found
 
 
 def _suspects(ledger: Ledger) -> tuple[Suspect, ...]:
@@ -176,6 +222,5 @@ def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:
         verdicts[workload.uid] = Verdict(workload.state, Reason.CUSTOM_RESOURCES_OUTDATED, outdated)
         status = objects.with_condition(workload, "Ready", False, Reason.CUSTOM_RESOURCES_OUTDATED, outdated, now)
         if status is not None:
-            meta = (workload.namespace, workload.name, workload.uid, workload.version)
-            actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, explains_stop=True))
+            actions.append(WriteWorkloadStatus.of(workload, status, warning=True, explains_stop=True))
     return Plan(tuple(actions), verdicts)

@@ -15,24 +15,13 @@ import datetime
 from collections.abc import Iterable, Mapping
 
 from controller.observe import decode
-from controller.observe.model import (
-    SLOT_SIZES,
-    Reservation,
-    Template,
-    Turn,
-    Workload,
-    condition,
-)
+from controller.observe.model import Template, Turn, Workload, condition
 from controller.plan import objects, placement
-from controller.plan.actions import Verdict
 from controller.plan.held import Held
 from controller.plan.holdings import Holdings
 from controller.plan.limits import Limits
 from controller.plan.reasons import Reason
 from controller.plan.view import TurnKey, View
-
-WAITING = (Reason.WAITS_FOR_OLDER, Reason.INSUFFICIENT_CAPACITY, Reason.CAPACITY_SPLIT, Reason.CREATING_ULTRASERVERS)
-"""The reasons of workloads that wait for nodes which the fleet has."""
 
 Order = tuple[bool, bool, bool, int, datetime.datetime, str]
 
@@ -86,14 +75,6 @@ def template_names(
         return not has_it, not holdings.of(workload.uid).bound, workload.deleting, workload.created, workload.ref
 
     return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
-
-
-def class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
-    """Return what is wrong with the workload's PriorityClass, for its message; empty if nothing is."""
-    name = workload.priority_class
-    if not name or name in priorities:
-        return ""
-    return f"PriorityClass {name} does not exist or cannot be read: it waits with priority 0"
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
@@ -160,76 +141,3 @@ def starves(view: View) -> bool:
     for moment in (begins, ends):
         view.sight.look_again(moment)
     return begins <= view.now < ends
-
-
-def exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None) -> int | None:
-    """Return the largest serverCount that all healthy UltraServers together allow, besides the spares.
-
-    None if the spec is within it. Slots of other workloads count as available, because they will be released; the
-    workload's own `live` slots count too.
-    """
-    workload = view.workload
-    mine = {name for each in live.values() for name in each.allocation.nodes}
-    usable = len(view.slots_of(mine))
-    asked = (workload.instance_type, workload.size, kind)
-    largest = len(live) + view.free_slots.capacity(*asked, takes_spares=view.takes_spares) - usable
-    return None if workload.count <= largest else max(largest, len(live))
-
-
-def unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
-    """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
-    shortage = view.shortage(missing)
-    workload, free_slots, spares = view.workload, view.free_slots, view.takes_spares
-    kind, size = workload.instance_type, workload.size
-    if not free_slots.has_type(kind):
-        return shortage
-    if largest:
-        advice = f"set spec.serverCount to at most {largest}"
-    else:
-        others = (each for each in SLOT_SIZES if each != size)
-        numbers = ((free_slots.capacity(kind, each, None, takes_spares=spares), each) for each in others)
-        found = " and ".join(f"{number} of {each}" for number, each in numbers if number)
-        advice = f"there are {found}" if found else "there are none of other sizes"
-    groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
-    besides = " besides the spares" if free_slots.keeps_spares(kind) and not spares else ""
-    text = f"all healthy UltraServers together have {groups}{besides}: {advice}, or add or repair nodes"
-    most = free_slots.members(kind, takes_spares=spares) // size
-    reason = Reason.EXCEEDS_FLEET if workload.count > most else shortage.reason
-    return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")
-
-
-# -- the turns of namespaces -------------------------------------------------------------------------------------------
-
-
-def turns(
-    noted: Mapping[TurnKey, Turn],
-    workloads: Iterable[Workload],
-    verdicts: Mapping[str, Verdict],
-    now: datetime.datetime,
-    limits: Limits,
-) -> tuple[dict[TurnKey, Turn], list[datetime.datetime]]:
-    """Return the turns that have not ended for the next plan, given what this one decided, and when the first may end.
-
-    A turn ends once the others had theirs, and as long a time has passed.
-    """
-    found: dict[TurnKey, Turn] = {}
-    pauses: list[datetime.datetime] = []
-    for (instance_type, namespace), turn in noted.items():
-        pause = min(turn.last, now) + limits.starvation_limit
-        if now < pause:
-            pauses.append(pause)
-            found[instance_type, namespace] = turn
-            continue
-        others = (each for each in workloads if each.instance_type == instance_type and each.namespace != namespace)
-        if any(_waits_for_its_turn(each, turn, verdicts.get(each.uid), now, limits) for each in others):
-            found[instance_type, namespace] = turn
-    return found, pauses
-
-
-def _waits_for_its_turn(
-    workload: Workload, turn: Turn, verdict: Verdict | None, now: datetime.datetime, limits: Limits
-) -> bool:
-    """Return True if a workload waits since that turn, and its own time to hold others back is not over."""
-    if verdict is None or verdict.reason not in WAITING:
-        return False
-    return waits_since(workload, now) <= turn.last and now < starving_until(workload, now, limits)

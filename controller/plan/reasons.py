@@ -6,6 +6,7 @@ Their meanings for users are in `neuron_dra/core/vocabulary`.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class Reason(StrEnum):
@@ -63,3 +64,25 @@ class Reason(StrEnum):
     # Nothing is wrong.
     NO_PROBLEM = "NoProblem"
     ALL_NODES_READY = "AllNodesReady"
+
+
+WAITING: Final = (
+    Reason.WAITS_FOR_OLDER,
+    Reason.INSUFFICIENT_CAPACITY,
+    Reason.CAPACITY_SPLIT,
+    Reason.CREATING_ULTRASERVERS,
+)
+"""The reasons of workloads that wait for nodes which the fleet has."""
+WAITS_FOR_QUEUE: Final = frozenset(
+    {
+        "QueueRequired",
+        "QueueUnknown",
+        "WaitingForQuota",
+        "QueueFeatureUnsupported",
+        "QueueFinished",
+        "QueueDeactivated",
+        "QuotaRevoked",
+        "QuotaGivenBack",
+    }
+)
+"""The reasons of workloads without nodes that wait for their queue, from `controller.queue`."""

@@ -13,19 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import (
-    ENDS_SOON,
-    ClusterNode,
-    PublishedNode,
-    Reservation,
-    Workload,
-    condition,
-    shortened,
-)
+from controller.observe.model import ENDS_SOON, ClusterNode, PublishedNode, Reservation, Workload, condition
 from controller.plan import objects, outage, placement
 from controller.plan.held import Held
 from controller.plan.reasons import Reason
-from controller.plan.view import View, join_texts
+from controller.plan.view import View
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
 
@@ -232,45 +224,3 @@ def faulty_slots(view: View) -> set[str]:
         if moments and min(moments) <= view.now:
             found.add(one.allocation.allocation_id)
     return found
-
-
-def degradation(view: View, *more: str) -> tuple[str, str] | None:
-    """Return the faults of nodes on which pods of the workload may run; None without any.
-
-    The result is the reason and the message of the condition Degraded. The reason is that of the worst fault
-    (FAULTS), unless the limit of restarts outranks it; `more` texts are added to the message.
-    """
-    bound = view.held.bound
-    found = [trouble for each in (*bound, *view.leaving()) for trouble in node_faults(view, each)]
-    reasons = [reason for reason in FAULTS if any(trouble.reason == reason for trouble in found)]
-    unschedulable = view.sight.known.unschedulable.get(view.workload.uid, "") if bound else ""
-    if not (reasons or unschedulable):
-        return None
-    texts = []
-    for reason in reasons:
-        names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
-        shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
-        texts.append(f"{FAULTS[reason].text}: {shortened(shown)}")
-    reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
-    return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
-
-
-def _with_reports(view: View, names: Sequence[str]) -> list[str]:
-    """Return the names of nodes, each with what agents report of it."""
-    nodes = [view.sight.node(name) for name in names]
-    return [name if node is None else node.report for name, node in zip(names, nodes, strict=True)]
-
-
-def _outlook(view: View, found: list[NodeFault], bound: list[Reservation]) -> tuple[str, str]:
-    """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
-    moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
-    if not moments:
-        ended = is_taken_back(view.workload) and not view.strategy.on_every_fault
-        return "", "their capacity block ends, so nothing is restarted because of nodes that are lost" if ended else ""
-    if view.sight.outage is not None:
-        return "", view.sight.outage.message
-    if not view.strategy.acts:
-        return "", "failureStrategy NoOp only reports it: to leave the node, delete the workload and create it again"
-    if min(moments) > view.now:
-        return "", f"{view.strategy.name} acts at {objects.time(min(moments))} if the fault lasts until then"
-    return view.strategy.outlook(view, bound)

@@ -6,30 +6,16 @@ Nothing is deleted by force. A node that does not respond keeps its slot closed,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import (
-    FINALIZER,
-    NODE_NAMES_SHOWN,
-    ClaimUse,
-    Reservation,
-    Template,
-    shortened,
-)
+from controller.observe.model import NODE_NAMES_SHOWN, ClaimUse, Consumer, Reservation, shortened
 from controller.plan import claim_pods, objects
-from controller.plan.actions import (
-    Action,
-    DeleteTemplate,
-    Evict,
-    SetFinalizers,
-    Verdict,
-)
+from controller.plan.actions import Action, DeleteTemplate, Evict
 from controller.plan.held import Held
 from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
-from controller.plan.states import State
-from controller.plan.view import Step, View, join_texts
+from controller.plan.view import View, join_texts
 from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Allocation, Phase
 
@@ -37,52 +23,34 @@ QUARANTINE = 10
 """The number of tag timeouts for which a node that did not tag is not chosen again, so that others are tried."""
 
 
-def release(view: View) -> Step | None:
-    """Return the next step of a deleted workload's release; None if the workload is not being deleted.
-
-    The last step removes the workload's finalizer, after which the API server deletes it.
-    """
-    workload = view.workload
-    if not workload.deleting:
-        return None
-    templates = templates_of(view)
-    made = release_reservations(view.sight, workload.uid, view.held, view.held.all, final=True)
-    actions: tuple[Action, ...] = (*delete_templates(view, templates), *made.evictions)
-    if FINALIZER not in workload.finalizers:
-        return Step(None, made.held, actions)
-    if not view.held and not templates:
-        if view.unreadable:
-            return Step(Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), made.held, actions)
-        names = tuple(name for name in workload.finalizers if name != FINALIZER)
-        meta = (workload.namespace, workload.name, workload.version)
-        return Step(None, made.held, (*actions, SetFinalizers(*meta, names, owners=frozenset({workload.uid}))))
-    waiting = made.waiting or (Reason.RELEASING, "the reservation is being released")
-    return Step(Verdict(State.DEALLOCATING, *waiting), made.held, actions)
-
-
-def templates_of(view: View) -> list[Template]:
-    """Return the workload's templates, whatever their name; they exist until their deletion is complete."""
-    named = [] if view.template is None else [view.template]
-    return [each for each in dict.fromkeys((*view.templates, *named)) if each.is_of(view.workload)]
-
-
-def delete_templates(view: View, templates: Iterable[Template]) -> list[DeleteTemplate]:
-    """Return the deletion of a workload's templates. They go first, so that no new claims are made from them."""
-    owners = frozenset({view.workload.uid})
-    return [DeleteTemplate(t.namespace, t.name, t.uid, owners=owners) for t in templates if not t.deleting]
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
     """The next step of a release.
 
     - `held`: the reservations that the workload has from now on.
+    - `actions`: the other writes.
     - `waiting`: what the release waits for, as a reason and a message; None if nothing is left of it.
     """
 
     held: Held
-    evictions: tuple[Evict, ...]
+    actions: tuple[Action, ...]
     waiting: tuple[str, str] | None
+
+
+def release_all(
+    view: View, *, final: bool = False, failed: bool = False, why: NoticeReason = NoticeReason.RELEASING
+) -> Release:
+    """Return the next step of the release of all that a workload has; see `release_reservations`."""
+    made = release_reservations(
+        view.sight, view.workload.uid, view.held, view.held.all, final=final, failed=failed, why=why
+    )
+    return replace(made, actions=(*delete_templates(view), *made.actions))
+
+
+def delete_templates(view: View) -> list[DeleteTemplate]:
+    """Return the deletion of a workload's templates. They go first, so that no new claims are made from them."""
+    owners = frozenset({view.workload.uid})
+    return [DeleteTemplate(t.namespace, t.name, t.uid, owners=owners) for t in view.own_templates if not t.deleting]
 
 
 def release_reservations(
@@ -128,7 +96,7 @@ def release_reservations(
         if not uses and not still_open:
             dropped.append(one)
         for use in uses:
-            pods += claim_pods.waited_for(sight, use)
+            pods += _waited_for(sight, use)
             found = claim_pods.of(sight, use)
             if hold or not {*use.nodes} & {*closed}:
                 continue  # on dead nodes only, where an eviction has no effect
@@ -161,6 +129,21 @@ def _waiting(
     return None
 
 
+def _waited_for(sight: Sight, use: ClaimUse) -> list[str]:
+    """Return what must go before the claim's node is free, for a message: pods, else groups, else the claim."""
+    pods = [f"{use.namespace}/{name}" for name, _ in claim_pods.of(sight, use)]
+    if pods:
+        return pods
+    # Only the deletion of the group releases its claim, and that is not the controller's to do.
+    advice = " (no pod of it is there: delete it)" if use.ref in sight.known.shared_by else ""
+    groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
+    return groups or [f"claim {use.ref}"]
+
+
+def _kind(consumer: Consumer) -> str:
+    return "PodGroup" if consumer.is_pod_group else f"{consumer.resource}.{consumer.group}".rstrip(".")
+
+
 def _holders(pods: Iterable[str]) -> str:
     """Return the message about the pods and claims that keep nodes from being free."""
     return f"waiting for pods and claims on the nodes: {shortened(sorted(set(pods)))}"
@@ -179,7 +162,7 @@ def pods_on_dead_nodes(sight: Sight, reservations: Sequence[Reservation]) -> tup
     on = {name for use in uses for name in use.nodes}
     if any(sight.is_ready(name) for name in on) or not any(_may_return(sight, name) for name in on):
         return None
-    pods = [text for use in uses for text in claim_pods.waited_for(sight, use)]
+    pods = [text for use in uses for text in _waited_for(sight, use)]
     return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), dead_node_advice(sight, names))
 
 

@@ -12,12 +12,10 @@ from controller.observe.model import API_VERSION, Meeting
 from controller.plan import claim_pods, objects
 from controller.plan.view import View
 from neuron_dra.core import rendezvous
-from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.wire import Wire
 
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 OF_SERVICE: Final = "kubernetes.io/service-name"
-ENDED: Final = ("Succeeded", "Failed")
 IPV4: Final = "IPv4"
 IPV6: Final = "IPv6"
 FAMILIES: Final = (IPV4, IPV6)
@@ -33,21 +31,6 @@ def meeting(view: View) -> Meeting | None:
     pods = sorted(pod for use in own for pod in claim_pods.of(view.sight, use))
     pod, ready = pods[0] if pods else None, view.sight.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
-
-
-def wanted(view: View) -> Rendezvous | None:
-    """Return how the nodes of a workload find rank 0; None if nothing is reserved, or Services cannot be written.
-
-    The stored address of the host stays while its Node does not exist or has none.
-    """
-    workload, first = view.workload, view.held.live().get(0)
-    if first is None or view.sight.known.without_services:
-        return None
-    mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
-    stored, found = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
-    host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
-    address = rendezvous.address(workload.namespace, workload.name)
-    return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")
 
 
 def service(meeting: Meeting) -> dict[str, Any]:
@@ -111,7 +94,7 @@ def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any] | None:
 def pod_address(pod: Wire | None) -> str:
     """Return the address of a pod, of its node with hostNetwork; empty if it has none yet, or has ended."""
     status = (pod or {}).get("status") or {}
-    return "" if status.get("phase") in ENDED else str(status.get("podIP") or "")
+    return "" if status.get("phase") in claim_pods.ENDED else str(status.get("podIP") or "")
 
 
 def is_owned(item: Wire, uid: str) -> bool:

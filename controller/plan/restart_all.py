@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from controller.plan import (
-    objects,
-    releasing,
-    restart_limit,
-)
+from controller.plan import objects, releasing, restart_limit
 from controller.plan.actions import Verdict
 from controller.plan.reasons import Reason
-from controller.plan.recovery import degradation
 from controller.plan.states import State
+from controller.plan.verdicts import degradation
 from controller.plan.view import Step, View
 from neuron_dra.core.notice import NoticeReason
 
@@ -26,12 +22,9 @@ def restart(view: View, broken: set[str]) -> Step | None:
     marker = view.workload.restarting
     if marker is None or is_withdrawn(view, broken):
         return None
-    templates = releasing.templates_of(view)
-    if not (templates or view.held.bound or view.leaving()):
+    if not (view.own_templates or view.held.bound or view.leaving()):
         return None
-    made = releasing.release_reservations(
-        view.sight, view.workload.uid, view.held, view.held.all, failed=True, why=NoticeReason.RESTARTING
-    )
+    made = releasing.release_all(view, failed=True, why=NoticeReason.RESTARTING)
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
     verdict = Verdict(
         State.DEALLOCATING,
@@ -39,7 +32,7 @@ def restart(view: View, broken: set[str]) -> Step | None:
         (reason, message),
         {str(name): str(value) for name, value in marker.items()},
     )
-    return Step(verdict, made.held, (*releasing.delete_templates(view, templates), *made.evictions))
+    return Step(verdict, made.held, made.actions)
 
 
 def begin(view: View) -> Step | None:

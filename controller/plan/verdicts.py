@@ -1,21 +1,27 @@
-"""Says what an allocation has led to: the workload's state and reasons, and its template once all is bound. Pure."""
+"""Says what an allocation has led to: state, reasons and faults; the template once all groups are bound. Pure."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.observe import decode
-from controller.observe.model import shortened
-from controller.plan import migration, objects, placement, releasing
+from controller.observe.model import Reservation, Workload, shortened
+from controller.plan import objects, placement, recovery, releasing
 from controller.plan.actions import Action, CreateTemplate, DeleteTemplate, Verdict
-from controller.plan.reasons import Reason
-from controller.plan.recovery import degradation
+from controller.plan.reasons import WAITING, Reason
 from controller.plan.states import State
 from controller.plan.view import View, join_texts
 from neuron_dra.core.ultraserver import Phase
 
+SHORTAGE_REASONS = (
+    Reason.INSUFFICIENT_CAPACITY,
+    Reason.CAPACITY_SPLIT,
+    Reason.NO_ULTRASERVERS,
+    Reason.NO_SPARE_GROUP,
+)
+"""The reasons with which a workload waits for nodes."""
 LATE_NODE_GRACE = datetime.timedelta(seconds=5)
 """Nodes usually tag within a second. After this time the message names those that have not."""
 
@@ -28,8 +34,8 @@ class Done:
     - `shortage`, `spare`: why missing slots, and those that replace others, are not reserved.
     - `leaving`: what the release of slots waits for.
     - `waiting`: the nodes that do not show their tags yet.
-    - `moves`: which slots are being replaced, as a message.
     - `skipped`: which reservations were given up, as a message.
+    - `moves`: which slots are being replaced, as a message.
     """
 
     view: View
@@ -37,8 +43,8 @@ class Done:
     spare: placement.Shortage | None
     leaving: tuple[str, str] | None
     waiting: list[str]
-    moves: str
     skipped: str
+    moves: str
 
     @property
     def complete(self) -> bool:
@@ -50,7 +56,12 @@ def verdict(done: Done) -> Verdict:
     """Return the state of a workload after an allocation."""
     view, problem = done.view, done.view.problem
     found = _allocated(view, done.skipped) if done.complete else _incomplete(view, done)
-    return found if problem is None else _with_problem(found, problem)
+    spare = done.spare if found.reason == Reason.NO_SPARE_GROUP else None
+    more = f"no spare group: {spare.message}" if spare is not None else ""
+    found = replace(found, degraded=degradation(view, more))
+    if problem is not None:
+        found = _with_problem(found, problem)
+    return _explained(view, found)
 
 
 def _incomplete(view: View, done: Done) -> Verdict:
@@ -59,47 +70,44 @@ def _incomplete(view: View, done: Done) -> Verdict:
     shortage, spare = _with_cause(done.shortage, done.leaving), _with_cause(done.spare, done.leaving)
     partly = State.PARTIALLY_ALLOCATED if view.has_template else State.ALLOCATING
     if spare is not None and spare.reason in (Reason.WAITING_FOR_RELEASE, Reason.EVICTION_BLOCKED):
-        return Verdict(partly, spare.reason, join_texts(spare.message, done.moves, skipped), degradation(view))
+        return Verdict(partly, spare.reason, join_texts(spare.message, done.moves, skipped))
     if spare is not None:
-        degraded = degradation(view, f"no spare group: {spare.message}")
         text = join_texts(f"no spare group yet: {spare.message}", done.moves, skipped)
-        return Verdict(partly, Reason.NO_SPARE_GROUP, text, degraded)
+        return Verdict(partly, Reason.NO_SPARE_GROUP, text)
     if done.moves:
         answered = all(view.sight.has_tags(each.allocation) for each in view.held.pending)
-        blocked_by_dead_nodes = done.leaving or migration.blocked_by_dead_nodes(view)
-        reason, text = (
-            blocked_by_dead_nodes
-            if answered and blocked_by_dead_nodes
-            else (Reason.MIGRATING, _waiting(view, done.waiting))
-        )
-        return Verdict(partly, reason, join_texts(done.moves, text, skipped), degradation(view))
+        blocked = done.leaving or _blocked_by_dead_nodes(view)
+        if answered and blocked:
+            reason, text = blocked
+        else:
+            reason, text = Reason.MIGRATING, _waiting(view, done.waiting)
+        return Verdict(partly, reason, join_texts(done.moves, text, skipped))
     if shortage is None:
         text = join_texts(_waiting(view, done.waiting), skipped)
-        return Verdict(partly, Reason.WAITING_FOR_NODES, text, degradation(view))
+        return Verdict(partly, Reason.WAITING_FOR_NODES, text)
     bound = [each for each in view.held.live().values() if each.allocation.phase is Phase.BOUND]
     if bound:
         text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
-        return Verdict(State.PARTIALLY_ALLOCATED, shortage.reason, join_texts(text, skipped), degradation(view))
-    return Verdict(State.PENDING, shortage.reason, join_texts(shortage.message, skipped), degradation(view))
+        return Verdict(State.PARTIALLY_ALLOCATED, shortage.reason, join_texts(text, skipped))
+    return Verdict(State.PENDING, shortage.reason, join_texts(shortage.message, skipped))
 
 
 def _allocated(view: View, skipped: str) -> Verdict:
     """Return the verdict on a workload of which every slot is bound."""
     workload, live, has_template = view.workload, view.held.live(), view.has_template
     unseen = _unseen(view)
-    degraded = degradation(view)
     if workload.status.get("state") != State.ALLOCATED and (unseen or not has_template):
         state = State.PARTIALLY_ALLOCATED if has_template else State.ALLOCATING
         if workload.status.get("state") == State.ALLOCATING:
             state = State.ALLOCATING
-        return Verdict(state, Reason.WAITING_FOR_NODES, join_texts(_waiting(view, unseen), skipped), degraded)
+        return Verdict(state, Reason.WAITING_FOR_NODES, join_texts(_waiting(view, unseen), skipped))
     total = workload.count * workload.size
     servers = len({each.ultraserver for each in live.values()})
     text = (
         f"{total} node{'s' if total > 1 else ''} in {servers} UltraServer{'s' if servers > 1 else ''} reserved; pods "
         f"get them with resourceClaimTemplateName: {workload.template_name}"
     )
-    return Verdict(State.ALLOCATED, Reason.ALLOCATED, text, degraded)
+    return Verdict(State.ALLOCATED, Reason.ALLOCATED, text)
 
 
 def _unseen(view: View) -> list[str]:
@@ -137,7 +145,7 @@ def templates(done: Done) -> list[Action]:
         found += _make_template(view)
     if done.complete and official and not _unseen(view):
         # Its claims match no tagged node; the next plan creates ours.
-        found += releasing.delete_templates(view, releasing.templates_of(view))
+        found += releasing.delete_templates(view)
     return found
 
 
@@ -171,3 +179,100 @@ def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | 
     if shortage and leaving and (shortage.reason, leaving[0]) == (Reason.WAITING_FOR_RELEASE, Reason.EVICTION_BLOCKED):
         return placement.Shortage(*leaving)
     return shortage
+
+
+def _blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:
+    """Return why slots with a replacement cannot drain yet, as a reason and a message; None if they can."""
+    coming = {each.allocation.ultraserver_index for each in view.held.pending}
+    live = view.held.live()
+    old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
+    found = (releasing.pods_on_dead_nodes(view.sight, (one,)) for one in old)
+    return next((each for each in found if each is not None), None)
+
+
+def describe_moves(view: View) -> str:
+    """Return a message that names each slot and its replacement."""
+    old = {
+        each.allocation.ultraserver_index: each.allocation
+        for each in (*view.held.live().values(), *view.leaving())
+        if each.allocation.phase is not Phase.PENDING
+    }
+    texts = []
+    for each in view.held.pending:
+        index, new = each.allocation.ultraserver_index, each.allocation
+        if index in old:
+            texts.append(f"group {index} moves from {shortened(old[index].nodes)} to {shortened(new.nodes)}")
+            if index == 0 and view.workload.count > 1:
+                texts.append(
+                    f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={old[0].nodes[0]} "
+                    "until they are recreated"
+                )
+    return join_texts(*texts)
+
+
+def _explained(view: View, verdict: Verdict) -> Verdict:
+    """Return the verdict with what else a workload that waits for nodes should say."""
+    texts = [verdict.message]
+    unwritable = view.sight.known.unwritable
+    if unwritable and verdict.reason in SHORTAGE_REASONS:
+        names = sorted(unwritable)
+        why = unwritable[names[0]]
+        texts.append(f"left out, because their status cannot be written: {shortened(names)} ({why})")
+    if verdict.reason == Reason.CAPACITY_SPLIT:
+        texts.append(view.sight.known.room.get(view.workload.uid, ""))
+    if verdict.reason in WAITING:
+        texts.append(_class_problem(view.workload, view.sight.known.priorities))
+    return replace(verdict, message=join_texts(*texts)) if any(texts[1:]) else verdict
+
+
+def _class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
+    """Return what is wrong with the workload's PriorityClass, for its message; empty if nothing is."""
+    name = workload.priority_class
+    if not name or name in priorities:
+        return ""
+    return f"PriorityClass {name} does not exist or cannot be read: it waits with priority 0"
+
+
+# -- the condition Degraded --------------------------------------------------------------------------------------------
+
+
+def degradation(view: View, more: str = "") -> tuple[str, str] | None:
+    """Return the faults of nodes on which pods of the workload may run; None without any.
+
+    The result is the reason and the message of the condition Degraded. The reason is that of the worst fault
+    (FAULTS), unless the limit of restarts outranks it; `more` is added to the message.
+    """
+    bound = view.held.bound
+    found = [trouble for each in (*bound, *view.leaving()) for trouble in recovery.node_faults(view, each)]
+    reasons = [reason for reason in recovery.FAULTS if any(trouble.reason == reason for trouble in found)]
+    unschedulable = view.sight.known.unschedulable.get(view.workload.uid, "") if bound else ""
+    if not (reasons or unschedulable):
+        return None
+    texts = []
+    for reason in reasons:
+        names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
+        shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
+        texts.append(f"{recovery.FAULTS[reason].text}: {shortened(shown)}")
+    reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
+    return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, more)
+
+
+def _with_reports(view: View, names: Sequence[str]) -> list[str]:
+    """Return the names of nodes, each with what agents report of it."""
+    nodes = [view.sight.node(name) for name in names]
+    return [name if node is None else node.report for name, node in zip(names, nodes, strict=True)]
+
+
+def _outlook(view: View, found: list[recovery.NodeFault], bound: list[Reservation]) -> tuple[str, str]:
+    """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
+    moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
+    if not moments:
+        ended = recovery.is_taken_back(view.workload) and not view.strategy.on_every_fault
+        return "", "their capacity block ends, so nothing is restarted because of nodes that are lost" if ended else ""
+    if view.sight.outage is not None:
+        return "", view.sight.outage.message
+    if not view.strategy.acts:
+        return "", "failureStrategy NoOp only reports it: to leave the node, delete the workload and create it again"
+    if min(moments) > view.now:
+        return "", f"{view.strategy.name} acts at {objects.time(min(moments))} if the fault lasts until then"
+    return view.strategy.outlook(view, bound)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from controller.observe.model import (
     GROUPS_AT_MOST,
     SLOT_SIZES,
+    Admission,
     Meeting,
     Pods,
     Reservation,
@@ -24,7 +25,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import admission, objects, places, suitable
+from controller.plan import objects, places, suitable
 from controller.plan.actions import Action, Verdict, WriteWorkloadStatus
 from controller.plan.free_slots import FreeSlots
 from controller.plan.held import Held
@@ -109,6 +110,11 @@ class View:
         """The limits of the plan."""
         return self.sight.limits
 
+    @property
+    def admission(self) -> Admission | None:
+        """What a queue of Kueue allows the workload: the gate of `controller.queue`. None without a queue."""
+        return self.sight.known.admissions.get(self.workload.uid)
+
     def reads(self) -> Reads:
         """Return what the decision depends on, if it may be kept for later plans.
 
@@ -128,7 +134,7 @@ class View:
             sight.known.unkept,
             sight.known.without_services,
             sight.known.unschedulable.get(workload.uid),
-            sight.known.admissions.get(workload.uid),
+            self.admission,
             self._ends_passed(),
             self.rival,
             self.template,
@@ -259,6 +265,22 @@ class View:
         live = self.held.live().values()
         kinds = {self.sight.kind(name) for each in live for name in each.allocation.nodes} - {None}
         return min(kinds, default=None, key=str)
+
+    @property
+    def own_templates(self) -> list[Template]:
+        """The workload's templates, whatever their name; they exist until their deletion is complete."""
+        named = [] if self.template is None else [self.template]
+        return [each for each in dict.fromkeys((*self.templates, *named)) if each.is_of(self.workload)]
+
+    @property
+    def is_used(self) -> bool:
+        """True if claims of the workload are allocated on its nodes."""
+        return any(self.sight.own_uses(each.allocation) for each in self.held)
+
+    @property
+    def has_expired(self) -> bool:
+        """True if the reservation has expired; not if pods came in the moment before its release."""
+        return self.workload.expired and not (self.held.bound and self.is_used)
 
     def pods(self) -> Pods:
         """Return the pods of the workload that have claims on its nodes."""
@@ -398,8 +420,10 @@ class View:
 
     def refusal(self, indices: Sequence[int]) -> Shortage | None:
         """Return why the workload's queue or its namespace may not have nodes for these indices; None if both may."""
-        queued = admission.refusal(self.sight.known, self.workload, indices)
-        return queued or self.quota.refusal(self.workload, indices, self.held)
+        queued = self.admission
+        if queued is not None and max(indices) >= queued.groups:
+            return Shortage(queued.reason, queued.message)
+        return self.quota.refusal(self.workload, indices, self.held)
 
     def _draft(self) -> Draft | None:
         return self.holdings.draft(self.workload.uid, self.held)

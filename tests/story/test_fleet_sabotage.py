@@ -20,8 +20,8 @@ from controller.jobs import decide
 from controller.observe import discovery
 from controller.observe.agents import Reports
 from controller.observe.model import ClusterNode
+from controller.plan import allocation as serving
 from controller.plan import (
-    admission,
     binding,
     next_step,
     objects,
@@ -31,10 +31,8 @@ from controller.plan import (
     recovery,
     rendezvous,
     restoration,
-    revocation,
     ultraserver_writes,
 )
-from controller.plan import allocation as serving
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.free_slots import FreeSlots
 from controller.plan.ledger import Ledger
@@ -125,7 +123,7 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
 
 def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
     """13.1: a workload that has waited for long blocks others without end, even if its request is impossible."""
-    patch.setattr(queue, "exceeds_fleet", lambda *_: None)
+    patch.setattr(serving, "_exceeds_fleet", lambda *_: None)
     patch.setattr(queue, "starving_until", lambda workload, now, limits: now + datetime.timedelta(days=1))
     patch.setattr(queue, "goes_first", lambda view: view.starving)
 
@@ -211,13 +209,13 @@ def trusts_a_mark_for_the_job(patch: pytest.MonkeyPatch) -> None:
 
 def reserves_before_admission(patch: pytest.MonkeyPatch) -> None:
     """35."""
-    patch.setattr(admission, "refusal", lambda known, workload, indices: None)
+    patch.setattr(View, "refusal", lambda self, indices: self.quota.refusal(self.workload, indices, self.held))
     keeps_nodes_of_evicted_workloads(patch)
 
 
 def keeps_nodes_of_evicted_workloads(patch: pytest.MonkeyPatch) -> None:
     """35."""
-    others = tuple(rule for rule in next_step.RULES if rule is not revocation.revoked)
+    others = tuple(rule for rule in next_step.RULES if rule is not next_step.revoked)
     patch.setattr(next_step, "RULES", others)
 
 

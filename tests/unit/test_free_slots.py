@@ -12,6 +12,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.ledger import Ledger
 from controller.plan.limits import DEFAULT_LIMITS
 from controller.plan.places import everywhere
+from controller.plan.planning import begin
 from controller.plan.view import Step
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import START, World
@@ -27,7 +28,7 @@ def ledger() -> Ledger:
     world.claim("foreign", ["u2-3"])
     for name in ("one", "two"):
         world.submit(name, size=2)
-    return Ledger.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS, Known(), NOTHING_KEPT)
+    return begin(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS, Known(), NOTHING_KEPT)
 
 
 def counted(ledger: Ledger, size: int) -> list[placement.Slot]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.plan.rendezvous import ENDED, OF_SERVICE, family_of
+from controller.plan.claim_pods import ENDED
+from controller.plan.rendezvous import OF_SERVICE, family_of
 from neuron_dra.core.rendezvous import service_name
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
