@@ -105,8 +105,7 @@ class Fleet:
         # In half of the seeds the pods of a node are read instead of all claims, as in a cluster with many claims.
         self._claims_for_a_node = random.Random(f"{seed} claims for a node").choice((0, None))
         self.replicas = [self.replica(f"controller-{n}", elected=replicas > 1) for n in range(replicas)]
-        kubelets = connect("fleet kubelets")
-        self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=api is None)
+        self.pods = Pods(connect("fleet kubelets"), self.nodes, self.rng, trace, clock.now, deletes_orphans=api is None)
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.programs = ProgramsOfTests(clock.now, self.rng)
