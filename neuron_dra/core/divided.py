@@ -77,9 +77,14 @@ def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> 
 
 
 def is_settled(published: Iterable[Wire]) -> bool:
-    """Return True if devices with counters are published and none is being withdrawn."""
+    """Return True if devices with counters are published, and are not being withdrawn all together.
+
+    One set that a claim holds may be withdrawn alone, as over a dead link; then the other ones are not.
+    """
     counted = [device for device in published if device.get("consumesCounters")]
-    return bool(counted) and not any(_is_withdrawn(device) for device in counted)
+    if not any(_is_withdrawn(device) for device in counted):
+        return bool(counted)
+    return any(members.is_partition(device["name"]) and not _is_withdrawn(device) for device in counted)
 
 
 def _is_withdrawn(device: Wire) -> bool:

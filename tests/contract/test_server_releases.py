@@ -115,6 +115,34 @@ async def test_answers_that_alternate_for_ever_end_with_no_unheld_set(
         await always(lambda: not unheld(api), 1.0)
 
 
+@with_timing(HURRIED, publish={"server": {"ask_s": 3600.0}})
+async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(api: EmbeddedApi, host: PluginHost) -> None:
+    held = api.create(allocated_claim("held", "node-a", [SET]))
+    async with host.running(**ON) as plugin:
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        meta = held["metadata"]
+        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        host.hardware.break_link(0, 1)
+        await eventually(lambda: "neuron-set-2-0" not in published(api) and SET in published(api), 30)
+        left = len(published(api))
+    async with host.running(**ON):
+        await always(lambda: len(published(api)) == left, 2.0)
+        assert off(api) == ""
+
+
+async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(api: EmbeddedApi, host: PluginHost) -> None:
+    held = api.create(allocated_claim("held", "node-a", [SET]))
+    async with host.running(**ON) as plugin:
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        meta = held["metadata"]
+        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        api.answer_versions("v1.36.1")
+        await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
+    api.answer_versions("v1.37.0", "v1.36.1")
+    async with host.running(**ON):
+        await always(lambda: not unheld(api, SET), 1.5)
+
+
 @with_timing(HURRIED, publish={"server": {"ask_s": 0.2, "closed_s": 3600.0}})
 async def test_nothing_goes_on_again_for_a_while(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON):
