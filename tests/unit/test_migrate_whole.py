@@ -93,6 +93,7 @@ def test_the_output_says_what_the_new_names_need(folder: Path, capsys: pytest.Ca
         "kind: Kustomization\npatches:\n- patch: '[{op: add, path: /limits/aws.amazon.com~1neuron, value: 4}]'\n",
         f"kind: SparkApplication\nspec: {{executor: {{gpu: {{name: {OLD}, quantity: 1}}}}}}\n",
         f"kind: Other\nspec: {{capacity: {{{OLD}: 4}}}}\n",
+        "kind: Application\nspec: {helm: {parameters: [{name: 'limits.aws\\.amazon\\.com/neuron', value: '4'}]}}\n",
     ],
 )
 def test_what_cannot_be_rewritten_is_named_as_left_alone(
@@ -106,6 +107,7 @@ def test_what_cannot_be_rewritten_is_named_as_left_alone(
     assert "left alone" in shown.err
 
 
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LIMITS = {"limits": {OLD: 4}}
 NEW = {"limits": {FOUR: 1}}
 CONTAINERS = [{"name": "a", "image": "x", "resources": LIMITS}]
@@ -162,6 +164,18 @@ def test_resources_outside_of_pods_are_rewritten(document: dict[str, Any], expec
             f"NodePool: {OLD} counts nothing after this; see docs/autoscaling.md",
         ),
         (
+            {"kind": "ResourceFlavor", "spec": {"nodeTaints": [{"key": OLD, "effect": "NoSchedule"}]}},
+            f"spec.nodeTaints[0].key: {OLD} stays: it is about a taint, which nodes may still have",
+        ),
+        (
+            {"kind": "Deployment", "metadata": {"annotations": {APPLIED: f'{{"limits":{{"{OLD}":"4"}}}}\n'}}},
+            f"metadata.annotations.{APPLIED}: {OLD} stays in what kubectl applied last; kubectl apply writes it anew",
+        ),
+        (
+            {"kind": "ConfigMap", "data": {"readme": f"It needs {OLD}."}},
+            f"data.readme: a text mentions {OLD} and is left alone",
+        ),
+        (
             {"kind": "Pod", "spec": {"containers": [], "tolerations": [{"key": OLD, "operator": "Exists"}]}},
             f"spec.tolerations[0].key: {OLD} stays: it is about a taint, which nodes may still have",
         ),
@@ -178,6 +192,20 @@ def test_resources_outside_of_pods_are_rewritten(document: dict[str, Any], expec
 def test_what_is_no_request_gets_a_note(document: dict[str, Any], note: str) -> None:
     before = yaml.safe_load(yaml.safe_dump(document))
     assert rewritten(document) == (before, [], [note])
+
+
+def test_what_counts_in_a_list_of_objects_gets_its_own_note() -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {f"requests.{OLD}": 4}}}
+    pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "spec": {"limits": {OLD: 100}}}
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": f"some {OLD}"}}
+    assert rewritten({"apiVersion": "v1", "kind": "List", "items": [quota, pool, other]})[1:] == (
+        [],
+        [
+            f"items[0] ResourceQuota: {OLD} counts nothing after this; see docs/connected-sets.md",
+            f"items[1] NodePool: {OLD} counts nothing after this; see docs/autoscaling.md",
+            f"items[2].data.a: a text mentions {OLD} and is left alone",
+        ],
+    )
 
 
 MERGED = """\
@@ -222,6 +250,22 @@ def job(instance_type: str, count: int) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": {"spec": pod}}}
 
 
+def in_a_cron_job(job: dict[str, Any]) -> dict[str, Any]:
+    """The CronJob has no queue itself, but the Jobs that it makes."""
+    template = {"metadata": {"labels": job["metadata"]["labels"]}, "spec": job["spec"]}
+    meta = {"name": "c"}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": meta, "spec": {"jobTemplate": template}}
+
+
+def in_a_pod_template(job: dict[str, Any]) -> dict[str, Any]:
+    """A Deployment whose pods have the queue."""
+    template = {"metadata": {"labels": job["metadata"]["labels"]}, **job["spec"]["template"]}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": template}}
+
+
+QUEUED_ELSEWHERE = (in_a_cron_job, in_a_pod_template)
+
+
 def test_a_whole_node_for_a_queue_of_kueue_is_no_claim_for_all() -> None:
     outcome = rewrite(job("trn1.32xlarge", 16), Options(names=False))
     [template] = outcome.templates
@@ -232,6 +276,9 @@ def test_a_whole_node_for_a_queue_of_kueue_is_no_claim_for_all() -> None:
         CannotMigrate, match=r"Kueue refuses that for ever: remove the label kueue\.x-k8s\.io/queue-name"
     ):
         rewrite(job("inf2.48xlarge", 12), Options(names=False))
+    for place in QUEUED_ELSEWHERE:
+        with pytest.raises(CannotMigrate, match="Kueue refuses that for ever"):
+            rewrite(place(job("inf2.48xlarge", 12)), Options(names=False))
     without = job("trn1.32xlarge", 16)
     del without["metadata"]["labels"]
     [template] = rewrite(without, Options(names=False)).templates

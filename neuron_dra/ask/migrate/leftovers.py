@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-OLD: Final = re.compile(r"aws\.amazon\.com(?:/|~1)neuron(?:core|device)?(?![\w.-])")
+OLD: Final = re.compile(r"aws\\*\.amazon\\*\.com(?:/|~1)neuron(?:core|device)?(?![\w-]|\.\w)")
+"""An old name, also as a JSON pointer or a path of Helm's `--set` has it."""
+
+_TAINT: Final = re.compile(r"(tolerations|taints)\[\d+\]\.key$", re.IGNORECASE)
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 COUNTING: Final = {
     "ResourceQuota": "docs/connected-sets.md",
@@ -33,14 +37,32 @@ class Left:
 
 def found(document: Any) -> list[Left]:
     """Return the old names in a document, those that a person must change first."""
-    kind = document.get("kind") if isinstance(document, dict) else None
-    if kind in COUNTING:
-        names = sorted({match for _, text, _ in _texts(document, "") for match in _names(text)})
-        if not names:
-            return []
-        text = f"{' and '.join(names)} counts nothing after this; see {COUNTING[str(kind)]}"
-        return [Left(str(kind), text, is_problem=False)]
-    return sorted((_left(*each) for each in _texts(document, "")), key=lambda left: not left.is_problem)
+    result = []
+    for where, item in _objects(document):
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if kind in COUNTING:
+            result += _counting(f"{where} {kind}".lstrip(), item, COUNTING[str(kind)])
+        else:
+            result += [_left(*each) for each in _texts(item, where)]
+    return sorted(result, key=lambda left: not left.is_problem)
+
+
+def _objects(document: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects of a list, each with its place, or the document itself."""
+    items = document.get("items") if isinstance(document, dict) else None
+    if not isinstance(items, list) or not str(document.get("kind", "")).endswith("List"):
+        yield "", document
+        return
+    yield "", {key: value for key, value in document.items() if key != "items"}
+    for index, item in enumerate(items):
+        yield f"items[{index}]", item
+
+
+def _counting(where: str, item: Any, page: str) -> list[Left]:
+    names = sorted({match for _, text, _ in _texts(item, "") for match in _names(text)})
+    if not names:
+        return []
+    return [Left(where, f"{' and '.join(names)} counts nothing after this; see {page}", is_problem=False)]
 
 
 def _texts(value: Any, where: str, above: Any = None) -> Iterator[tuple[str, str, Any]]:
@@ -59,12 +81,16 @@ def _texts(value: Any, where: str, above: Any = None) -> Iterator[tuple[str, str
 
 
 def _names(text: str) -> list[str]:
-    return [match[0].replace("~1", "/") for match in OLD.finditer(text)]
+    return [match[0].replace("~1", "/").replace("\\", "") for match in OLD.finditer(text)]
 
 
 def _left(where: str, text: str, beside: Any) -> Left:
     names = " and ".join(dict.fromkeys(_names(text)))
-    if re.search(r"\b(tolerations|taints)\[\d+\]\.key$", where):
+    if where.endswith(_APPLIED):
+        return Left(where, f"{names} stays in what kubectl applied last; kubectl apply writes it anew", is_problem=False)
+    if "aws\\" in text:
+        return Left(where, f"a path to {names} is left alone; change it by hand", is_problem=True)
+    if _TAINT.search(where):
         return Left(where, f"{names} stays: it is about a taint, which nodes may still have", is_problem=False)
     if text.startswith("/") and "~1" in text:
         return Left(where, f"a JSON patch of {names} is left alone; {RENDER}", is_problem=True)

@@ -181,7 +181,7 @@ def _claims(
         )
     meta = owner.get("metadata") or {}
     namespace = str(meta.get("namespace") or "")
-    is_queued = claims.QUEUE in (meta.get("labels") or {})
+    is_queued = _has_key(owner, claims.QUEUE)
     by_count: dict[int, str] = {}
     for one in (*others, *sidecars):
         name = _claim(pod, one, claims.template(one, specs, namespace, is_queued=is_queued), outcome)
@@ -193,6 +193,13 @@ def _claims(
             by_count[count] = _claim(pod, sized, claims.template(sized, specs, namespace, is_queued=is_queued), outcome)
         else:
             _use(init, by_count[count])
+
+
+def _has_key(value: Any, name: str) -> bool:
+    """Return True if a value has a key of this name anywhere, as an object and the templates in it have labels."""
+    if isinstance(value, dict):
+        return name in value or any(_has_key(item, name) for item in value.values())
+    return isinstance(value, list) and any(_has_key(item, name) for item in value)
 
 
 def _claim(pod: dict[str, Any], one: LimitsDemand, template: dict[str, Any], outcome: Rewritten) -> str:
