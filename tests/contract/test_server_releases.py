@@ -116,7 +116,9 @@ async def test_answers_that_alternate_for_ever_end_with_no_unheld_set(
 
 
 @with_timing(HURRIED, publish={"server": {"ask_s": 3600.0}})
-async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
@@ -130,7 +132,9 @@ async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(api
         assert off(api) == ""
 
 
-async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)

@@ -64,6 +64,9 @@ def test_a_base_and_its_patch_are_left_alone_and_both_named(folder: Path, capsys
         ({"resources": ["base.yaml"], "patchesStrategicMerge": ["./patch.yaml"]}, True, True),
         ({"resources": ["base.yaml"], "patches": [{"patch": PATCH}]}, True, False),
         ({"resources": ["base.yaml"], "patches": [{"patch": "a: 1\n"}]}, False, False),
+        ({"resources": ["base.yaml"], "patches": [{"patch": f"[{{op: add, path: /{OLD}{'x' * 300}}}]"}]}, False, False),
+        ({"resources": ["base.yaml"], "patches": [{"patch": f"[{{op: add, path: /{'x' * 300}/{OLD}}}]"}]}, True, False),
+        ({"resources": ["base.yaml", 4], "patches": ["a\0b"], "patchesStrategicMerge": ["a\0b"]}, False, False),
         ({"resources": ["base.yaml"]}, False, False),
     ],
 )
@@ -73,6 +76,51 @@ def test_what_a_kustomization_names_is_found_beside_the_file(
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     assert migrate(folder / "base.yaml") == (1 if base else 0)
     assert migrate(folder / "patch.yaml") == (1 if patch else 0)
+
+
+def overlaid(folder: Path, *, has_patch: bool = True, in_component: bool = False) -> Path:
+    """Make a base, an overlay of it two folders away, and its patch, maybe in a component; return the base."""
+    made = {
+        "app/base": {"resources": ["base.yaml"]},
+        "app/overlays/prod": {"resources": ["../../base"], "patches": [{"path": "patch.yaml"}] if has_patch else []},
+    }
+    if in_component:
+        made["app/overlays/prod"] = {"resources": ["../../base"], "components": ["../../small"]}
+        made["app/small"] = {"kind": "Component", "patches": [{"patch": PATCH}]}
+    for name, document in made.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    (folder / "app/base/base.yaml").write_text(BASE)
+    (folder / "app/overlays/prod/patch.yaml").write_text(PATCH)
+    return folder / "app/base/base.yaml"
+
+
+@pytest.mark.parametrize(
+    ("settings", "by"),
+    [({}, "../overlays/prod/kustomization.yaml"), ({"in_component": True}, "../overlays/prod/kustomization.yaml")],
+)
+def test_a_base_whose_overlay_patches_it_is_left_alone(
+    settings: dict[str, bool], by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base alone, and then the patch alone: each would get a number of its own."""
+    base = overlaid(tmp_path, **settings)
+    assert migrate("--in-place", base) == 1
+    assert base.read_text() == BASE
+    assert f"left alone: {by} patches the old names in it; render the whole first" in capsys.readouterr().err
+
+
+def test_a_base_whose_overlay_leaves_its_devices_is_migrated(tmp_path: Path) -> None:
+    assert migrate(overlaid(tmp_path, has_patch=False)) == 0
+
+
+def test_a_kustomization_above_may_patch_what_a_folder_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = overlaid(tmp_path, has_patch=False)
+    above = tmp_path / "app/kustomization.yml"
+    above.write_text(yaml.safe_dump({"resources": ["base"], "patches": [{"patch": PATCH}]}))
+    assert migrate(base) == 1
+    assert "left alone: ../kustomization.yml patches the old names in it" in capsys.readouterr().err
+    (base.parent / ".git").mkdir()  # what is above a repository is not its own
+    assert migrate(base) == 0
 
 
 def test_a_container_without_an_image_may_be_a_patch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,9 @@ def _names(text: str) -> list[str]:
 def _left(where: str, text: str, beside: Any) -> Left:
     names = " and ".join(dict.fromkeys(_names(text)))
     if where.endswith(_APPLIED):
-        return Left(where, f"{names} stays in what kubectl applied last; kubectl apply writes it anew", is_problem=False)
+        return Left(
+            where, f"{names} stays in what kubectl applied last; kubectl apply writes it anew", is_problem=False
+        )
     if "aws\\" in text:
         return Left(where, f"a path to {names} is left alone; change it by hand", is_problem=True)
     if _TAINT.search(where):

@@ -6,20 +6,16 @@ result has two limits, and the pod twice the devices. Such manifests are left al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
+from neuron_dra.ask.migrate import kustomized, leftovers
 
-from neuron_dra.ask.migrate import leftovers
-
-FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 WHOLE: Final = frozenset({"Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"})
 """Kinds whose containers have an image, unless the manifest is a patch."""
 
 Key = tuple[str, str, str]
-MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 def has_old(value: Any) -> bool:
@@ -42,13 +38,15 @@ def key(document: Any) -> Key | None:
     return str(document["kind"]), str(meta.get("namespace") or ""), name  # type: ignore[union-attr]
 
 
-def of_each(path: Path | None, documents: Sequence[Any], others: Mapping[Key, Sequence[str]]) -> list[str]:
+def of_each(path: Path | None, documents: list[Any], others: Mapping[Key, Sequence[str]]) -> list[str]:
     """Return for each document why it must be left alone; empty if it need not.
 
     `path` is its file's, None for standard input; `others` are the places of the objects of this run that have an old
     name.
     """
-    named = list(_kustomized(path)) if path is not None else []
+    named: Sequence[str] = ()
+    if path is not None and has_old(documents):
+        named = list(kustomized.uses(path, has_old))
     found = []
     for document in documents:
         found.append(_why(document, named, others) if has_old(document) else "")
@@ -85,56 +83,3 @@ def _without_image(value: Any) -> str:
             if isinstance(container, dict) and "image" not in container and has_old(container.get("resources")):
                 return str(container.get("name"))
     return next(filter(None, map(_without_image, value.values())), "")
-
-
-def _kustomized(path: Path) -> Iterator[str]:
-    """Yield how a Kustomization in the file's folder uses it as a patch, or patches old names in what it names."""
-    for name in FILES:
-        file = path.parent / name
-        document = _read(file) if file != path else None
-        if not isinstance(document, dict):
-            continue
-        patches = list(_patches(document))
-        files = [each for each in patches if isinstance(each, str) and "\n" not in each]
-        if _is_named(path, files):
-            yield f"{file.name} uses it as a patch"
-        elif _is_named(path, document.get("resources") or ()) and any(_patches_old(path.parent, p) for p in patches):
-            yield f"{file.name} patches the old names in it"
-
-
-def _patches(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the patches of a Kustomization: the path or the text of each."""
-    for each in document.get("patchesStrategicMerge") or ():
-        yield each
-    for field in ("patches", "patchesJson6902"):
-        for each in document.get(field) or ():
-            if isinstance(each, dict):
-                yield each.get("path") or each.get("patch")
-
-
-def _patches_old(folder: Path, patch: Any) -> bool:
-    if isinstance(patch, str) and "\n" not in patch and (folder / patch).is_file():
-        return has_old(_text(folder / patch))
-    return has_old(patch)
-
-
-def _is_named(path: Path, listed: Any) -> bool:
-    names = listed if isinstance(listed, list | tuple) else ()
-    return any(isinstance(each, str) and (path.parent / each).resolve() == path for each in names)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return yaml.safe_load(_text(path))
-    except yaml.YAMLError:
-        return None
-
-
-def _text(path: Path) -> str:
-    """Return the text of a small file; empty if there is none."""
-    try:
-        if path.stat().st_size <= MOST_BYTES:
-            return path.read_text()
-        return ""
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -1,0 +1,163 @@
+"""How Kustomizations use a manifest: those of its folder, and overlays in folders beside and above it.
+
+An overlay is often changed apart from its base, so it is looked for: in the folders from three above the manifest down,
+or from the root of its repository, and not in more than a thousand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+MOST_BYTES: Final = 4 * 1024 * 1024
+HEIGHT: Final = 3
+MOST_FOLDERS: Final = 1000
+
+HasOld = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kustomization:
+    file: Path
+    document: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
+
+    def names(self, *fields: str) -> Iterator[Path]:
+        """Yield what it names in these fields, files and folders."""
+        for field in fields:
+            listed = self.document.get(field)
+            for each in listed if isinstance(listed, list) else ():
+                if isinstance(each, str) and _is_name(each):
+                    yield (self.folder / each).resolve()
+
+    def patches(self) -> Iterator[str]:
+        """Yield its patches: the path or the text of each."""
+        for each in self.document.get("patchesStrategicMerge") or ():
+            if isinstance(each, str):
+                yield each
+        for field in ("patches", "patchesJson6902"):
+            for each in self.document.get(field) or ():
+                found = each.get("path") or each.get("patch") if isinstance(each, dict) else None
+                if isinstance(found, str):
+                    yield found
+
+
+def uses(path: Path, has_old: HasOld) -> Iterator[str]:
+    """Yield how a Kustomization uses the file `path` as a patch, or patches old names in what it takes from there."""
+    top = _top(path.parent)
+    above = [folder for folder in (path.parent, *path.parent.parents) if folder.is_relative_to(top)]
+    near = [found for folder in above for found in _of(folder) if found.file != path]
+    for each in near:
+        if path in _files(each):
+            yield f"{_called(each, path)} uses it as a patch"
+    known = [each for each in near if path in each.names("resources", "bases")]
+    if known:
+        everything = [*near, *_below(top, {each.file for each in near})]
+        for each in _users(path, known, everything):
+            if any(_patches_old(folder, patch, has_old) for folder, patch in _patches(each)):
+                yield f"{_called(each, path)} patches the old names in it"
+
+
+def _top(folder: Path) -> Path:
+    """Return the highest folder in which a Kustomization of what is in `folder` is looked for."""
+    for _ in range(HEIGHT):
+        if (folder / ".git").exists() or folder.parent == folder:
+            break
+        folder = folder.parent
+    return folder
+
+
+def _of(folder: Path) -> Iterator[_Kustomization]:
+    for name in FILES:
+        document = _read(folder / name)
+        if isinstance(document, dict):
+            yield _Kustomization(folder / name, document)
+
+
+def _below(top: Path, known: Collection[Path]) -> Iterator[_Kustomization]:
+    """Yield the Kustomizations of the folders in `top`, in order, without those that are known."""
+    walked = os.walk(top)
+    for place, inside, files in itertools.islice(walked, MOST_FOLDERS):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        if any(name in files for name in FILES):
+            yield from (each for each in _of(Path(place)) if each.file not in known)
+
+
+def _users(path: Path, known: list[_Kustomization], everything: list[_Kustomization]) -> list[_Kustomization]:
+    """Return the Kustomizations that take the file, `known` and those that name a folder of one that does."""
+    found = list(known)
+    while True:
+        folders = {each.folder for each in found}
+        more = []
+        for each in everything:
+            if each not in found and not folders.isdisjoint(each.names("resources", "bases", "components")):
+                more.append(each)
+        if not more:
+            return found
+        found += more
+
+
+def _patches(each: _Kustomization) -> Iterator[tuple[Path, str]]:
+    """Yield the patches of a Kustomization and of its components, each with its folder."""
+    for patch in each.patches():
+        yield each.folder, patch
+    for folder in each.names("components"):
+        for component in _of(folder):
+            for patch in component.patches():
+                yield folder, patch
+
+
+def _files(each: _Kustomization) -> Iterator[Path]:
+    for patch in each.patches():
+        if _is_name(patch):
+            yield (each.folder / patch).resolve()
+
+
+def _is_name(text: str) -> bool:
+    """Return True if a text may be the name of a file, and not a patch."""
+    return "\n" not in text and "\0" not in text
+
+
+def _patches_old(folder: Path, patch: str, has_old: HasOld) -> bool:
+    if _is_name(patch) and _is_file(folder / patch):
+        return has_old(_text(folder / patch))
+    return has_old(patch)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text that is too long for a name
+        return False
+
+
+def _called(each: _Kustomization, path: Path) -> str:
+    """Return the file of a Kustomization, from the folder of the manifest."""
+    return os.path.relpath(each.file, path.parent)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(_text(path))
+    except yaml.YAMLError:
+        return None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a small file; empty if there is none."""
+    try:
+        if path.stat().st_size <= MOST_BYTES:
+            return path.read_text()
+        return ""
+    except (OSError, UnicodeDecodeError):
+        return ""
