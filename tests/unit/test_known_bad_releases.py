@@ -64,6 +64,19 @@ def test_doctor_lists_the_claims_that_keep_counters() -> None:
     assert line.text.endswith("No claim has a set: the driver takes them all back")
 
 
+@pytest.mark.parametrize(
+    ("oldest", "state"), [("1.36.1", "ok"), ("any", "ok"), ("1.36.2", "wrong"), ("soon", "wrong"), (None, "wrong")]
+)
+def test_doctor_knows_that_a_vendor_has_ported_the_mends_back(oldest: str | None, state: str) -> None:
+    driver = small.pod("driver")
+    driver["spec"]["containers"][0]["env"] = ["a", {"name": "CONNECTED_SETS_OLDEST_RELEASE", "value": oldest}]
+    other = small.pod("other")
+    other["spec"]["containers"][0]["env"] = 4
+    [line] = counters.lines(seen("v1.36.1-vendor.7", *divided(), other, driver))
+    assert line.state.value == state
+    assert ("scheduler.oldestRelease=" in line.text) is (state == "ok")
+
+
 def test_doctor_names_another_driver_whose_pool_has_the_nodes_name() -> None:
     both = [*divided(), *divided("dra.net")]
     [line] = counters.lines(seen("v1.36.3", *both))
@@ -140,6 +153,15 @@ def test_the_charts_notes_name_the_faults_of_the_release(version: str, issues: l
     shown = notes(tmp_path, "--kube-version", version, "--set", "scheduler.enabled=true")
     assert [issue for issue in (138882, 140436, 140434) if f"#{issue}" in shown] == issues
     assert (version in shown) is bool(issues)
+
+
+@needs("helm")
+@pytest.mark.parametrize(("oldest", "is_off"), [("", True), ("1.36.2", True), ("1.36.1", False), ("any", False)])
+def test_the_charts_notes_know_that_the_setting_permits_a_release(oldest: str, is_off: bool, tmp_path: Path) -> None:
+    values = ("--set", "scheduler.enabled=true", "--set-string", f"scheduler.oldestRelease={oldest}")
+    shown = notes(tmp_path, "--kube-version", "1.36.1-vendor.7", *values)
+    assert "#138882" in shown
+    assert ("until then no sets are published" in shown) is is_off
 
 
 def notes(folder: Path, *arguments: str) -> str:

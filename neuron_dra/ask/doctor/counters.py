@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.doctor.seen import Seen
@@ -13,6 +13,8 @@ from neuron_dra.ask.render import words
 from neuron_dra.core import members, names, releases
 
 AREA: Final = "sets"
+_SETTING: Final = "CONNECTED_SETS_OLDEST_RELEASE"
+"""The variable of the driver's pods that permits an earlier release, whose vendor has ported the mends back."""
 
 
 def lines(seen: Seen) -> Iterator[Line]:
@@ -27,7 +29,11 @@ def lines(seen: Seen) -> Iterator[Line]:
         text = "nodes publish connected sets, and whether the API server's release has faults with them is unknown"
         yield unknown(AREA, text)
         return
-    if why := releases.why_no_sets(seen.version):
+    why = releases.why_no_sets(seen.version)
+    permitted = _permitted(seen, release) if why else ""
+    if permitted:
+        yield ok(AREA, f"scheduler.oldestRelease={permitted} permits connected sets on {seen.version}")
+    elif why:
         todo = (
             f"upgrade the control plane, or drain the nodes of these claims; if your vendor has ported the mends back, "
             f"scheduler.oldestRelease={releases.text(release)}"
@@ -46,6 +52,25 @@ def lines(seen: Seen) -> Iterator[Line]:
         )
     if not why and not (shared and faults):
         yield ok(AREA, f"nothing is known against connected sets on {seen.version}")
+
+
+def _permitted(seen: Seen, release: releases.Release) -> str:
+    """Return the value of the driver's setting if that permits connected sets on this release; empty if not."""
+    for pod in seen.snapshot.all("Pod"):
+        for container in (pod.get("spec") or {}).get("containers") or ():
+            value = _value(container.get("env"))
+            oldest = releases.parse(value)
+            if value == releases.ANY or (oldest is not None and release >= oldest):
+                return value
+    return ""
+
+
+def _value(variables: Any) -> str:
+    """Return the setting's value in a container's variables, which nothing has checked; empty if it is not there."""
+    for each in variables if isinstance(variables, list) else ():
+        if isinstance(each, dict) and each.get("name") == _SETTING:
+            return str(each.get("value") or "")
+    return ""
 
 
 def _holders(seen: Seen) -> str:
