@@ -11,7 +11,7 @@ from hack.bed.deployed import neurons, prepared
 from hack.bed.real_cluster import BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import divided
 from tests.bed.deployed import devices, started
-from tests.bed.limited import NEURON, ended, pod, waits
+from tests.bed.limited import NEURON, ended, is_arc, pod, waits
 
 ALL = 223  # devices of a ring of twelve with its sets and cores
 ON_RING = {"nodeSelector": {"kubernetes.io/hostname": "ring"}}
@@ -68,6 +68,11 @@ def test_a_held_set_stays_and_free_ones_leave_while_a_link_is_down(ring: BedNode
     assert set(left.values()) == {()}
     assert {"neuron-set-3-1", "neuron-set-12-0"} <= left.keys()  # the ring is a line now
     assert ((prepared(ring), place.restarts("holder")), neurons(place, "holder")) == (before, [0, 1, 2])
+
+    ring.break_("plugin")
+    ring.repair("plugin")
+    assert is_arc(started(place, pod("beside", {NEURON: 4}, **ON_RING)))  # after a restart, other sets are there
+    ended(place, "beside")
 
     ended(place, "holder")
     eventually("the set that was held is withdrawn", lambda: held not in taints(ring), 120)

@@ -156,6 +156,17 @@ spec:
             limits: {{{CORE}: "1", memory: 1Gi}}
             requests: {{{CORE}: "1", memory: 1Gi}}
 """
+KUSTOMIZATION = "resources: [base.yaml]\npatches: [{path: patch.yaml}]\n"
+SOURCE = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: claiming}
+spec:
+  resourceClaims:
+  - {name: neurons, source: {resourceClaimTemplateName: one}}
+  containers:
+  - {name: main, image: example.com/main, resources: {claims: [{name: neurons}]}}
+"""
 SEVEN = "Instance type ml.trn1.32xlarge does not support requests for device: 7. Please request a different number of"
 CASES = [
     Case("cores that Trn1 does not serve", deployment("trn1.32xlarge", CORE, 24),
@@ -225,6 +236,43 @@ def test_migrate_and_the_policies_agree(
     assert tuple(name for made in pods_for(source) for name in names_in(would_be_stored(sets_place, made))) == case.gets
     if after["kind"] in BUILT_IN:
         assert names_in(would_be_stored(sets_place, after)) == case.gets
+
+
+@pytest.mark.long
+def test_a_rendered_kustomization_gets_the_number_of_its_patch(
+    sets_place: Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base with eight devices and its patch with four are left alone apart; rendered, they get four, not twelve."""
+    base = deployment("trn2.48xlarge", NEURON, 8)
+    patch = base.replace("image: example.com/serve, ", "").replace(f"{NEURON}: 8", f"{NEURON}: 4")
+    for name, text in (("base", base), ("patch", patch), ("kustomization", KUSTOMIZATION)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    apart = [str(tmp_path / f"{name}.yaml") for name in ("base", "patch")]
+    assert cli.main(["migrate", *apart, "-o", "yaml"]) == 1
+    assert SETS.format(8) not in (printed := capsys.readouterr().out)
+    assert SETS.format(4) not in printed
+
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(sets_place.kubectl("kustomize", str(tmp_path)))
+    assert cli.main(["migrate", str(whole), "-o", "yaml"]) == 0
+    [after] = yaml.safe_load_all(capsys.readouterr().out)
+    assert names_in(would_be_stored(sets_place, after)) == (SETS.format(4),)
+    [rendered] = yaml.safe_load_all(whole.read_text())
+    [made] = pods_for(rendered)
+    assert names_in(would_be_stored(sets_place, made)) == (SETS.format(4),)
+
+
+@pytest.mark.long
+def test_what_a_claim_has_in_its_source_is_stored_once_migrated(
+    sets_place: Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(SOURCE)
+    with pytest.raises(BedError, match="source"):
+        would_be_stored(sets_place, yaml.safe_load(SOURCE))
+    assert cli.main(["migrate", str(file), "-o", "yaml"]) == 0
+    stored = would_be_stored(sets_place, yaml.safe_load(capsys.readouterr().out))
+    assert stored["spec"]["resourceClaims"] == [{"name": "neurons", "resourceClaimTemplateName": "one"}]
 
 
 @pytest.mark.long
