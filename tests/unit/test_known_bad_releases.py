@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hack.generate import render
 from neuron_dra import cli
@@ -22,7 +19,8 @@ from neuron_dra.ask.validate import rules
 from neuron_dra.core import devices, partitions, releases
 from neuron_dra.core.wire import Obj
 from tests.support import small_clusters as small
-from tests.support.built_tools import HELM, needs
+from tests.support.built_tools import needs
+from tests.support.chart_notes import notes
 
 BAD = ("1.36.0", "v1.36.1", "1.36.2-eks-5")
 GOOD = ("1.36", "1.36.3", "v1.37", "1.37.1")
@@ -162,21 +160,3 @@ def test_the_charts_notes_know_that_the_setting_permits_a_release(oldest: str, i
     shown = notes(tmp_path, "--kube-version", "1.36.1-vendor.7", *values)
     assert "#138882" in shown
     assert ("until then no sets are published" in shown) is is_off
-
-
-def notes(folder: Path, *arguments: str) -> str:
-    """Return the chart's notes, which `helm template` leaves out, by way of a ConfigMap in a copy of the chart."""
-    assert HELM is not None
-    chart = folder / "chart"
-    shutil.copytree(render.CHART, chart)
-    text = (chart / "templates/NOTES.txt").read_text()
-    (chart / "templates/_notes.tpl").write_text(f'{{{{ define "notes" }}}}{text}{{{{ end }}}}')
-    object_ = (
-        'kind: ConfigMap\napiVersion: v1\nmetadata: {name: notes}\ndata: {text: {{ include "notes" . | toJson }}}\n'
-    )
-    (chart / "templates/notes.yaml").write_text(object_)
-    command = [HELM, "template", "x", str(chart), "--show-only", "templates/notes.yaml"]
-    made = subprocess.run(
-        [*command, "--set", "draDriver.image.repository=r", *arguments], check=True, capture_output=True, text=True
-    )
-    return str(yaml.safe_load(made.stdout)["data"]["text"])

@@ -24,6 +24,7 @@ from neuron_dra.ask.migrate import rewrite
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
 from tests.support.built_tools import HELM, needs
+from tests.support.chart_notes import notes
 from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
 from tests.support.policies import Denied, admit, pod_specs
 
@@ -214,6 +215,22 @@ def test_the_values_of_the_extension_s_own_commands_are_accepted() -> None:
         ("scheduler.customScheduler.enabled=false", "scheduler.defaultScheduler.enabled=true", "npd.enabled=false"),
     ):
         assert len(rendered(*values)) == 2
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "is_said"),
+    [
+        (("scheduler.enabled=true", "npd.enabled=false"), True),
+        (("scheduler.enabled=true", "scheduler.rewriteLimits.namespaces=all"), False),
+        (("scheduler.enabled=false",), False),
+    ],
+)
+def test_the_charts_notes_name_the_label_for_pods(values: tuple[str, ...], is_said: bool, tmp_path: Path) -> None:
+    """(32.7) The pod of the extension's page waits in a namespace without it."""
+    shown = notes(tmp_path, *(word for value in values for word in ("--set", value)))
+    assert ("kubectl label namespace default neuron.aws.com/rewrite-limits=true" in shown) is is_said
+    assert ("my-scheduler" in shown) is is_said
 
 
 def test_the_sizes_in_the_chart_are_those_of_the_catalogue() -> None:

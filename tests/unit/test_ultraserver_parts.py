@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 from typing import Any
 
 import pytest
 
 from controller.observe import slices as observed
+from controller.observe.model import Workload
+from controller.plan.objects import claim_template
 from neuron_dra.api.objects import healthy_node, slice_objects
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.world import imagined
@@ -119,6 +122,19 @@ def test_the_controller_sees_the_same_node(name: str) -> None:
         return observed.published_nodes([each for each in found if each is not None])
 
     assert seen(slices(name, parts=True)) == seen(slices(name, parts=False))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_controllers_template_is_the_same_to_the_byte(name: str) -> None:
+    then = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    workload = Workload("ml", "job", "uid-1", "1", 1, then, False, (), name, 4, 2, "NoOp", 2, "job-rct", {})
+    written = set()
+    for parts in (True, False):
+        read = [observed.published_slice(item) for item in slices(name, parts=parts)]
+        [node] = observed.published_nodes([each for each in read if each is not None])
+        written.add(json.dumps(claim_template(workload, node.kind, names.WORKLOAD_CLASS)))
+    [text] = written
+    assert '"allocationMode": "ExactCount", "count": 1' in text
 
 
 def test_what_parts_cost() -> None:
