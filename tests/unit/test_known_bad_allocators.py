@@ -87,3 +87,29 @@ def test_a_sick_device_blocks_its_neighbours_where_the_table_says(program: Path,
     with Oracle(program) as oracle:
         found = allocated(oracle.ask(question))
     assert found == ([] if 140436 in faults(release) else ["neuron-set-3-1"])
+
+
+OTHER = "dra.net"
+
+
+def beside_another_driver(question: Obj) -> Obj:
+    """Return the question with the same pool of another driver, and a claim that first requests a device of that."""
+    others = copy.deepcopy(question["slices"])
+    for item in others:
+        item["metadata"] = {**item["metadata"], "name": f"other-{item['metadata']['name']}"}
+        item["spec"]["driver"] = OTHER
+    selector = {"cel": {"expression": f"device.driver == '{OTHER}'"}}
+    other_class = {"metadata": {"name": OTHER}, "spec": {"selectors": [selector]}}
+    exactly = {"deviceClassName": OTHER, "allocationMode": "ExactCount", "count": 1}
+    question["claims"][0]["spec"]["devices"]["requests"].insert(0, {"name": "first", "exactly": exactly})
+    slices = [*question["slices"], *others]
+    return {**question, "slices": slices, "classes": [*question["classes"], other_class]}
+
+
+def test_a_pool_of_the_same_name_hides_what_is_in_use_where_the_table_says(program: Path, release: str) -> None:
+    """Devices 4 to 11 are in use, so no five are free; a driver's counters are taken for those of the other one."""
+    question = beside_another_driver(asked("inf2.48xlarge", "connected-5.neuron.aws.com"))
+    question["inUse"] = [{"driver": names.DRIVER, "pool": "node-a", "device": "neuron-set-8-4"}]
+    with Oracle(program) as oracle:
+        found = [name for name in allocated(oracle.ask(question)) if name.startswith("neuron-set-5-")]
+    assert bool(found) is (140434 in faults(release))
