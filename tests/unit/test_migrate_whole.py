@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.api.problems import CannotMigrate
+from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import leftovers
 from neuron_dra.ask.migrate.rewrite import Options, rewrite
 
@@ -153,6 +153,20 @@ def test_what_cannot_be_rewritten_is_named_as_left_alone(
     assert (shown.out, len(shown.err.splitlines())) == ("", 1)
     assert OLD in shown.err
     assert "left alone" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        ({"spec": {"resourcesPerNode": {"requests": {OLD: 4}}}}, "spec.resourcesPerNode.requests"),
+        ({"main": {"resources": {"requests": {OLD: 4}}}}, "main.resources.requests"),
+        ({"requests": {OLD: 4}}, "the document.requests"),
+    ],
+)
+def test_a_request_without_a_limit_is_named_by_its_place(document: dict[str, Any], place: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        rewrite(document, Options(names=True))
+    assert str(caught.value).startswith(f"{place}: {OLD} is 4 and there is no limit")
 
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -26,32 +26,34 @@ class LimitsDemand:
     count: int
 
 
-def wanted(container: Any, where: str) -> LimitsDemand | None:
+def wanted(container: Any, where: str, resources_at: str = "") -> LimitsDemand | None:
     """Return what a container requests from the device plugin, or None if that is nothing.
 
-    Raises BadInput if Kubernetes would reject it, and CannotMigrate if it requests devices and cores at once.
+    `resources_at` is the place of its resources, if that is not under `where`. Raises BadInput if Kubernetes would
+    reject it, and CannotMigrate if it requests devices and cores at once.
     """
-    resources = _mapping(_mapping(container, where).get("resources"), f"{where}.resources")
-    limits = _counts(resources, "limits", where)
-    requests = _counts(resources, "requests", where)
+    at = resources_at or f"{where}.resources"
+    resources = _mapping(_mapping(container, where).get("resources"), at)
+    limits = _counts(resources, "limits", at)
+    requests = _counts(resources, "requests", at)
     for name, count in requests.items():
         if limits.get(name) != count:
             stated = "there is no limit"
             if name in limits:
                 stated = f"the limit is {limits[name]}"
-            raise BadInput(f"{where}.resources.requests: {name} is {count} and {stated}; write the same limit")
+            raise BadInput(f"{at}.requests: {name} is {count} and {stated}; write the same limit")
     found = {name: count for name, count in limits.items() if count}
     if not found:
         return None
     if len(found) > 1:
-        raise CannotMigrate(f"{where}.resources.limits: {both(sorted(found))}")
+        raise CannotMigrate(f"{at}.limits: {both(sorted(found))}")
     [(name, count)] = found.items()
     served = []
     for key, value in (resources.get("limits") or {}).items():
         if _is_ours(key) and str(value) != "0":
             served.append(key)
     if served:
-        raise CannotMigrate(f"{where}.resources.limits: {both([name, served[0]])}")
+        raise CannotMigrate(f"{at}.limits: {both([name, served[0]])}")
     return LimitsDemand(container, where, sizes.KINDS[name], name, count)
 
 
@@ -64,12 +66,12 @@ def _is_ours(name: Any) -> bool:
     return str(name).startswith(tuple(sizes.RESOURCE_PREFIX + prefix for prefix in sizes.CLASS_PREFIX.values()))
 
 
-def _counts(resources: dict[str, Any], field: str, where: str) -> dict[str, int]:
-    values = _mapping(resources.get(field), f"{where}.resources.{field}")
+def _counts(resources: dict[str, Any], field: str, at: str) -> dict[str, int]:
+    values = _mapping(resources.get(field), f"{at}.{field}")
     found = {}
     for name in sizes.KINDS:
         if name in values:
-            found[name] = _whole(values[name], f"{where}.resources.{field}: {name}")
+            found[name] = _whole(values[name], f"{at}.{field}: {name}")
     return found
 
 

@@ -237,7 +237,7 @@ def _leftover(value: dict[str, Any], where: str, options: Options, outcome: Rewr
         return
     container = {"resources": value}
     at = where.removesuffix(".resources") or "the document"
-    found = limits.wanted(container, at)
+    found = limits.wanted(container, at, where or at)
     if found is None:
         return
     if not options.names:
