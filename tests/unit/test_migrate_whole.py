@@ -57,6 +57,16 @@ def test_a_base_and_its_patch_are_left_alone_and_both_named(folder: Path, capsys
     assert all("kubectl kustomize DIR | neuron-dra migrate -" in line for line in err)
 
 
+def test_a_base_and_its_patch_in_one_file_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = tmp_path / "whole.yaml"
+    for text in (f"{BASE}---\n{PATCH}", f"{PATCH}---\n{BASE}"):
+        whole.write_text(text)
+        assert migrate("--in-place", whole) == 1
+        assert whole.read_text() == text
+        err = capsys.readouterr().err
+        assert err.count(f"{whole} and another document there are about one object, so one is a patch") == 2
+
+
 @pytest.mark.parametrize(
     ("kustomization", "base", "patch"),
     [

@@ -154,11 +154,16 @@ def _objects(files: Sequence[File]) -> dict[Any, list[str]]:
 
     found: dict[Any, list[str]] = {}
     for file in files:
+        inside: dict[Any, list[Any]] = {}
         for document in file.documents:
             key = patches.key(document.value)
             if key is not None and patches.has_old(document.value):
-                places = found.setdefault(key, [])
-                places += [] if file.name in places else [file.name]
+                inside.setdefault(key, []).append(document.value)
+        for key, values in inside.items():
+            places = found.setdefault(key, [])
+            places.append(file.name)
+            if len(values) > 1 and any(map(patches.note, values)):
+                places.append("another document there")
     return found
 
 
