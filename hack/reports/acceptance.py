@@ -237,6 +237,7 @@ PARTS = {
             "bed/test_connected_set_pods",
             "bed/test_cores_pin_their_size",
             "bed/test_dead_links_on_nodes",
+            "bed/test_limits_on_a_real_server",
             "bed/test_limits_on_nodes",
             "bed/test_parts_beside_reservations",
             "bed/test_reported_manifests",
