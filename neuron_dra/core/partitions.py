@@ -131,7 +131,7 @@ def named(node: Node, name: str) -> Device | None:
     """
     if node.spec is None:
         return None
-    made = _Maker(node, node.spec, (), with_node=False)
+    made = _Maker(node, node.spec, linked.of_type(node.spec), with_node=False)
     behind = members.of(name, node.spec)
     if behind is not None:
         return (made.set_of(behind.ids) if behind.cores is None else made.cores_of(behind.cores.all)).device
@@ -273,13 +273,18 @@ class _Maker:
         return self._of_devices(Device(name, ids, attributes), ids)
 
     def _of_devices(self, device: Device, ids: Sequence[int]) -> Partition:
-        """Return `device` as a partition that consumes all cores of the devices `ids`."""
+        """Return `device` as a partition that consumes all cores of the devices `ids`.
+
+        It has their sizes, which the classes of sets select, only if links connect them.
+        """
         found: list[int] = []
         for device_id in ids:
             found += self._cores_of(device_id)
         cores = frozenset(found)
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
-        attributes = {**device.attributes, **_sizes(len(ids), len(cores))}
+        attributes = dict(device.attributes)
+        if linked.is_connected(ids, self._links):  # a whole node may be published though a part of it is cut off
+            attributes |= _sizes(len(ids), len(cores))
         if len(attributes) + len(device.capacity) > limits.ROOM:
             attributes.pop(names.NUMA_NODE, None)  # a device of a Trn2 UltraServer, which has all attributes there are
         return Partition(replace(device, attributes=attributes, consumes=(used,)), cores)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.api.objects import healthy_node
-from neuron_dra.core import catalogue, devices, linked, partitions
+from neuron_dra.core import catalogue, devices, linked, names, partitions
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.linked import Links, Pair
 from neuron_dra.core.topology import Node
@@ -47,6 +47,21 @@ def test_no_set_of_a_torus_has_a_device_without_links(name: str) -> None:
     lost = {"neuron-set-4-0", "neuron-set-8-0", "neuron-set-16-0"}
     assert lost <= sets(node)
     assert sets(node) - sets(alone) == lost
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_whole_node_in_two_parts_serves_no_size(parts: bool) -> None:
+    """It stays the device of claims for a whole node, and is not what connected-16 and cores-64 select."""
+    node = healthy_node("trn2u.48xlarge")
+    alone = cut(node, [(0, other) for other in node.spec.links[0]])  # type: ignore[union-attr]
+    shown = []
+    for each in (node, alone):
+        found = partitions.partitioned(each, devices.published(each, driver_version="1"), parts=parts)
+        assert found is not None
+        [whole] = [one.device for one in found.partitions if one.device.name == names.NODE_DEVICE]
+        shown.append(whole.attributes)
+    assert {"connectedDevices", "cores"} <= shown[0].keys()
+    assert shown[0].keys() - shown[1].keys() == {"connectedDevices", "cores"}
 
 
 def test_a_row_with_one_link_less_is_still_connected() -> None:
