@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,23 @@ async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(
     api.answer_versions("v1.37.0", "v1.36.1")
     async with host.running(**ON):
         await always(lambda: not unheld(api, SET), 1.5)
+
+
+@with_timing(HURRIED, publish={"sets_check_s": (3600.0, 3600.0)})
+async def test_a_kubelet_that_goes_back_ends_the_questions(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON) as plugin:
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4"}}})
+        await eventually(lambda: len(published(api)) == 12 and not counters(api), 30)
+
+        def pause_s() -> float:
+            at = plugin.publish_state.at
+            assert at is not None
+            return (datetime.datetime.now(datetime.UTC) - at).total_seconds()
+
+        await eventually(lambda: pause_s() > 1.0, 15, "a second without a look at the slices")
+        api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}})
+        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
 
 
 @with_timing(HURRIED, publish={"server": {"ask_s": 0.2, "closed_s": 3600.0}})

@@ -118,6 +118,7 @@ class ConnectedSets:
         """Ask the API server for its version as often as that is due."""
         oldest = self._settings.oldest_release
         if oldest is None or self._kubelet_refuses:
+            self._gate = None
             return
         settled = divided.is_settled(published)
         gate = self._gate or Gate(is_open=settled)
