@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from neuron_dra.api.objects import allocated_claim
+from neuron_dra.core import linked
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import PluginTiming
 from tests.contract.sets_node import closing, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
@@ -148,19 +150,24 @@ async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(
         await always(lambda: not unheld(api, SET), 1.5)
 
 
+def pause_s(plugin: Plugin) -> float:
+    """Return for how long the plugin has not compared its slices."""
+    at = plugin.publish_state.at
+    assert at is not None
+    return (datetime.datetime.now(datetime.UTC) - at).total_seconds()
+
+
 @with_timing(HURRIED, publish={"sets_check_s": (3600.0, 3600.0)})
 async def test_a_kubelet_that_goes_back_ends_the_questions(api: EmbeddedApi, host: PluginHost) -> None:
-    async with host.running(**ON) as plugin:
+    async with host.running(**ON, unhealthy_device_hold_seconds=4) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        host.hardware.break_link(0, 1)
+        await eventually(lambda: SET not in published(api), 30)
+        host.hardware.repair_link(0, 1)  # it counts again in four seconds, when there are no sets
+        await eventually(lambda: (0, 1) in linked.up_now(plugin.hardware.node), 30)
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4"}}})
         await eventually(lambda: len(published(api)) == 12 and not counters(api), 30)
-
-        def pause_s() -> float:
-            at = plugin.publish_state.at
-            assert at is not None
-            return (datetime.datetime.now(datetime.UTC) - at).total_seconds()
-
-        await eventually(lambda: pause_s() > 1.0, 15, "a second without a look at the slices")
+        await eventually(lambda: pause_s(plugin) > 5.0, 20, "five seconds without a look at the slices")
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}})
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
 

@@ -57,6 +57,7 @@ class ConnectedSets:
         self._made: tuple[Node, tuple[bool, bool, frozenset[linked.Pair]], Division | None] | None = None
         self._links = linked.Links()
         self._followed: Node | None = None
+        self._divides = False  # the last answer of `settle`: only then links are followed
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
         self._look_at: float | None = None  # when to check again
         self._gate: Gate | None = None  # None until the first question
@@ -80,7 +81,8 @@ class ConnectedSets:
         if self._look_at is None:
             return None
         ask_at = self._gate.ask_at if self._gate is not None else None
-        return min(at for at in (self._look_at, ask_at, self._links.look_at) if at is not None)
+        linked_at = self._links.look_at if self._divides else None
+        return min(at for at in (self._look_at, ask_at, linked_at) if at is not None)
 
     @property
     def _path(self) -> Path:
@@ -93,6 +95,12 @@ class ConnectedSets:
 
     async def settle(self, pool: slices.Pool, published: Collection[Wire], prepared: Collection[PreparedClaim]) -> bool:
         """Return whether the node publishes devices with counters, or did and has not ended it. Raises ApiError."""
+        self._divides = await self._settle(pool, published, prepared)
+        return self._divides
+
+    async def _settle(
+        self, pool: slices.Pool, published: Collection[Wire], prepared: Collection[PreparedClaim]
+    ) -> bool:
         if self._marker is None:
             await self._disk.do(sweep, self._files, self._path)
             self._marker = await self._disk.do(self._files.read, self._path) is not None
