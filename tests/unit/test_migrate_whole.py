@@ -77,6 +77,7 @@ def test_a_base_and_its_patch_in_one_file_are_left_alone(tmp_path: Path, capsys:
         ({"resources": ["base.yaml"], "patches": [{"patch": f"[{{op: add, path: /{OLD}{'x' * 300}}}]"}]}, False, False),
         ({"resources": ["base.yaml"], "patches": [{"patch": f"[{{op: add, path: /{'x' * 300}/{OLD}}}]"}]}, True, False),
         ({"resources": ["base.yaml", 4], "patches": ["a\0b"], "patchesStrategicMerge": ["a\0b"]}, False, False),
+        ({"resources": ["base.yaml"], "patches": 4, "patchesJson6902": {}, "patchesStrategicMerge": 4}, False, False),
         ({"resources": ["base.yaml"]}, False, False),
     ],
 )
@@ -278,6 +279,14 @@ def test_what_counts_in_a_list_of_objects_gets_its_own_note() -> None:
             f"items[2].data.a: a text mentions {OLD} and is left alone",
         ],
     )
+
+
+def test_a_kind_that_is_no_text_is_no_kind_that_counts(tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(
+        f"kind: [ResourceQuota]\nlimits: {{{OLD}: 4}}\n---\nkind: List\nitems: [{{kind: {{}}, a: {OLD}}}]\n"
+    )
+    assert migrate(path) == 1  # the name in the list is left alone
 
 
 MERGED = """\

@@ -35,21 +35,24 @@ class _Kustomization:
     def names(self, *fields: str) -> Iterator[Path]:
         """Yield what it names in these fields, files and folders."""
         for field in fields:
-            listed = self.document.get(field)
-            for each in listed if isinstance(listed, list) else ():
+            for each in self._listed(field):
                 if isinstance(each, str) and _is_name(each):
                     yield (self.folder / each).resolve()
 
     def patches(self) -> Iterator[str]:
         """Yield its patches: the path or the text of each."""
-        for each in self.document.get("patchesStrategicMerge") or ():
+        for each in self._listed("patchesStrategicMerge"):
             if isinstance(each, str):
                 yield each
         for field in ("patches", "patchesJson6902"):
-            for each in self.document.get(field) or ():
+            for each in self._listed(field):
                 found = each.get("path") or each.get("patch") if isinstance(each, dict) else None
                 if isinstance(found, str):
                     yield found
+
+    def _listed(self, field: str) -> list[Any]:
+        found = self.document.get(field)
+        return found if isinstance(found, list) else []
 
 
 def uses(path: Path, has_old: HasOld) -> Iterator[str]:

@@ -39,9 +39,9 @@ def found(document: Any) -> list[Left]:
     """Return the old names in a document, those that a person must change first."""
     result = []
     for where, item in _objects(document):
-        kind = item.get("kind") if isinstance(item, dict) else None
+        kind = str(item.get("kind")) if isinstance(item, dict) else ""
         if kind in COUNTING:
-            result += _counting(f"{where} {kind}".lstrip(), item, COUNTING[str(kind)])
+            result += _counting(f"{where} {kind}".lstrip(), item, COUNTING[kind])
         else:
             result += [_left(*each) for each in _texts(item, where)]
     return sorted(result, key=lambda left: not left.is_problem)

@@ -49,7 +49,7 @@ def rewrite(document: Any, options: Options) -> Rewritten:
         if isinstance(value.get("containers"), list) or _is_predictor(value, owner):
             _pod(value, where, owner, options, outcome)
     for where, owner, value in list(_mappings(document, "", {})):
-        if owner.get("kind") not in leftovers.COUNTING:
+        if str(owner.get("kind")) not in leftovers.COUNTING:
             _leftover(value, where, options, outcome)
     return outcome
 
