@@ -80,7 +80,7 @@ QUESTIONS = [
         ("why", "job/eval", "-n", "ml"),
         ["2 pods wait for a node: request neurons wants 17 devices of one node, and the largest node has 16"],
     ),
-    ("who holds the most", ("status", "holders"), ["ml 16 2", "ml/train-0 trn2-0 devices 0-7"]),
+    ("who holds the most", ("status", "holders"), ["ml 16 devices 2", "ml/train-0 trn2-0 devices 0-7"]),
     ("how many jobs of four nodes can start now", ("status",), ["trn2u.48xlarge: 94 UltraServers,"]),
     (
         "what did the upgrade break",

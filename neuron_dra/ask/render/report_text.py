@@ -12,10 +12,10 @@ def lines(report: Report) -> list[str]:
     """Return the report, as wide as the terminal."""
     found: list[str] = []
     if not report.findings:
-        found += terminal.wrapped(f"{report.subject} {report.state}", rest="  ")
+        found += terminal.wrapped(_headed(report), rest="  ")
     for number, finding in enumerate(report.findings):
         if number == 0:
-            head = f"{report.subject} {report.state}: {finding.text}"
+            head = f"{_headed(report)}: {finding.text}"
         else:
             head = f"also: {finding.text}"
         text = terminal.wrapped(head, rest="  ")
@@ -24,6 +24,13 @@ def lines(report: Report) -> list[str]:
     for note in report.notes:
         found += terminal.wrapped(note, first="note: ", rest="      ")
     return found
+
+
+def _headed(report: Report) -> str:
+    """Return subject and state; a state of several pods, as in "2 pods wait", is a clause of its own."""
+    if report.state[:1].isdecimal():
+        return f"{report.subject}: {report.state}"
+    return f"{report.subject} {report.state}"
 
 
 def details(finding: Finding) -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 WIDTH: Final = 80
+_LEAST: Final = 16
+"""Characters of the last column that are worth a line of their own beside the others."""
 API_VERSION: Final = "cli.neuron.aws.com/v1"
 """Of what `-o json` and `-o yaml` print: docs/command-line.md has the fields."""
 _CODES: Final = {
@@ -48,15 +50,93 @@ def wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
     return lines or [first.rstrip()]
 
 
-def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "") -> list[str]:
-    """Return rows as aligned columns."""
+def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", hosts: int | None = None) -> list[str]:
+    """Return rows as aligned columns; `hosts` is the column with names of nodes.
+
+    On a terminal that is too narrow, names of nodes lose their domain, and the last column is wrapped.
+    """
     if not rows:
         return []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    space = width() - len(indent) if sys.stdout.isatty() else None
+    if space is None or _extent(rows, gap) <= space:
+        return [indent + line for line in _aligned(rows, gap)]
+    if hosts is not None:
+        rows = _without_domains(rows, hosts)
+    if _extent(rows, gap) <= space:
+        return [indent + line for line in _aligned(rows, gap)]
+    return [indent + line for line in _folded(rows, gap, space)]
+
+
+def fits(rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if a table is as wide as a terminal or narrower; False without a terminal."""
+    return sys.stdout.isatty() and _extent(rows, "  ") <= width()
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+
+
+def _extent(rows: Sequence[Sequence[str]], gap: str) -> int:
+    return max(map(len, _aligned(rows, gap)))
+
+
+def _aligned(rows: Sequence[Sequence[str]], gap: str) -> list[str]:
+    widths = _widths(rows)
     found = []
     for row in rows:
-        found.append(indent + gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
+        found.append(gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
     return found
+
+
+def _without_domains(rows: Sequence[Sequence[str]], column: int) -> Sequence[Sequence[str]]:
+    """Return the rows with the first part of each name of a node, if that tells the nodes apart."""
+    names = {row[column] for row in rows}
+    if len({name.partition(".")[0] for name in names}) < len(names):
+        return rows
+    found = []
+    for row in rows:
+        found.append([*row[:column], row[column].partition(".")[0], *row[column + 1 :]])
+    return found
+
+
+def _folded(rows: Sequence[Sequence[str]], gap: str, space: int) -> list[str]:
+    """Return rows whose last column is wrapped: below itself, or below the row where no space is left for it."""
+    fronts = _aligned([row[:-1] for row in rows], gap)
+    start = max(map(len, fronts)) + len(gap)
+    beside = space - start >= _LEAST
+    rest = " " * (start if beside else len(gap) * 2)
+    found = []
+    for row, front in zip(rows, fronts, strict=True):
+        cells = textwrap.wrap(row[-1], space - len(rest), break_long_words=False, break_on_hyphens=False)
+        if beside:
+            cells[:1] = [f"{front:<{start}}{cells[0]}"] if cells else [front]
+        else:
+            cells.insert(0, front)
+        found += [cells[0], *(rest + cell for cell in cells[1:])]
+    return found
+
+
+def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
+    """Return lines side by side, each column from top to bottom, where the terminal has room for it."""
+    number = across(lines, gap)
+    if number < 2:
+        return list(lines)
+    height = -(-len(lines) // number)
+    parts = [lines[first : first + height] for first in range(0, len(lines), height)]
+    size = max(map(len, lines))
+    found = []
+    for place in range(height):
+        row = [part[place].ljust(size) for part in parts if place < len(part)]
+        found.append(gap.join(row).rstrip())
+    return found
+
+
+def across(lines: Sequence[str], gap: str = "    ") -> int:
+    """Return how many of these lines fit side by side on the terminal; 1 without one."""
+    if not lines or not sys.stdout.isatty():
+        return 1
+    longest = max(map(len, lines)) + len(gap)
+    return max(1, (width() + len(gap)) // longest)
 
 
 def write(lines: Sequence[str]) -> None:
