@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import struct
@@ -159,6 +160,22 @@ def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixtu
     """But for names without a space, such as the kinds of a snapshot."""
     lines = ask(capsys, command, "--help").out.splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "plugin", "completion"])
+def test_help_is_wrapped_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A paragraph has no short line in its middle, and an example is one line, which can be copied."""
+    lines = ask(capsys, command, "--help").out.splitlines()
+    short = []
+    for line, after in itertools.pairwise(lines):
+        if line and after and not line.startswith(" ") and not line.endswith(":") and not after.startswith(" "):
+            if len(line) + 1 + len(after.split()[0]) <= 60:
+                short.append(line)
+    assert short == []
+    examples = itertools.dropwhile(lambda line: not line.startswith("examples"), lines)
+    text = "\n".join(itertools.takewhile(bool, itertools.islice(examples, 1, None)))
+    commands = text.replace("\\\n", "").splitlines()
+    assert [each for each in commands if each.split()[0] not in ("neuron-dra", "kubectl", "helm")] == []
 
 
 @pytest.mark.parametrize("words", [["why", "service/a-name-of-a-service"], ["status", "--snapshto", "x"]])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from neuron_dra import cli
+from neuron_dra.ask.top import text as top_text
+from neuron_dra.ask.top.usage import Counters, Sample, User
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
 from tests.support import shown_fleet
 from tests.support import small_clusters as small
-from tests.support.screens import shown
+from tests.support.screens import Terminal, shown
 
 SIZES = {1: (0, 1), 8: (1, 4), 100: (10, 60), 400: (50, 200)}
 ROWS = 24
@@ -130,3 +133,32 @@ def test_a_node_may_be_named_without_its_domain(files: dict[int, Path], capsys: 
             cli.main([*(word.format(each) for word in words), "--snapshot", str(files[8])])
             answers.append(capsys.readouterr().out)
         assert answers[0] == answers[1] != ""
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_published_devices_fit(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all devices share is one line where there is little room."""
+    cli.main(["fake-node", "--root", str(tmp_path), "--instance-type", "trn2.48xlarge"])
+    lines = shown(monkeypatch, columns, "slices", "--host-root", str(tmp_path), "--node-name", "n", "-o", "table")
+    assert [line for line in lines if len(line) > columns] == []
+    assert ("all: TYPE trn2.48xlarge, CORES 8, MEMORY 96Gi" in lines) is (columns == 80)
+    assert sum(line.startswith("neuron-device-") for line in lines) == 16
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_usage_of_a_fleet_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods of a job differ at the end of their names."""
+    samples: list[dict[str, Sample]] = [{}, {}]
+    for number in range(12):
+        who = User("ml", f"pretrain-llama-70b-worker-0-{number}-x{number}k2p", "main", f"claim-{number}", "")
+        for place, reading in enumerate(samples):
+            counters = {(device, 0): Counters(who, busy_s=5.0 * place) for device in range(16)}
+            name = f"ip-10-12-{number}-140.us-east-2.compute.internal"
+            reading[name] = Sample(10.0 * place, "trn2.48xlarge", "2.30.2.0", 0, counters)
+    with monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "stdout", Terminal())
+        lines = top_text.fleet(samples[1], top_text.rows(*samples, "pod", ""), {}, by="pod", wide=False, most=20)
+    assert [line for line in lines if len(line) > columns] == []
+    assert len({line.split()[1] for line in lines[2:14]}) == 12
+    assert any("left out on a narrow terminal: POWER" in line for line in lines) is (columns == 80)

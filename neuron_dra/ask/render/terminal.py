@@ -57,8 +57,8 @@ def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", host
     """
     if not rows:
         return []
-    space = width() - len(indent) if sys.stdout.isatty() else None
-    if space is None or _extent(rows, gap) <= space:
+    space = width() - len(indent)
+    if not is_terminal() or _extent(rows, gap) <= space:
         return [indent + line for line in _aligned(rows, gap)]
     if hosts is not None:
         rows = _without_domains(rows, hosts)
@@ -67,9 +67,18 @@ def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", host
     return [indent + line for line in _folded(rows, gap, space)]
 
 
-def fits(rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if a table is as wide as a terminal or narrower; False without a terminal."""
-    return sys.stdout.isatty() and _extent(rows, "  ") <= width()
+def fits(rows: Sequence[Sequence[str]], indent: str = "", hosts: int | None = None) -> bool:
+    """Return True if a table is no wider than the terminal, if need be without domains; True without a terminal."""
+    if not is_terminal():
+        return True
+    if hosts is not None:
+        rows = _without_domains(rows, hosts)
+    return _extent(rows, "  ") + len(indent) <= width()
+
+
+def is_terminal() -> bool:
+    """Return True if a person sees the output, rather than a program or a file."""
+    return sys.stdout.isatty()
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -133,7 +142,7 @@ def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
 
 def across(lines: Sequence[str], gap: str = "    ") -> int:
     """Return how many of these lines fit side by side on the terminal; 1 without one."""
-    if not lines or not sys.stdout.isatty():
+    if not lines or not is_terminal():
         return 1
     longest = max(map(len, lines)) + len(gap)
     return max(1, (width() + len(gap)) // longest)

@@ -229,7 +229,7 @@ def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
 
 
 def _affected(head: str, names: Sequence[str], detail: str, *, wide: bool) -> list[str]:
-    """Return a fault with as many of the names as LINES have room for, so that all kinds of faults are on one screen."""
+    """Return a fault with as many names as LINES have room for, so that all kinds of faults are on one screen."""
     shown = len(names) if wide else min(len(names), NAMED)
     while True:
         text = f"{head} {words.listed(names, shown)}{detail}"
@@ -245,7 +245,7 @@ def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> li
     both = []
     for left, right in zip(free, counts, strict=True):
         both.append([*left, *right[1:]])
-    if terminal.fits(both):
+    if terminal.is_terminal() and terminal.fits(both):
         return _headed(both) + servers
     return [*_headed(free), *servers, "", *_headed(counts)]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from neuron_dra.ask.render import words
 from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture

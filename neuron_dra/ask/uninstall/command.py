@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  neuron-dra uninstall-check && helm uninstall neuron-dra --namespace neuron-dra-driver
+  neuron-dra uninstall-check && helm uninstall neuron-dra -n neuron-dra-driver
   neuron-dra uninstall-check -o json
 
 Exit code 0: nothing needs the driver; 1: something does, or could not be seen; 2: the cluster cannot be read."""
