@@ -168,9 +168,9 @@ def test_help_is_wrapped_once(command: str, capsys: pytest.CaptureFixture[str]) 
     lines = ask(capsys, command, "--help").out.splitlines()
     short = []
     for line, after in itertools.pairwise(lines):
-        if line and after and not line.startswith(" ") and not line.endswith(":") and not after.startswith(" "):
-            if len(line) + 1 + len(after.split()[0]) <= 60:
-                short.append(line)
+        is_prose = line and after and not line.startswith(" ") and not after.startswith(" ")
+        if is_prose and not line.endswith(":") and len(line) + 1 + len(after.split()[0]) <= 60:
+            short.append(line)
     assert short == []
     examples = itertools.dropwhile(lambda line: not line.startswith("examples"), lines)
     text = "\n".join(itertools.takewhile(bool, itertools.islice(examples, 1, None)))

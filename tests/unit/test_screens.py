@@ -10,7 +10,8 @@ import pytest
 
 from neuron_dra import cli
 from neuron_dra.ask.top import text as top_text
-from neuron_dra.ask.top.usage import Counters, Sample, User
+from neuron_dra.ask.top.usage import Counters, Sample
+from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
 from tests.support import shown_fleet
@@ -148,17 +149,18 @@ def test_published_devices_fit(columns: int, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("columns", [80, 160])
 def test_usage_of_a_fleet_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods of a job differ at the end of their names."""
-    samples: list[dict[str, Sample]] = [{}, {}]
+    before: dict[str, Sample] = {}
+    after: dict[str, Sample] = {}
     for number in range(12):
         who = User("ml", f"pretrain-llama-70b-worker-0-{number}-x{number}k2p", "main", f"claim-{number}", "")
-        for place, reading in enumerate(samples):
+        for place, reading in enumerate((before, after)):
             counters = {(device, 0): Counters(who, busy_s=5.0 * place) for device in range(16)}
             name = f"ip-10-12-{number}-140.us-east-2.compute.internal"
             reading[name] = Sample(10.0 * place, "trn2.48xlarge", "2.30.2.0", 0, counters)
     with monkeypatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
         patch.setattr(sys, "stdout", Terminal())
-        lines = top_text.fleet(samples[1], top_text.rows(*samples, "pod", ""), {}, by="pod", wide=False, most=20)
+        lines = top_text.fleet(after, top_text.rows(before, after, "pod", ""), {}, by="pod", wide=False, most=20)
     assert [line for line in lines if len(line) > columns] == []
     assert len({line.split()[1] for line in lines[2:14]}) == 12
     assert any("left out on a narrow terminal: POWER" in line for line in lines) is (columns == 80)

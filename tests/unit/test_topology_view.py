@@ -20,6 +20,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.unit.test_status_screen import ultraserver
 
@@ -208,6 +209,19 @@ def test_missing_node_of_an_ultraserver_is_drawn_as_missing() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_a_large_picture_begins_with_the_legend_and_the_faulty_ultraservers() -> None:
+    """A picture of 400 nodes is higher than three screens."""
+    world, views = build(shown_fleet.mixed(100, 0))
+    places: dict[str, float] = {}
+    for each in ET.fromstring(fleet_svg.fleet(list(views.values()))).iter(f"{SVG}text"):
+        places[each.text or ""] = float(each.attrib["y"])
+    faulty = {each.name for each in found_faults.of_fleet(world, list(views.values()))}
+    assert len(faulty) > 5
+    rest = [y for name, y in places.items() if name.startswith("trn2u-ultraserver-") and name not in faulty]
+    assert max(places[name] for name in faulty) <= min(rest)
+    assert max(places[text] for text in ("free", "held", "reserved for a workload")) < 100
+
+
 def test_fleet_picture_frames_ultraservers_with_what_is_wrong_and_reserved() -> None:
     _, views = build(
         [*ultraserver_of_three(), small.node("a.ec2.internal", "trn2.48xlarge"), *small.slices("a.ec2.internal")]
@@ -218,7 +232,7 @@ def test_fleet_picture_frames_ultraservers_with_what_is_wrong_and_reserved() -> 
     assert {"us-1", "1 missing, horizontal links down, …", "u0", "u2", "u3", "u1", "missing"} <= set(written)
     titles = [each.text for each in root.iter(f"{SVG}title")]
     assert "UltraServer us-1: 1 missing, horizontal links down, for ml/job" in titles
-    assert "trn2u.48xlarge: 3 nodes, 2 of them free" in written
+    assert "trn2u.48xlarge: 3 nodes, 2 of them free; 1 of 1 UltraServer with faults" in written
     assert [each.attrib["class"] for each in root.iter(f"{SVG}rect")].count("gone") == 2  # the node and the legend
 
 

@@ -324,9 +324,9 @@ def _groups(
         parts = [words.listed(texts, 3), *wrong.get(name, ()), *tested.texts(results.get(name, ()))]
         rows.append([name, nodes[0].type, "; ".join(parts)])
     number = terminal.across(terminal.table(rows[: 2 * ROWS]))
-    shown = rows[: None if wide else number * ROWS]
-    more = len(rows) - len(shown)
-    return terminal.columns(terminal.table(shown)) + ([f"and {more} more: -o wide"] if more else [])
+    listed = rows[: None if wide else number * ROWS]
+    more = len(rows) - len(listed)
+    return terminal.columns(terminal.table(listed)) + ([f"and {more} more: -o wide"] if more else [])
 
 
 def _nodes(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
