@@ -58,13 +58,13 @@ def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", host
     if not rows:
         return []
     space = width() - len(indent)
-    if not is_terminal() or _extent(rows, gap) <= space:
-        return [indent + line for line in _aligned(rows, gap)]
-    if hosts is not None:
+    if is_terminal() and hosts is not None and _extent(rows, gap) > space:
         rows = _without_domains(rows, hosts)
-    if _extent(rows, gap) <= space:
-        return [indent + line for line in _aligned(rows, gap)]
-    return [indent + line for line in _folded(rows, gap, space)]
+    if is_terminal() and _extent(rows, gap) > space:
+        lines = _folded(rows, gap, space)
+    else:
+        lines = _aligned(rows, gap)
+    return [indent + line for line in lines]
 
 
 def fits(rows: Sequence[Sequence[str]], indent: str = "", hosts: int | None = None) -> bool:

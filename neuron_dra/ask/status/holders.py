@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +120,10 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
     for row in found:
         by_namespace[row.namespace].append(row)
     ordered = sorted(by_namespace.items(), key=lambda each: -sum(row.chips for row in each[1]))
-    summed = [[name, _amount(own), str(len({row.who for row in own}))] for name, own in ordered]
+    summed = []
+    for name, own in ordered:
+        pods = {row.who for row in own}
+        summed.append([name, _amount(own), str(len(pods))])
     out += _headed([["NAMESPACE", "HOLDS", "PODS"], *summed])
     out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed], hosts=1)]
     left = len(found) - len(shown)
@@ -129,10 +132,10 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
 
 def _amount(held: Sequence[Row]) -> str:
     """Return how many devices and whole nodes there are, each with its unit."""
-    nodes = sum(len(row.devices) for row in held if row.is_whole)
-    devices = sum(len(row.devices) for row in held if not row.is_whole)
-    parts = [words.count(number, noun) for number, noun in ((devices, "device"), (nodes, "node")) if number]
-    return ", ".join(parts)
+    amounts = Counter[str]()
+    for row in held:
+        amounts["node" if row.is_whole else "device"] += len(row.devices)
+    return ", ".join(words.count(number, unit) for unit, number in sorted(amounts.items()))
 
 
 def _headed(cells: Sequence[Sequence[str]], hosts: int | None = None) -> list[str]:

@@ -78,11 +78,13 @@ def fleet(views: Sequence[NodeView], missing: Mapping[str, Mapping[int, str]] | 
 
 def _broken(tiles: Sequence[Tile]) -> str:
     """Return how many UltraServers have faults; these are drawn first."""
-    servers = [tile for tile in tiles if tile.framed]
-    wrong = sum(bool(_wrong(tile)) for tile in servers)
+    wrong = servers = 0
+    for tile in tiles:
+        servers += tile.framed
+        wrong += bool(_wrong(tile))
     if not wrong:
         return ""
-    return f"{wrong} of {words.count(len(servers), 'UltraServer')} with faults"
+    return f"{wrong} of {words.count(servers, 'UltraServer')} with faults"
 
 
 def _heading(kind: str, made: Sequence[Picture]) -> str:

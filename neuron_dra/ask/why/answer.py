@@ -114,9 +114,11 @@ def _of_group(world: World, subject: str, name: str, seen: UltraServerView | Non
 
 def _member(node: NodeView) -> str:
     """Return a node of an UltraServer with its position, and its links that are down."""
-    links = {"vertical": node.vertical, "horizontal": node.horizontal}
-    down = [f", {way} link down" for way, state in links.items() if state is False]
-    return f"{node.position}: {node.name}{''.join(down)}"
+    text = f"{node.position}: {node.name}"
+    for way, state in (("vertical", node.vertical), ("horizontal", node.horizontal)):
+        if state is False:
+            text += f", {way} link down"
+    return text
 
 
 def of_node(world: World, node: Wire) -> Report:
