@@ -64,6 +64,20 @@ def test_bare_kind_explains_all_that_are_not_fine(tmp_path: Path, capsys: pytest
     )
 
 
+def test_equal_answers_about_several_objects_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred pods of one job wait for one reason; programs get a report for each."""
+    items = [*small.base("a"), small.template("many", 17), small.template("more", 18)]
+    items += [small.pod(f"rank-{number}", "many") for number in range(100)]
+    items.append(small.pod("single", "more"))
+    file = snapshot(tmp_path, items)
+    found = ask(capsys, "why", "pods", "-A", "--snapshot", file)
+    assert found.text.count("wants 17 devices") == found.text.count("wants 18 devices") == 1
+    assert "note: the same of default/rank-1, default/rank-10," in found.text
+    assert "and 87 more" in found.text
+    data = json.loads(ask(capsys, "why", "pods", "-A", "--snapshot", file, "-o", "json").out)
+    assert len(data["items"]) == 101
+
+
 @pytest.mark.parametrize(
     ("words", "lines"),
     [

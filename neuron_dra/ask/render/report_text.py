@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from neuron_dra.ask.render import terminal
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.render.findings import Finding, Report
 
 _LABEL = 11
+_NAMED = 12
+"""Objects with equal reports that are named; the others are counted."""
 
 
 def lines(report: Report) -> list[str]:
@@ -24,6 +29,33 @@ def lines(report: Report) -> list[str]:
     for note in report.notes:
         found += terminal.wrapped(note, first="note: ", rest="      ")
     return found
+
+
+def together(reports: Sequence[Report]) -> list[str]:
+    """Return reports one after the other; those with a problem that differ in their subject alone are one."""
+    groups: dict[Hashable, list[Report]] = {}
+    for place, report in enumerate(reports):
+        key = place if report.fine else _without_subject(report)
+        groups.setdefault(key, []).append(report)
+    found: list[str] = []
+    for first, *others in groups.values():
+        if found:
+            found.append("")
+        if others:
+            kind = first.subject.partition(" ")[0]
+            named = words.listed((each.subject.removeprefix(f"{kind} ") for each in others), _NAMED)
+            first = replace(first, notes=(f"the same of {named}", *first.notes))
+        found += lines(first)
+    return found
+
+
+def _without_subject(report: Report) -> Hashable:
+    """Return what a report says, but for its subject, and for what would become of it after a change."""
+    causes: list[Hashable] = []
+    for finding in report.findings:
+        changes = tuple([change.text for change in finding.changes])
+        causes.append((finding.code, finding.text, finding.facts, changes))
+    return report.state, tuple(causes), report.notes
 
 
 def _headed(report: Report) -> str:

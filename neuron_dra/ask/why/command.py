@@ -181,8 +181,7 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
         data = [each.to_wire() for _, each in reports]
         terminal.write_data("WhyReport", data if several else data[0], form)
     elif reports:
-        texts = ["\n".join(report_text.lines(each)) for _, each in reports]
-        terminal.write("\n\n".join(texts).split("\n"))
+        terminal.write(report_text.together([each for _, each in reports]))
     if all(each.fine for _, each in reports):
         return 0
     return 1
