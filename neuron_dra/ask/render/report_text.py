@@ -9,6 +9,8 @@ from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.render.findings import Finding, Report
 
 _LABEL = 11
+_ALIKE = 3
+"""From this number on, equal reports are one."""
 _NAMED = 12
 """Objects with equal reports that are named; the others are counted."""
 
@@ -37,16 +39,17 @@ def together(reports: Sequence[Report]) -> list[str]:
     for place, report in enumerate(reports):
         key = place if report.fine else _without_subject(report)
         groups.setdefault(key, []).append(report)
-    found: list[str] = []
-    for first, *others in groups.values():
-        if found:
-            found.append("")
-        if others:
-            kind = first.subject.partition(" ")[0]
-            named = words.listed((each.subject.removeprefix(f"{kind} ") for each in others), _NAMED)
-            first = replace(first, notes=(f"the same of {named}", *first.notes))
-        found += lines(first)
-    return found
+    shown: list[Report] = []
+    for same in groups.values():
+        if len(same) < _ALIKE:
+            shown += same
+            continue
+        first, *others = same
+        kind = first.subject.partition(" ")[0]
+        named = words.listed((each.subject.removeprefix(f"{kind} ") for each in others), _NAMED)
+        shown.append(replace(first, notes=(f"the same of {named}", *first.notes)))
+    texts = ["\n".join(lines(each)) for each in shown]
+    return "\n\n".join(texts).split("\n")
 
 
 def _without_subject(report: Report) -> Hashable:
