@@ -128,7 +128,10 @@ def test_the_first_screen_answers_with_names_as_ec2_gives_them(
 ) -> None:
     """On a terminal of 80 columns and 24 rows."""
     names = shown_fleet.ec2_names(on_call())
-    named = lambda text: " ".join(names.get(word.strip(",:"), word.strip(",:")) for word in text.split())  # noqa: E731
+
+    def named(text: str) -> str:
+        return " ".join(names.get(word.strip(",:"), word.strip(",:")) for word in text.split())
+
     about = () if words[0] == "explain" else ("--snapshot", long_names)
     lines = shown(monkeypatch, COLUMNS, *map(named, words), *about)[:ROWS]
     screen = " ".join(word.strip(",:") for word in " ".join(lines).split())
