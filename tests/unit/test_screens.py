@@ -53,6 +53,7 @@ QUESTIONS = {
     "holders wide": ("status", "holders", "-o", "wide"),
     "topology": ("topology",),
     "doctor": ("doctor",),
+    "uninstall": ("uninstall-check",),
     "why pods": ("why", "pods", "-A"),
     "why nodes": ("why", "nodes"),
     "why nus": ("why", "nus"),

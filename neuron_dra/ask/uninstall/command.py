@@ -137,7 +137,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             users = words.listed(map(_text, each["heldBy"])) or "no pod; Kubernetes frees it soon"
             for node, devices in each["devices"].items():
                 rows.append((each["claim"], node, words.devices(devices), users))
-        made += terminal.table(rows, indent="  ")
+        made += terminal.table(rows, indent="  ", hosts=1)
     if found["workloads"]:
         made += ["NeuronUltraServerWorkloads; delete them, and wait until they are gone:"]
         rows2 = [("WORKLOAD", "STATE"), *((each["workload"], each["state"]) for each in found["workloads"])]
