@@ -143,7 +143,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         rows2 = [("WORKLOAD", "STATE"), *((each["workload"], each["state"]) for each in found["workloads"])]
         made += terminal.table(rows2, indent="  ")
     if found["ultraServers"]:
-        made += ["NeuronUltraServers with reservations; the controller frees them when their workload is deleted:"]
+        made += ["NeuronUltraServers with reservations, which end with their workloads:"]
         rows2 = [("ULTRASERVER", "WORKLOADS")]
         ended = "none; the controller removes its finalizer soon"
         rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
