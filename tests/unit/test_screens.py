@@ -126,6 +126,16 @@ def test_wide_terminals_have_one_table_of_types_and_nodes_side_by_side(
     assert len(wide) < 0.75 * len(narrow)
 
 
+@pytest.mark.parametrize("columns", [80, 160])
+def test_commands_are_in_one_piece(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there to be copied."""
+    items = [*fleet(8), *(small.node(f"ip-10-9-{n}-7.us-east-2.compute.internal", "trn2.48xlarge") for n in range(2))]
+    file = shown_fleet.written(tmp_path, items)
+    lines = [line.strip() for line in shown(monkeypatch, columns, "doctor", "--snapshot", str(file))]
+    wanted = "kubectl neuron doctor node/ip-10-9-0-7.us-east-2.compute.internal"
+    assert [line.removeprefix("to do: ") for line in lines if wanted in line] == [wanted], lines
+
+
 def test_a_node_may_be_named_without_its_domain(files: dict[int, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """As narrow tables show it."""
     name = node_of(files[8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
@@ -207,6 +208,43 @@ def test_missing_node_of_an_ultraserver_is_drawn_as_missing() -> None:
     assert lines[0] == "UltraServer us-1: trn2u.48xlarge, 3 of 4 nodes"
     assert any(line.startswith("  missing ") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colors as WCAG 2.2 defines it."""
+    shades = []
+    for color in (one, other):
+        digits = color.removeprefix("#")
+        if len(digits) == 3:
+            digits = "".join(2 * digit for digit in digits)
+        light = 0.0
+        for place, weight in enumerate((0.2126, 0.7152, 0.0722)):
+            part = int(digits[2 * place : 2 * place + 2], 16) / 255
+            light += weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+        shades.append(light + 0.05)
+    return max(shades) / min(shades)
+
+
+@pytest.mark.parametrize(("dark", "paper"), [(False, "#ffffff"), (True, "#0d1117")])
+def test_texts_and_lines_of_pictures_stand_out(dark: bool, paper: str) -> None:
+    """Texts have a contrast of 4.5, lines and fills of 3, on light and dark pages (WCAG 2.2, 1.4.3 and 1.4.11)."""
+    light, _, night = topology_svg.STYLE.partition("@media")
+    rules = dict(re.findall(r"^\s*([^{}@\n]+?) {(.*)}", light, re.MULTILINE))
+    for names_of, style in re.findall(r"^\s+([^{}@\n]+?) {(.*)}", night, re.MULTILINE) if dark else ():
+        for name in names_of.split(", "):
+            rules[name] = f"{rules.get(name, '')} {style}"
+    found = {}
+    for name, style in rules.items():
+        for kind in ("fill", "stroke"):
+            colors = re.findall(rf"(?<![-\w]){kind}: (#[0-9a-f]+)", style)
+            if colors:
+                found[name, kind] = contrast(colors[-1], paper)
+    texts = [ratio for (name, kind), ratio in found.items() if kind == "fill" and name in ("text", ".alert")]
+    lines = [ratio for (_, kind), ratio in found.items() if kind == "stroke"]
+    assert (len(texts), len(lines) > 5) == (2, True)
+    assert min(texts) >= 4.5
+    assert min(lines) >= 3
+    assert min(contrast(*pair) for pair in topology_svg.COLORS) >= 4.5
 
 
 def test_a_large_picture_begins_with_the_legend_and_the_faulty_ultraservers() -> None:

@@ -75,11 +75,11 @@ def details(finding: Finding) -> list[str]:
     for name, text in finding.facts:
         label = "" if name == last else name
         last = name
-        found += terminal.wrapped(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))
+        found += terminal.advice(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))
     for number, change in enumerate(finding.changes):
         label = "to change" if number == 0 else "or"
         indent = " " * (_LABEL + 3)
-        shown = terminal.wrapped(change.text, first=f"  {label:<{_LABEL}} ", rest=indent)
+        shown = terminal.advice(change.text, first=f"  {label:<{_LABEL}} ", rest=indent)
         shown += terminal.wrapped(change.outcome, first=indent, rest=indent)
         found += [terminal.colored(line, "green") for line in shown]
     return found

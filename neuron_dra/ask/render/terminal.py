@@ -50,6 +50,16 @@ def wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
     return lines or [first.rstrip()]
 
 
+def advice(text: str, *, first: str, rest: str) -> list[str]:
+    """Return what to do as lines that fit; a terminal shows a command in one piece, so that it can be copied."""
+    lines = wrapped(text, first=first, rest=rest)
+    whole = f"    {text}"
+    is_command = text.startswith(("kubectl ", "neuron-dra "))
+    if len(lines) > 1 and is_command and is_terminal() and len(whole) <= width():
+        return [first.rstrip(), whole]
+    return lines
+
+
 def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", hosts: int | None = None) -> list[str]:
     """Return rows as aligned columns; `hosts` is the column with names of nodes.
 
