@@ -233,7 +233,10 @@ def _shared(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
             shared.append(f"{title} {values.pop()}")
         else:
             kept.append(place)
-    return shared, [[row[place] for place in kept] for row in rows]
+    found = []
+    for row in rows:
+        found.append([row[place] for place in kept])
+    return shared, found
 
 
 def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:

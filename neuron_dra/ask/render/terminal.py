@@ -141,11 +141,10 @@ def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
     if number < 2:
         return list(lines)
     height = -(-len(lines) // number)
-    parts = [lines[first : first + height] for first in range(0, len(lines), height)]
     size = max(map(len, lines))
     found = []
     for place in range(height):
-        row = [part[place].ljust(size) for part in parts if place < len(part)]
+        row = [line.ljust(size) for line in lines[place::height]]
         found.append(gap.join(row).rstrip())
     return found
 

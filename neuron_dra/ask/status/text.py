@@ -224,15 +224,15 @@ def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
     for (what, kind), same in groups.items():
         who = f"{kind}{'' if len(same) == 1 else 's'}"
         detail = f" ({same[0].detail})" if len(same) == 1 and same[0].detail else ""
-        out += _affected(f"{what}: {who}", [each.name for each in same], detail, wide=wide)
+        out += _affected(f"{what}: {who}", same, detail, wide=wide)
     return [*out, ""]
 
 
-def _affected(head: str, names: Sequence[str], detail: str, *, wide: bool) -> list[str]:
+def _affected(head: str, same: Sequence[FleetFault], detail: str, *, wide: bool) -> list[str]:
     """Return a fault with as many names as LINES have room for, so that all kinds of faults are on one screen."""
-    shown = len(names) if wide else min(len(names), NAMED)
+    shown = len(same) if wide else min(len(same), NAMED)
     while True:
-        text = f"{head} {words.listed(names, shown)}{detail}"
+        text = f"{head} {words.listed((each.name for each in same), shown)}{detail}"
         found = terminal.wrapped(text, first="  ", rest="    ")
         if wide or shown == 1 or len(found) <= LINES:
             return found

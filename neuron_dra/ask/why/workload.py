@@ -66,7 +66,7 @@ def _shown(world: World, server: UltraServerView) -> str:
     if len(states) > 1 and len(set(states.values())) == 1:
         [state] = set(states.values())
         return f"{server.metadata.name}: all {len(states)} nodes: {state}"
-    return f"{server.metadata.name}: {'; '.join(f'{name}: {state}' for name, state in states.items())}"
+    return f"{server.metadata.name}: {'; '.join(map(': '.join, states.items()))}"
 
 
 def _on_node(world: World, name: str) -> str:
