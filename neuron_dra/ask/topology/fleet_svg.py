@@ -104,17 +104,21 @@ def _tiles(made: Sequence[Picture], missing: Mapping[str, Mapping[int, str]]) ->
     by_name = {each.node.name: each for each in made}
     for name, nodes in fleets.ultraservers([each.node for each in made]).items():
         yield Tile(name, tuple([by_name[node.name] for node in nodes]), missing.get(name, {}), framed=True)
-    for each in (each for each in made if not each.node.ultraserver):
-        yield Tile(each.node.name, (each,), {}, framed=False)
+    for each in made:
+        if not each.node.ultraserver:
+            yield Tile(each.node.name, (each,), {}, framed=False)
 
 
 def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> float:
     """Draw the tiles in rows that are filled from left to right, and return where they end."""
-    every = [each for tile in tiles for each in tile.nodes]
-    names = [_short(each.node.name) for each in every]
-    least = FRAMED if any(tile.framed for tile in tiles) else 0
-    width = max([least, *(each.columns * STEP for each in every), *(LETTER * len(name) for name in names)])
-    height = NAME + max(each.rows for each in every) * STEP
+    width, rows = 0.0, 0
+    for tile in tiles:
+        if tile.framed:
+            width = max(width, FRAMED)
+        for each in tile.nodes:
+            width = max(width, each.columns * STEP, LETTER * len(_short(each.node.name)))
+            rows = max(rows, each.rows)
+    height = NAME + rows * STEP
     x, y, tallest = float(MARGIN), top, 0.0
     for tile in tiles:
         columns = _columns(tile)
