@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli
+from neuron_dra.ask.render import terminal
 from neuron_dra.ask.top import text as top_text
 from neuron_dra.ask.top.usage import Counters, Sample
 from neuron_dra.core.telemetry import User
@@ -175,3 +176,14 @@ def test_usage_of_a_fleet_fits(columns: int, monkeypatch: pytest.MonkeyPatch) ->
     assert [line for line in lines if len(line) > columns] == []
     assert len({line.split()[1] for line in lines[2:14]}) == 12
     assert any("left out on a narrow terminal: POWER" in line for line in lines) is (columns == 80)
+
+
+@pytest.mark.parametrize("names", [["10.0.0.1"], ["a.west", "a.east"]])
+def test_names_that_a_domain_tells_apart_stay_whole(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", "40")
+        patch.setattr(sys, "stdout", Terminal())
+        lines = terminal.table([["NODE", "STATE"], *([name, "word " * 20] for name in names)], hosts=0)
+    text = " ".join(lines)
+    assert [name for name in names if name not in text] == []
+    assert max(map(len, lines)) <= 40

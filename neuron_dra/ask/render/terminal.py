@@ -108,9 +108,10 @@ def _aligned(rows: Sequence[Sequence[str]], gap: str) -> list[str]:
 
 
 def _without_domains(rows: Sequence[Sequence[str]], column: int) -> Sequence[Sequence[str]]:
-    """Return the rows with the first part of each name of a node, if that tells the nodes apart."""
+    """Return the rows with the first part of each node's name, if that tells the nodes apart; addresses stay whole."""
     names = {row[column] for row in rows}
-    if len({name.partition(".")[0] for name in names}) < len(names):
+    short = {name.partition(".")[0] for name in names}
+    if len(short) < len(names) or any(map(str.isdecimal, short)):
         return rows
     found = []
     for row in rows:

@@ -318,14 +318,14 @@ def _groups(
     """Return a line for each UltraServer, those with faults first."""
     first = sorted(groups.items(), key=lambda each: each[0] not in wrong)
     rows = []
-    for name, nodes in first:
+    for name, nodes in first[: None if wide else 2 * ROWS]:
         shown = [state(node, missing) for node in nodes]
         texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
         parts = [words.listed(texts, 3), *wrong.get(name, ()), *tested.texts(results.get(name, ()))]
         rows.append([name, nodes[0].type, "; ".join(parts)])
-    number = terminal.across(terminal.table(rows[: 2 * ROWS]))
-    listed = rows[: None if wide else number * ROWS]
-    more = len(rows) - len(listed)
+    number = min(terminal.across(terminal.table(rows)), 2)
+    listed = rows if wide else rows[: number * ROWS]
+    more = len(groups) - len(listed)
     return terminal.columns(terminal.table(listed)) + ([f"and {more} more: -o wide"] if more else [])
 
 
