@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.observe import decode
 from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Workload
-from controller.plan import planning
+from controller.observe.projections import Pod
+from controller.plan import claim_pods, planning
 from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
@@ -62,6 +63,18 @@ def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits) -> tup
     found = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
     made = planning.plan_of(found.index, now, limits, snapshot)
     return found.index.snapshot(snapshot), replace(made, actions=(*found.created, *made.actions))
+
+
+def with_pods(snapshot: FleetSnapshot, pods: Mapping[str, Sequence[Pod]]) -> FleetSnapshot:
+    """Return a snapshot that knows which of all pods, by node, use the claims that are reserved for PodGroups."""
+    shared = {}
+    for use in snapshot.claims:
+        if use.others:
+            on_nodes: list[Pod] = []
+            for node in use.nodes:
+                on_nodes += pods.get(node, ())
+            shared[use.ref] = claim_pods.users(use, on_nodes)
+    return replace(snapshot, shared_by=shared)
 
 
 def _stored(action: CreateUltraServer) -> dict[str, object]:

@@ -5,11 +5,15 @@ The API server validates what the controller watches, but not files.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from controller.observe import decode
 from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, FleetSnapshot
+from controller.observe.projections import Pod
 from controller.plan.strategies import NAMES, STRATEGIES
 from neuron_dra.core import shapes
 from neuron_dra.errors import NeuronDraError
@@ -74,6 +78,21 @@ def snapshot(items: Iterable[Mapping[str, Any]]) -> FleetSnapshot:
         kinds = ", ".join(sorted({str(item.get("kind")) for item in found})[:4])
         raise Malformed(f"it has no objects that a plan depends on, only {kinds}")
     return decode.snapshot(found)
+
+
+def pods(items: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
+    """Return the pods of a list of objects, by their node. Raises Malformed for the first that cannot be read."""
+    found: dict[str, list[Pod]] = defaultdict(list)
+    for item in items:
+        if item.get("kind") != "Pod":
+            continue
+        try:
+            pod = msgspec.convert(item, Pod)
+        except msgspec.ValidationError as err:
+            raise Malformed(f"Pod {item['metadata']['name']}: {err}") from err
+        node = str((item.get("spec") or {}).get("nodeName") or "")
+        found[node].append(pod)
+    return found
 
 
 def _check(item: Mapping[str, Any]) -> None:

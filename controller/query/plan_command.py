@@ -33,8 +33,12 @@ def run(parsed: argparse.Namespace) -> int:
         if now == decode.EPOCH:
             raise SettingsError(f"--at {parsed.at}: write a time such as 2026-03-01T12:00:00Z")
     try:
-        snapshot = input_checks.snapshot(object_files.read(parsed.snapshot))
+        objects = object_files.read(parsed.snapshot)
+        snapshot = input_checks.snapshot(objects)
+        pods = input_checks.pods(objects)
     except input_checks.Malformed as err:
         raise SettingsError(f"--snapshot {parsed.snapshot}: {err}; see --help for the command that prints one") from err
+    if pods:
+        snapshot = dry_run.with_pods(snapshot, pods)
     sys.stdout.write(plan_text.text(*dry_run.plan(snapshot, now, DEFAULT_LIMITS)))
     return 0

@@ -32,9 +32,23 @@ def text(snapshot: FleetSnapshot, plan: Plan) -> str:
     lines += list(_workloads(snapshot, plan)) or ["  none"]
     lines.append("Writes, in this order" if plan.actions else "Writes: none")
     lines += [f"  {number}. {describe(action)}" for number, action in enumerate(plan.actions, start=1)]
+    lines += _unknown(snapshot, plan)
     if plan.recheck is not None:
         lines.append(f"Plans again at {plan.recheck:%Y-%m-%dT%H:%M:%SZ}, or when something changes")
     return "\n".join(lines) + "\n"
+
+
+def _unknown(snapshot: FleetSnapshot, plan: Plan) -> list[str]:
+    """Return a line for each claim of a PodGroup whose pods the plan needs and does not know."""
+    found = {}
+    for use in plan.shared:
+        if use.ref not in snapshot.shared_by:
+            groups = ", ".join(f"{use.namespace}/{each.name}" for each in use.others)
+            found[use.ref] = (
+                f"Unknown: which pods use claim {use.ref} of PodGroup {groups}, because the file has no Pods. The "
+                "controller evicts them; if there are none, delete the PodGroup"
+            )
+    return list(found.values())
 
 
 def _ultraservers(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:

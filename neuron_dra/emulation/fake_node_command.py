@@ -47,8 +47,8 @@ Exit code 0; 1: the folder has no node, or cannot be written; 2: a flag is wrong
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra fake-node`."""
     parser.description = (
-        "Write what the Neuron kernel driver, udev and DMI show on a node: sys, dev and proc below a\n"
-        "folder, for --host-root of the other commands. Device files are character devices for root,\n"
+        "Write what the Neuron kernel driver, udev and DMI show on a node: sys, dev and proc below a "
+        "folder, for --host-root of the other commands. Device files are character devices for root, "
         "plain files otherwise."
     )
     parser.epilog = EPILOG

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -196,13 +197,46 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, without truncation: in color on a terminal that is wide enough, plain otherwise."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    wide = sum(widths) + len(GAP) * (len(widths) - 1)
-    if sys.stdout.isatty() and wide <= shutil.get_terminal_size().columns and _print_in_colour(rows):
+    """Print aligned columns, without truncation: in color on a terminal that is wide enough, plain otherwise.
+
+    On a terminal that is too narrow, what all devices share is one line above the table.
+    """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if columns is not None and len(_line(rows[0], _widths(rows), GAP)) <= columns and _print_in_colour(rows):
         return
+    gap = GAP
+    if columns is not None and len(_line(rows[0], _widths(rows), GAP)) > columns:
+        shared, rows = _shared(rows)
+        gap = GAP[1:]
+        for line in textwrap.wrap(f"all: {', '.join(shared)}" if shared else "", columns):
+            print(line)
+    widths = _widths(rows)
     for row in rows:
-        print(GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(_line(row, widths, gap).rstrip())
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], gap: str) -> str:
+    return gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _shared(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles whose values all devices share, with the value, and the rows without them."""
+    head, *others = rows
+    shared, kept = [], []
+    for place, title in enumerate(head):
+        values = {row[place] for row in others}
+        if place and len(others) > 1 and len(values) == 1:
+            shared.append(f"{title} {values.pop()}")
+        else:
+            kept.append(place)
+    found = []
+    for row in rows:
+        found.append([row[place] for place in kept])
+    return shared, found
 
 
 def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from controller.plan.states import State
 from controller.qualify.model import NEVER_STARTS
 from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.ask.why import jobs
-from neuron_dra.core import causes, health, signals, vocabulary
+from neuron_dra.ask.world import tested
+from neuron_dra.core import causes, health, shown_states, signals, vocabulary
+from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +132,7 @@ def test_topics_have_all_their_names() -> None:
         names = {each.name for each in explain.find(topic)}
         assert names >= {each.name for each in explain.entries() if each.topic == topic}
         assert names
-    assert {each.topic for each in explain.find("unhealthy")} == {"attributes", "unhealthy"}
+    assert {each.topic for each in explain.find("unhealthy")} == {"attributes", "unhealthy", "states"}
 
 
 def test_meaning_is_printed_with_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,9 +150,10 @@ def test_json_has_every_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "-o", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["items"]) == len(explain.entries())
     assert cli.main(["explain"]) == 0
-    shown = capsys.readouterr().out
+    out = capsys.readouterr().out
+    shown = " ".join(out.split())
     assert all(each.name in shown for each in explain.entries())
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_unknown_name_has_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,3 +204,41 @@ def test_every_code_of_a_cause_has_a_meaning() -> None:
     written = set(constants(ASK / "why", ASK / "validate", ASK / "simulate")) - set(jobs.KINDS.values())
     assert sorted(written - codes - NO_CODES - NAMES - OTHERS) == []
     assert sorted(codes - written - {"KubeletBroken", "KubeletTooOld"}) == []
+
+
+def codes_of_doctor() -> Iterator[str]:
+    """The codes of the lines of `doctor`, but for those that are causes."""
+    for path in sorted((ASK / "doctor").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if isinstance(node, ast.Call) and name in ("ok", "wrong", "Line"):
+                for argument in node.args:
+                    for each in ast.walk(argument):
+                        if isinstance(each, ast.Constant) and re.fullmatch(r"([A-Z][a-z]+)+", str(each.value)):
+                            yield str(each.value)
+
+
+def test_every_code_of_doctor_has_a_meaning() -> None:
+    written = set(codes_of_doctor()) - {"Pod", "Node", "ResourceSlice"}
+    assert len(written) > 40
+    known = {name for meanings in causes.OF.values() for name in meanings}
+    assert sorted(written - known) == sorted(shown_states.CHECKS)
+
+
+def shown_of_nodes() -> Iterator[str]:
+    """The states that `status` and `topology` print of nodes, without names and numbers."""
+    for path in (ASK / "world/states.py", ASK / "topology/text.py", ASK / "status/text.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_every_state_has_a_meaning() -> None:
+    assert set(shown_states.WORKLOADS) == set(State)
+    assert set(shown_states.PHASES) == {each.value for each in Phase}
+    texts = " ".join([*shown_of_nodes(), tested.IN_A_TEST])
+    assert [each for each in shown_states.NODES if each not in texts] == []
+    problems = {"not Ready", "cordoned", "silent", "publishes nothing", "unknown", "spare", "free"}
+    assert problems <= set(shown_states.NODES)
+    for word in (*State, "bound", "not ready", "In a test", "SILENT", "ForeignSlice"):
+        assert explain.find(word), word

@@ -13,6 +13,7 @@ from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.core.wire import Obj
 from tests.support import reported_clusters as reported
+from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.support.cluster_faults import all_of
 from tests.support.questions import Answer, ask, snapshot
@@ -145,8 +146,8 @@ def test_sets_read_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("form", "lines"),
     [
-        ("text", ["NAMESPACE  DEVICES  PODS", "default    16       1"]),
-        ("csv", ["namespace,pod,node,devices,count", "default,old,a,0-15,16"]),
+        ("text", ["NAMESPACE  HOLDS       PODS", "default    16 devices  1"]),
+        ("csv", ["namespace,pod,node,devices,count,unit", "default,old,a,0-15,16,device"]),
     ],
 )
 def test_holders_are_listed_by_namespace_and_pod(
@@ -154,6 +155,45 @@ def test_holders_are_listed_by_namespace_and_pod(
 ) -> None:
     found = ask(capsys, "status", "holders", "--snapshot", snapshot(tmp_path, reported.full()), "-o", form)
     assert found.out.splitlines()[:2] == lines, found.text
+
+
+def test_a_whole_node_is_no_single_device_of_its_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node that is published as one device has sixteen: its holder comes before one of twelve."""
+    file = snapshot(tmp_path, shown_fleet.mixed(3, 8))
+    found = ask(capsys, "status", "holders", "--snapshot", file)
+    lines = found.out.splitlines()
+    assert lines[1] == "ml         24 devices, 1 node  3"
+    assert lines[4].split(maxsplit=2) == ["ml/serve-2", "trn2u-9", "the whole node"]
+    rows = ask(capsys, "status", "holders", "--snapshot", file, "-o", "csv").out.splitlines()
+    assert rows[1] == "ml,serve-2,trn2u-9,neuron-node-0,1,node"
+    manifest = tmp_path / "none.json"
+    manifest.write_text(json.dumps({"kind": "List", "items": [small.pod("more", "whole", namespace="ml")]}))
+    summary = ask(capsys, "simulate", str(manifest), "--snapshot", file).text
+    assert "1 of 1 pods run; 40 of 128 devices and 1 of 12 nodes are held" in summary
+
+
+@pytest.mark.parametrize("with_objects", [True, False])
+def test_ultraserver_is_found_by_the_id_that_status_prints(
+    with_objects: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its object is in the driver's namespace, and a cluster without the controller has none."""
+    items = shown_fleet.mixed(4, 0)
+    if not with_objects:
+        items = [each for each in items if each["kind"] != "NeuronUltraServer"]
+    file = snapshot(tmp_path, items)
+    found = ask(capsys, "why", "nus/trn2u-ultraserver-3", "--snapshot", file)
+    assert (found.code, "vertical links down" in found.first) == (1, True), found.text
+    assert "0: trn2u-12, vertical link down" in found.text
+    every = ask(capsys, "why", "nus", "--snapshot", file)
+    assert (every.code, "vertical links down" in every.first) == (1, True), every.text
+    assert ask(capsys, "why", "nus/trn2u-ultraserver-0", "--snapshot", file).code == 0
+
+
+def test_a_reserved_node_is_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = snapshot(tmp_path, shown_fleet.mixed(2, 0))
+    found = ask(capsys, "why", "node/trn2u-4", "--snapshot", file)
+    assert (found.code, "reserved for workload ml/llm-1 (Bound)" in found.first) == (0, True), found.text
+    assert ask(capsys, "why", "nodes", "--snapshot", file).code == 0
 
 
 def test_ultraserver_with_a_link_down_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,4 +389,4 @@ def test_why_names_the_groups_that_lack_a_recent_test(tmp_path: Path, capsys: py
         "us-3: not tested",
         "us-0: passed all-reduce",
     ]
-    assert any("trn2u-12: in a test" in fact["text"] for fact in cause["facts"])
+    assert any("all 4 nodes: in a test" in fact["text"] for fact in cause["facts"])

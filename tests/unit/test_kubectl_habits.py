@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import struct
@@ -61,6 +62,20 @@ def test_bare_kind_explains_all_that_are_not_fine(tmp_path: Path, capsys: pytest
     assert (found.code, "pod default/p waits" in found.text, "pod ml/fine" in found.text) == (1, True, False), (
         found.text
     )
+
+
+def test_equal_answers_about_several_objects_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred pods of one job wait for one reason; programs get a report for each."""
+    items = [*small.base("a"), small.template("many", 17), small.template("more", 18)]
+    items += [small.pod(f"rank-{number}", "many") for number in range(100)]
+    items.append(small.pod("single", "more"))
+    file = snapshot(tmp_path, items)
+    found = ask(capsys, "why", "pods", "-A", "--snapshot", file)
+    assert found.text.count("wants 17 devices") == found.text.count("wants 18 devices") == 1
+    assert "note: the same of default/rank-1, default/rank-10," in found.text
+    assert "and 87 more" in found.text
+    data = json.loads(ask(capsys, "why", "pods", "-A", "--snapshot", file, "-o", "json").out)
+    assert len(data["items"]) == 101
 
 
 @pytest.mark.parametrize(
@@ -159,6 +174,22 @@ def test_help_fits_into_eighty_columns(command: str, capsys: pytest.CaptureFixtu
     """But for names without a space, such as the kinds of a snapshot."""
     lines = ask(capsys, command, "--help").out.splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "plugin", "completion"])
+def test_help_is_wrapped_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A paragraph has no short line in its middle, and an example is one line, which can be copied."""
+    lines = ask(capsys, command, "--help").out.splitlines()
+    short = []
+    for line, after in itertools.pairwise(lines):
+        is_prose = line and after and not line.startswith(" ") and not after.startswith(" ")
+        if is_prose and not line.endswith(":") and len(line) + 1 + len(after.split()[0]) <= 60:
+            short.append(line)
+    assert short == []
+    examples = itertools.dropwhile(lambda line: not line.startswith("examples"), lines)
+    text = "\n".join(itertools.takewhile(bool, itertools.islice(examples, 1, None)))
+    commands = text.replace("\\\n", "").splitlines()
+    assert [each for each in commands if each.split()[0] not in ("neuron-dra", "kubectl", "helm")] == []
 
 
 @pytest.mark.parametrize("words", [["why", "service/a-name-of-a-service"], ["status", "--snapshto", "x"]])

@@ -10,8 +10,10 @@ import pytest
 from neuron_dra.ask.world import imagined
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.support.questions import ask, snapshot
+from tests.support.screens import shown
 
 ROWS = 24
 COLUMNS = 80
@@ -80,7 +82,7 @@ QUESTIONS = [
         ("why", "job/eval", "-n", "ml"),
         ["2 pods wait for a node: request neurons wants 17 devices of one node, and the largest node has 16"],
     ),
-    ("who holds the most", ("status", "holders"), ["ml 16 2", "ml/train-0 trn2-0 devices 0-7"]),
+    ("who holds the most", ("status", "holders"), ["ml 16 devices 2", "ml/train-0 trn2-0 devices 0-7"]),
     ("how many jobs of four nodes can start now", ("status",), ["trn2u.48xlarge: 94 UltraServers,"]),
     (
         "what did the upgrade break",
@@ -112,6 +114,28 @@ def test_the_first_screen_answers(
     lines = found.out.splitlines()[:ROWS]
     screen = " ".join(" ".join(lines).split())
     assert [each for each in answers if each not in screen] == [], found.out
+    assert max(map(len, lines)) <= COLUMNS
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return snapshot(tmp_path_factory.mktemp("long"), shown_fleet.with_ec2_names(on_call()))
+
+
+@pytest.mark.parametrize(("question", "words", "answers"), QUESTIONS, ids=[each[0] for each in QUESTIONS])
+def test_the_first_screen_answers_with_names_as_ec2_gives_them(
+    question: str, words: tuple[str, ...], answers: list[str], long_names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal of 80 columns and 24 rows."""
+    names = shown_fleet.ec2_names(on_call())
+
+    def named(text: str) -> str:
+        return " ".join(names.get(word.strip(",:"), word.strip(",:")) for word in text.split())
+
+    about = () if words[0] == "explain" else ("--snapshot", long_names)
+    lines = shown(monkeypatch, COLUMNS, *map(named, words), *about)[:ROWS]
+    screen = " ".join(word.strip(",:") for word in " ".join(lines).split())
+    assert [each for each in answers if named(each) not in screen] == [], "\n".join(lines)
     assert max(map(len, lines)) <= COLUMNS
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from controller.main import main
 from hack.bench.ultraservers import ultraserver
+from tests.unit.test_claim_pods import released
 from tests.unit.ultraserver_world import World
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
@@ -40,6 +41,39 @@ def test_plan_text_equals_the_golden_file(tmp_path: Path, capsys: pytest.Capture
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(found)
     assert found == golden.read_text()
+
+
+def group_claim(path: Path, *pods: dict[str, object]) -> tuple[str, ...]:
+    """The flags for a deleted workload, whose claim is reserved for a PodGroup."""
+    world = released()
+    items = [*world.objects.values(), *pods]
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    return ("--snapshot", str(path), "--at", f"{world.now:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def member(node: str) -> dict[str, object]:
+    spec = {
+        "nodeName": node,
+        "schedulingGroup": {"podGroupName": "gang"},
+        "resourceClaims": [{"name": "n", "resourceClaimName": "claim-u0-0"}],
+    }
+    meta = {"name": "gang-0", "namespace": "ml", "uid": "uid-0"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running"}}
+
+
+def test_pods_of_a_pod_group_are_evicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the controller does, which reads them."""
+    found = printed(capsys, *group_claim(tmp_path / "c.yaml", member("u0-0")))
+    assert "evict Pod ml/gang-0" in found
+    assert "waiting for pods and claims on the nodes: ml/gang-0" in found
+
+
+def test_pod_group_without_pods_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, *group_claim(tmp_path / "c.yaml", member("elsewhere")))
+    assert "PodGroup ml/gang (no pod of it is there: delete it)" in found
+    found = printed(capsys, *group_claim(tmp_path / "d.yaml"))
+    assert "Unknown: which pods use claim ml/claim-u0-0 of PodGroup ml/gang, because the file has no Pods" in found
+    assert "if there are none, delete the PodGroup" in found
 
 
 def test_an_empty_cluster_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

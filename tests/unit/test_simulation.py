@@ -250,7 +250,7 @@ def test_pods_share_a_named_claim() -> None:
     outcomes = trial.run(pods)
     assert [each.runs for each in outcomes] == [True, True]
     assert {each.placement.node for each in outcomes if each.placement} == {"trn2-0"}
-    assert simulation.held(trial.world) == (2, 32)
+    assert simulation.held(trial.world) == {"device": (2, 32)}
 
 
 def test_driver_rejections_are_predicted() -> None:

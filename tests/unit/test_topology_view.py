@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.unit.test_status_screen import ultraserver
 
@@ -61,9 +63,9 @@ def test_torus_shows_holders_free_devices_and_faults() -> None:
         "  groups of 4 free: 8-11",
         "  groups of 8 free: none",
         "  groups of 16 free: none",
-        "  A  default/train-0, 4",
-        "  B  default/train-1, 3",
-        "  ·  free, 8",
+        "  A  default/train-0, 4 devices",
+        "  B  default/train-1, 3 devices",
+        "  ·  free, 8 devices",
         "  !  hbm: a/14",
         "",
         "                      P0   P1",
@@ -208,6 +210,56 @@ def test_missing_node_of_an_ultraserver_is_drawn_as_missing() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colors as WCAG 2.2 defines it."""
+    shades = []
+    for color in (one, other):
+        digits = color.removeprefix("#")
+        if len(digits) == 3:
+            digits = "".join(2 * digit for digit in digits)
+        light = 0.0
+        for place, weight in enumerate((0.2126, 0.7152, 0.0722)):
+            part = int(digits[2 * place : 2 * place + 2], 16) / 255
+            light += weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+        shades.append(light + 0.05)
+    return max(shades) / min(shades)
+
+
+@pytest.mark.parametrize(("dark", "paper"), [(False, "#ffffff"), (True, "#0d1117")])
+def test_texts_and_lines_of_pictures_stand_out(dark: bool, paper: str) -> None:
+    """Texts have a contrast of 4.5, lines and fills of 3, on light and dark pages (WCAG 2.2, 1.4.3 and 1.4.11)."""
+    light, _, night = topology_svg.STYLE.partition("@media")
+    rules = dict(re.findall(r"^\s*([^{}@\n]+?) {(.*)}", light, re.MULTILINE))
+    for names_of, style in re.findall(r"^\s+([^{}@\n]+?) {(.*)}", night, re.MULTILINE) if dark else ():
+        for name in names_of.split(", "):
+            rules[name] = f"{rules.get(name, '')} {style}"
+    found = {}
+    for name, style in rules.items():
+        for kind in ("fill", "stroke"):
+            colors = re.findall(rf"(?<![-\w]){kind}: (#[0-9a-f]+)", style)
+            if colors:
+                found[name, kind] = contrast(colors[-1], paper)
+    texts = [ratio for (name, kind), ratio in found.items() if kind == "fill" and name in ("text", ".alert")]
+    lines = [ratio for (_, kind), ratio in found.items() if kind == "stroke"]
+    assert (len(texts), len(lines) > 5) == (2, True)
+    assert min(texts) >= 4.5
+    assert min(lines) >= 3
+    assert min(contrast(*pair) for pair in topology_svg.COLORS) >= 4.5
+
+
+def test_a_large_picture_begins_with_the_legend_and_the_faulty_ultraservers() -> None:
+    """A picture of 400 nodes is higher than three screens."""
+    world, views = build(shown_fleet.mixed(100, 0))
+    places: dict[str, float] = {}
+    for each in ET.fromstring(fleet_svg.fleet(list(views.values()))).iter(f"{SVG}text"):
+        places[each.text or ""] = float(each.attrib["y"])
+    faulty = {each.name for each in found_faults.of_fleet(world, list(views.values()))}
+    assert len(faulty) > 5
+    rest = [y for name, y in places.items() if name.startswith("trn2u-ultraserver-") and name not in faulty]
+    assert max(places[name] for name in faulty) <= min(rest)
+    assert max(places[text] for text in ("free", "held", "reserved for a workload")) < 100
+
+
 def test_fleet_picture_frames_ultraservers_with_what_is_wrong_and_reserved() -> None:
     _, views = build(
         [*ultraserver_of_three(), small.node("a.ec2.internal", "trn2.48xlarge"), *small.slices("a.ec2.internal")]
@@ -218,7 +270,7 @@ def test_fleet_picture_frames_ultraservers_with_what_is_wrong_and_reserved() -> 
     assert {"us-1", "1 missing, horizontal links down, …", "u0", "u2", "u3", "u1", "missing"} <= set(written)
     titles = [each.text for each in root.iter(f"{SVG}title")]
     assert "UltraServer us-1: 1 missing, horizontal links down, for ml/job" in titles
-    assert "trn2u.48xlarge: 3 nodes, 2 of them free" in written
+    assert "trn2u.48xlarge: 3 nodes, 2 of them free; 1 of 1 UltraServer with faults" in written
     assert [each.attrib["class"] for each in root.iter(f"{SVG}rect")].count("gone") == 2  # the node and the legend
 
 

@@ -176,6 +176,24 @@ def test_workload_without_enough_ultraservers_is_named(capsys: pytest.CaptureFix
     assert "not reserved: 2 groups of 4 nodes wanted, and 1 free" in found.text
 
 
+def test_workload_of_a_type_that_the_fleet_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    file = "deploy/examples/ultraservers/leaderworkerset.yaml"
+    found = ask(capsys, "simulate", file, "--fleet", "4 x ultraserver trn2u.48xlarge")
+    assert "2 groups of 4 nodes wanted, and 0 free: there is no node of type trn3.48xlarge" in found.text
+
+
+def test_workload_that_the_api_server_refuses_reserves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path("deploy/examples/ultraservers/all-reduce-job.yaml").read_text()
+    assert "topologySize: 4" in text
+    file = tmp_path / "odd.yaml"
+    file.write_text(text.replace("topologySize: 4", "topologySize: 3"))
+    found = ask(capsys, "simulate", str(file), "--fleet", "2 x ultraserver trn2u.48xlarge")
+    assert (found.code, "0 of 8 pods run; 0 of 8 nodes are held" in found.text) == (1, True), found.text
+    assert "not reserved: spec.topologySize is 3: write 1, 2 or 4" in found.text
+
+
 def test_pods_of_a_deployment_are_placed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text(yaml.safe_dump(item("Deployment", "apps/v1", {"replicas": 2, "template": TEMPLATE})))

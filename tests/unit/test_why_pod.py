@@ -234,7 +234,6 @@ def test_limits_of_a_device_class_are_simulated() -> None:
         (faults.node_taint, "Tainted"),
         (faults.unhealthy, "DeviceTainted"),
         (faults.device_rule, "DeviceTainted"),
-        (faults.reserved, "NodeReserved"),
     ],
 )
 def test_node_reports(fault: faults.Fault, code: str) -> None:

@@ -60,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
     if args.snapshot:
         source.reader(args)  # rejects flags of a cluster
         seen = gather.from_file(args.snapshot)
-        found = _outside(seen, node)
+        found = _outside(seen, _host(seen, node))
     else:
         kube, namespace, runner = gather.connected(args)
         seen = gather.live(kube, namespace, runner.run)
+        node = _host(seen, node)
         found = _outside(seen, node) + (_inside(kube, runner, seen, node) if node else [])
     source.keep(seen.snapshot)
     if args.bundle:
@@ -95,6 +96,13 @@ def _inside(kube: KubeConfig, runner: asyncio.Runner, seen: Seen, node: str) -> 
     if isinstance(pod, Line):
         return [pod]
     return runner.run(remote.look(kube, pod))
+
+
+def _host(seen: Seen, name: str) -> str:
+    """Return the Node that a name means, which may lack the domain."""
+    from neuron_dra.ask.render import words
+
+    return words.host(name, [item["metadata"]["name"] for item in seen.snapshot.all("Node")])
 
 
 def _outside(seen: Seen, node: str) -> list[Line]:

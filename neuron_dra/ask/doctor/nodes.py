@@ -19,7 +19,7 @@ from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, slices
 
-_NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron", "UltraServerFault")
+_NORMAL: Final = ("Cordoned", "Tainted", "NotNeuron", "UltraServerFault")
 """States of a node in which nothing is wrong with the installation."""
 _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",

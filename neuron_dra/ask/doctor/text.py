@@ -18,7 +18,7 @@ def screen(lines: Sequence[Line]) -> list[str]:
         indent = " " * (9 + wide + 2)
         shown = terminal.wrapped(printable(line.text), first=f"{line.state.value:<9}{line.area:<{wide}}  ", rest=indent)
         if line.todo:
-            shown += terminal.wrapped(printable(line.todo), first=f"{indent}to do: ", rest=indent)
+            shown += terminal.advice(printable(line.todo), first=f"{indent}to do: ", rest=indent)
         out += [terminal.colored(each, colors[line.state]) for each in shown]
     return [*out, "", summary(lines)]
 

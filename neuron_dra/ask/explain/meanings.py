@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.api import config
-from neuron_dra.core import causes, devices, health, names, vocabulary
+from neuron_dra.core import causes, devices, health, names, shown_states, vocabulary
 from neuron_dra.core.devices import Described
 
 ATTRIBUTES: Final = "attributes"
@@ -20,7 +20,9 @@ REASONS: Final = "reasons"
 EVENTS: Final = "events"
 UNHEALTHY: Final = "unhealthy"
 CAUSES: Final = "causes"
-TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES)
+STATES: Final = "states"
+CHECKS: Final = "checks"
+TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES, STATES, CHECKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Meaning:
 
 def entries() -> list[Meaning]:
     """Return everything that can be explained, by topic."""
-    return [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy(), *_causes()]
+    driver = [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy()]
+    return [*driver, *_causes(), *_states(), *_checks()]
 
 
 def find(name: str) -> list[Meaning]:
@@ -122,3 +125,14 @@ def _causes() -> Iterator[Meaning]:
     for what, meanings in causes.OF.items():
         for name, text in meanings.items():
             yield Meaning(CAUSES, name, f"{what}, in why, simulate and validate", text)
+
+
+def _states() -> Iterator[Meaning]:
+    for what, meanings in shown_states.OF.items():
+        for name, text in meanings.items():
+            yield Meaning(STATES, name, what, text)
+
+
+def _checks() -> Iterator[Meaning]:
+    for name, text in shown_states.CHECKS.items():
+        yield Meaning(CHECKS, name, "code of a line of doctor", text)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 WIDTH: Final = 80
+_LEAST: Final = 16
+"""Characters of the last column that are worth a line of their own beside the others."""
 API_VERSION: Final = "cli.neuron.aws.com/v1"
 """Of what `-o json` and `-o yaml` print: docs/command-line.md has the fields."""
 _CODES: Final = {
@@ -48,15 +50,112 @@ def wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
     return lines or [first.rstrip()]
 
 
-def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "") -> list[str]:
-    """Return rows as aligned columns."""
+def advice(text: str, *, first: str, rest: str) -> list[str]:
+    """Return what to do as lines that fit; a terminal shows a command in one piece, so that it can be copied."""
+    lines = wrapped(text, first=first, rest=rest)
+    whole = f"    {text}"
+    is_command = text.startswith(("kubectl ", "neuron-dra "))
+    if len(lines) > 1 and is_command and is_terminal() and len(whole) <= width():
+        return [first.rstrip(), whole]
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]], gap: str = "  ", indent: str = "", hosts: int | None = None) -> list[str]:
+    """Return rows as aligned columns; `hosts` is the column with names of nodes.
+
+    On a terminal that is too narrow, names of nodes lose their domain, and the last column is wrapped.
+    """
     if not rows:
         return []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    space = width() - len(indent)
+    if is_terminal() and hosts is not None and _extent(rows, gap) > space:
+        rows = _without_domains(rows, hosts)
+    if is_terminal() and _extent(rows, gap) > space:
+        lines = _folded(rows, gap, space)
+    else:
+        lines = _aligned(rows, gap)
+    return [indent + line for line in lines]
+
+
+def fits(rows: Sequence[Sequence[str]], indent: str = "", hosts: int | None = None) -> bool:
+    """Return True if a table is no wider than the terminal, if need be without domains; True without a terminal."""
+    if not is_terminal():
+        return True
+    if hosts is not None:
+        rows = _without_domains(rows, hosts)
+    return _extent(rows, "  ") + len(indent) <= width()
+
+
+def is_terminal() -> bool:
+    """Return True if a person sees the output, rather than a program or a file."""
+    return sys.stdout.isatty()
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+
+
+def _extent(rows: Sequence[Sequence[str]], gap: str) -> int:
+    return max(map(len, _aligned(rows, gap)))
+
+
+def _aligned(rows: Sequence[Sequence[str]], gap: str) -> list[str]:
+    widths = _widths(rows)
     found = []
     for row in rows:
-        found.append(indent + gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
+        found.append(gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
     return found
+
+
+def _without_domains(rows: Sequence[Sequence[str]], column: int) -> Sequence[Sequence[str]]:
+    """Return the rows with the first part of each node's name, if that tells the nodes apart; addresses stay whole."""
+    names = {row[column] for row in rows}
+    short = {name.partition(".")[0] for name in names}
+    if len(short) < len(names) or any(map(str.isdecimal, short)):
+        return rows
+    found = []
+    for row in rows:
+        found.append([*row[:column], row[column].partition(".")[0], *row[column + 1 :]])
+    return found
+
+
+def _folded(rows: Sequence[Sequence[str]], gap: str, space: int) -> list[str]:
+    """Return rows whose last column is wrapped: below itself, or below the row where no space is left for it."""
+    fronts = _aligned([row[:-1] for row in rows], gap)
+    start = max(map(len, fronts)) + len(gap)
+    beside = space - start >= _LEAST
+    rest = " " * (start if beside else len(gap) * 2)
+    found = []
+    for row, front in zip(rows, fronts, strict=True):
+        cells = textwrap.wrap(row[-1], space - len(rest), break_long_words=False, break_on_hyphens=False)
+        if beside:
+            cells[:1] = [f"{front:<{start}}{cells[0]}"] if cells else [front]
+        else:
+            cells.insert(0, front)
+        found += [cells[0], *(rest + cell for cell in cells[1:])]
+    return found
+
+
+def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
+    """Return lines side by side, each column from top to bottom, where the terminal has room for it."""
+    number = across(lines, gap)
+    if number < 2:
+        return list(lines)
+    height = -(-len(lines) // number)
+    size = max(map(len, lines))
+    found = []
+    for place in range(height):
+        row = [line.ljust(size) for line in lines[place::height]]
+        found.append(gap.join(row).rstrip())
+    return found
+
+
+def across(lines: Sequence[str], gap: str = "    ") -> int:
+    """Return how many of these lines fit side by side on the terminal; 1 without one."""
+    if not lines or not is_terminal():
+        return 1
+    longest = max(map(len, lines)) + len(gap)
+    return max(1, (width() + len(gap)) // longest)
 
 
 def write(lines: Sequence[str]) -> None:

@@ -98,6 +98,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return ""
 
 
+def host(name: str, known: Iterable[str]) -> str:
+    """Return the node that a name means, which may lack the node's domain; the name if it means none, or several."""
+    found = []
+    for each in known:
+        if each == name:
+            return name
+        if each.partition(".")[0] == name:
+            found.append(each)
+    if len(found) == 1:
+        return found[0]
+    return name
+
+
 def cell(value: object) -> str:
     """Return a published value as CEL writes it."""
     if isinstance(value, bool):

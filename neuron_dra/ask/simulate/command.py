@@ -14,7 +14,7 @@ from neuron_dra.ask.read import source
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.simulate.simulation import PodOutcome
@@ -29,8 +29,9 @@ examples:
   neuron-dra simulate template.yaml deployment.yaml --fleet fleet.txt
   kubectl neuron simulate job.yaml -n ml
 
-A fleet has a line for each type: 10 x trn2.48xlarge, 3 x ultraserver trn2u.48xlarge, or 2 x node for nodes without
-Neuron devices. Labels and taints of the nodes may follow: 10 x trn2.48xlarge pool=a neuron=true:NoSchedule.
+A fleet has a line for each type: 10 x trn2.48xlarge, 3 x ultraserver
+trn2u.48xlarge, or 2 x node for nodes without Neuron devices. Labels and taints
+of the nodes may follow: 10 x trn2.48xlarge pool=a neuron=true:NoSchedule.
 
 Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
 OLD_NOTE = (
@@ -38,7 +39,7 @@ OLD_NOTE = (
     "search takes too long is skipped"
 )
 LONGEST_NAME = 255  # of a file; longer texts are fleets
-SHOWN = 20
+SHOWN = 12
 MOST_CAUSES = 4
 
 
@@ -112,9 +113,7 @@ def run(args: argparse.Namespace) -> int:
         terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output, notes=notes)
     else:
         terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
-        taken, published = simulation.held(trial.world)
-        placed = sum(each.runs for each in outcomes)
-        terminal.write([f"{placed} of {len(outcomes)} pods run; {taken} of {published} devices are held"])
+        terminal.write(terminal.wrapped(_summary(outcomes, simulation.held(trial.world))))
         for note in notes:
             terminal.write(terminal.wrapped(note, first="note: ", rest="      "))
     if all(each.runs for each in outcomes):
@@ -185,7 +184,7 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
     for each in shown:
         node = each.placement.node if each.placement else ""
         rows.append([_name(each), node or "-", _gets(each, world.type_of(node))])
-    lines = terminal.table(rows)
+    lines = terminal.table(rows, hosts=1)
     if len(outcomes) > len(shown):
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
     causes = [(_cause(each), each.finding) for each in outcomes if not each.runs]
@@ -194,6 +193,18 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
         lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
         lines += report_text.details(finding) if finding else []
     return [*lines, ""]
+
+
+def _summary(outcomes: Sequence[PodOutcome], held: Mapping[str, tuple[int, int]]) -> str:
+    """Return how many pods run, and how much is held then, each with its unit."""
+    from neuron_dra.ask.render import words
+
+    parts = []
+    for unit, (taken, published) in held.items():
+        parts.append(f"{taken} of {words.count(published, unit)}")
+    placed = sum(each.runs for each in outcomes)
+    text = " and ".join(parts) or "0 of 0 devices"
+    return f"{placed} of {len(outcomes)} pods run; {text} are held"
 
 
 def _gets(each: PodOutcome, spec: InstanceType | None) -> str:

@@ -27,6 +27,10 @@ GROUPS: Final = ("ultraserverId", "serverId4", "reservationId")
 POSITIONS: Final = ("ultraserverNodeId", "nodeId4", "nodeId2")
 
 
+GROUP_SIZES: Final = (1, 2, 4)
+"""Values of spec.topologySize that the CRD allows."""
+
+
 @dataclass(slots=True)
 class ReservedObjects:
     """Objects that change: tagged slices, templates, and workloads with their conditions; and notes about them."""
@@ -40,20 +44,27 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
     found = ReservedObjects()
     world = World(snapshot, proposes=False)
     taken: set[str] = set()
+    types = {node.type for node in fleet.nodes(world)}
     for workload in workloads:
         meta = workload["metadata"]
         if snapshot.get("NeuronUltraServerWorkload", meta["name"], meta.get("namespace") or "") is not None:
             continue  # the cluster has it, and its controller decides
         spec = workload.get("spec") or {}
         size, number = int(spec.get("topologySize") or 1), int(spec.get("serverCount") or 1)
-        free = list(_slots(world, spec.get("instanceType"), size, taken))
+        name = f"NeuronUltraServerWorkload {meta['name']}"
+        if size not in GROUP_SIZES:
+            text = f"spec.topologySize is {size}: write 1, 2 or 4"
+            found.objects.append(_waiting(workload, "InvalidSpec", text))
+            found.notes.append(f"{name}: not reserved: {text}")
+            continue
+        wanted = spec.get("instanceType")
+        free = list(_slots(world, wanted, size, taken))
         needed = NeededTime.by(spec, now)
         lasting = []
         for slot in free:
             if not needed.ends_before((node.name for node in slot), snapshot, now):
                 lasting.append(slot)
         slots = lasting[:number]
-        name = f"NeuronUltraServerWorkload {workload['metadata']['name']}"
         groups = f"{words.count(number, 'group')} of {words.count(size, 'node')}"
         if len(slots) < number:
             text = f"{groups} wanted, and {len(free)} free"
@@ -61,6 +72,8 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
             if len(free) >= number:
                 reason = "BlockEndsTooSoon"
                 text += f", {len(slots)} of them in capacity blocks that last {_how_long(needed)}"
+            elif wanted and wanted not in types:
+                text += f": there is no node of type {wanted}"
             elif world.spares:
                 text += f"; {words.count(len(world.spares), 'node')} are spares, kept for groups that must move"
             found.objects.append(_waiting(workload, reason, text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -186,12 +186,17 @@ class Simulation:
         return PodOutcome(pod, placement, rejected=trials.refused(world, placement))
 
 
-def held(world: World) -> tuple[int, int]:
-    """Return how many devices of this driver are held, at least in part, and how many are published."""
-    published = 0
+def held(world: World) -> dict[str, tuple[int, int]]:
+    """Return how many of this driver's devices are held, at least in part, and how many are published, by their unit.
+
+    The unit is a device, or a node that is published as a whole.
+    """
+    published: Counter[str] = Counter()
     for item in world.snapshot.all("ResourceSlice"):
         if item["spec"]["driver"] == names.DRIVER:
-            published += sum(not members.is_partition(each["name"]) for each in item["spec"].get("devices") or ())
+            for each in item["spec"].get("devices") or ():
+                if not members.is_partition(each["name"]):
+                    published[_unit(each["name"])] += 1
     used: set[tuple[str, str]] = set()
     for device in world.in_use:
         if device.driver == names.DRIVER:
@@ -201,7 +206,12 @@ def held(world: World) -> tuple[int, int]:
             else:
                 own = [device.device]
             used |= {(device.pool, each) for each in own}
-    return len(used), published
+    taken = Counter(_unit(name) for _, name in used)
+    return {unit: (taken[unit], number) for unit, number in sorted(published.items())}
+
+
+def _unit(name: str) -> str:
+    return "node" if name == names.NODE_DEVICE else "device"
 
 
 def _gang_of(pod: Wire) -> tuple[str, str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.world import fleet, unseen
-from neuron_dra.ask.world.fleet import NodeView
-from neuron_dra.ask.world.world import World
+from neuron_dra.ask.world.fleet import DeviceView, NodeView
+from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import labels
 
 SHOWN = 12
@@ -28,11 +28,21 @@ class Row:
     claim: str
     node: str
     devices: tuple[str, ...]
+    chips: int
+    """The Neuron devices behind these, of which a node that is published as a whole has several."""
+    is_whole: bool = False
 
     @property
     def who(self) -> str:
         """The pods, or the claim that no pod uses."""
         return ", ".join(self.pods) or f"claim {self.claim}"
+
+    @property
+    def text(self) -> str:
+        """The devices in words."""
+        if self.is_whole:
+            return "the whole node"
+        return words.devices(self.devices)
 
     @property
     def short(self) -> str:
@@ -42,16 +52,28 @@ class Row:
 
 def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
     """Return who holds devices of the nodes, those with the most first; `namespace` limits it, empty for all."""
-    found: dict[tuple[str, str], Row] = {}
+    found: list[Row] = []
     for node in nodes:
+        held: dict[str, tuple[Holder, list[DeviceView]]] = {}
         for device in node.devices:
             for holder in device.holders:
                 if namespace in ("", holder.namespace):
-                    name = holder.claim["metadata"]["name"]
-                    known = found.get((holder.key, node.name))
-                    devices = (*(known.devices if known else ()), device.name)
-                    found[holder.key, node.name] = Row(holder.namespace, holder.pods, name, node.name, devices)
-    return sorted(found.values(), key=lambda row: (-len(row.devices), row.namespace, row.who))
+                    held.setdefault(holder.key, (holder, []))[1].append(device)
+        for holder, devices in held.values():
+            found.append(_row(node, holder, devices))
+    return sorted(found, key=lambda row: (-row.chips, row.namespace, row.who))
+
+
+def _row(node: NodeView, holder: Holder, devices: Sequence[DeviceView]) -> Row:
+    """Return what a claim has of a node."""
+    whole = node.spec.device_count if node.spec else 1
+    chips = 0
+    for device in devices:
+        chips += whole if device.number is None else 1
+    is_whole = any(device.number is None for device in devices)
+    published = tuple([device.name for device in devices])
+    name = holder.claim["metadata"]["name"]
+    return Row(holder.namespace, holder.pods, name, node.name, published, chips, is_whole)
 
 
 def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, Any]]:
@@ -74,9 +96,10 @@ def table(world: World, namespace: str, selected: labels.Test) -> str:
     """Return the rows as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["namespace", "pod", "node", "devices", "count"])
+    writer.writerow(["namespace", "pod", "node", "devices", "count", "unit"])
     for row in rows(fleet.nodes(world, selected), namespace):
-        writer.writerow([row.namespace, row.who, row.node, row.short, len(row.devices)])
+        unit = "node" if row.is_whole else "device"
+        writer.writerow([row.namespace, row.who, row.node, row.short, len(row.devices), unit])
     return out.getvalue()
 
 
@@ -90,22 +113,31 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
             return [*out, "no claim holds Neuron devices"]
         return out
     shown = found if wide or not headers else found[:SHOWN]
-    listed = [[f"{row.namespace}/{row.who}", row.node, words.devices(row.devices)] for row in shown]
+    listed = [[f"{row.namespace}/{row.who}", row.node, row.text] for row in shown]
     if not headers:
-        return [*out, *terminal.table(listed)]
+        return [*out, *terminal.table(listed, hosts=1)]
     by_namespace: dict[str, list[Row]] = defaultdict(list)
     for row in found:
         by_namespace[row.namespace].append(row)
-    totals = []
-    for name, own in by_namespace.items():
-        totals.append((name, sum(len(row.devices) for row in own), len({row.who for row in own})))
-    summed = [[name, str(devices), str(pods)] for name, devices, pods in sorted(totals, key=lambda each: -each[1])]
-    out += _headed([["NAMESPACE", "DEVICES", "PODS"], *summed])
-    out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed])]
+    ordered = sorted(by_namespace.items(), key=lambda each: -sum(row.chips for row in each[1]))
+    summed = []
+    for name, own in ordered:
+        pods = {row.who for row in own}
+        summed.append([name, _amount(own), str(len(pods))])
+    out += _headed([["NAMESPACE", "HOLDS", "PODS"], *summed])
+    out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed], hosts=1)]
     left = len(found) - len(shown)
     return out + ([f"and {left} more: -o wide"] if left else [])
 
 
-def _headed(cells: Sequence[Sequence[str]]) -> list[str]:
-    head, *rest = terminal.table(cells)
+def _amount(held: Sequence[Row]) -> str:
+    """Return how many devices and whole nodes there are, each with its unit."""
+    amounts = Counter[str]()
+    for row in held:
+        amounts["node" if row.is_whole else "device"] += len(row.devices)
+    return ", ".join(words.count(number, unit) for unit, number in sorted(amounts.items()))
+
+
+def _headed(cells: Sequence[Sequence[str]], hosts: int | None = None) -> list[str]:
+    head, *rest = terminal.table(cells, hosts=hosts)
     return [terminal.colored(head, "bold"), *rest]

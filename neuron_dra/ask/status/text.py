@@ -26,6 +26,8 @@ EXPLAINED: Final = 5
 ROWS: Final = 8
 NAMED: Final = 12
 """UltraServers, nodes and pods that are named with what they share; the others are counted."""
+LINES: Final = 3
+"""Lines of one kind of fault."""
 _UNKNOWN: Final = {
     "ResourceSlice": ("devices", "free", "held", "unhealthy", "largestFree", "silent", "reserved"),
     "ResourceClaim": ("free", "held", "largestFree"),
@@ -183,29 +185,32 @@ def lines(
     out = terminal.wrapped(note, rest="  ") if note else []
     if not screen.headers:
         types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
-        return [*out, *_types(found, types)[1:], *(_nodes(found, missing)[1:] if wide else ())]
+        return [*out, *_headed(_counts(found, types))[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
     wrong = faults.of_fleet(world, found)
     out += _wrong(wrong, wide=wide)
     types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
-    out += [*_capacity(found, types), "", *_types(found, types)]
-    groups = fleet.ultraservers(found)
-    if groups:
-        faulty: dict[str, list[str]] = defaultdict(list)
-        for each in wrong:
-            if each.kind == faults.ULTRASERVER:
-                faulty[each.name].append(each.what)
-        out += [
-            "",
-            terminal.colored("ULTRASERVER", "bold"),
-            *_groups(groups, faulty, _results(world), missing, wide=wide),
-        ]
-    if wide:
-        out += ["", *_nodes(found, missing)]
+    out += _types(found, types)
     out += _causes(world, _pods(world, namespace), wide=wide)
     out += _not_started(stuck.stuck(world, namespace), wide=wide)
-    return out + workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
+    out += workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
+    groups = fleet.ultraservers(found)
+    if groups:
+        out += ["", terminal.colored("ULTRASERVER", "bold")]
+        out += _groups(groups, _faulty(wrong), _results(world), missing, wide=wide)
+    if wide:
+        out += ["", *_nodes(found, missing)]
+    return out
+
+
+def _faulty(wrong: Sequence[FleetFault]) -> dict[str, list[str]]:
+    """Return what is wrong with UltraServers, by their ids."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for each in wrong:
+        if each.kind == faults.ULTRASERVER:
+            found[each.name].append(each.what)
+    return found
 
 
 def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
@@ -218,30 +223,56 @@ def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
     out = [terminal.colored("WRONG", "bold")]
     for (what, kind), same in groups.items():
         who = f"{kind}{'' if len(same) == 1 else 's'}"
-        names = words.listed((each.name for each in same), len(same) if wide else NAMED)
         detail = f" ({same[0].detail})" if len(same) == 1 and same[0].detail else ""
-        out += terminal.wrapped(f"{what}: {who} {names}{detail}", first="  ", rest="    ")
+        out += _affected(f"{what}: {who}", same, detail, wide=wide)
     return [*out, ""]
 
 
-def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+def _affected(head: str, same: Sequence[FleetFault], detail: str, *, wide: bool) -> list[str]:
+    """Return a fault with as many names as LINES have room for, so that all kinds of faults are on one screen."""
+    shown = len(same) if wide else min(len(same), NAMED)
+    while True:
+        text = f"{head} {words.listed((each.name for each in same), shown)}{detail}"
+        found = terminal.wrapped(text, first="  ", rest="    ")
+        if wide or shown == 1 or len(found) <= LINES:
+            return found
+        shown -= 1
+
+
+def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return what is free of each type, then what there is: one table on a terminal that has room for it, else two."""
+    free, counts, servers = _capacity(found, types), _counts(found, types), _servers(found, types)
+    both = []
+    for left, right in zip(free, counts, strict=True):
+        both.append([*left, *right[1:]])
+    if terminal.is_terminal() and terminal.fits(both):
+        return _headed(both) + servers
+    return [*_headed(free), *servers, "", *_headed(counts)]
+
+
+def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     """Return the free devices of each type, and how many groups of them are free together."""
     rows = [["TYPE", "MOST ON A NODE", "FREE", *(f"OF {size}" for size in capacity.SIZES)]]
-    lines: list[str] = []
     for kind, nodes in _by_type(found):
         row = types[kind]
-        known = row["free"] is not None
         cells = [kind, _number(row["largestFree"]), _amount(row["free"], nodes)]
         for size in capacity.SIZES:
-            count = row[f"freeGroupsOf{size}"] if known else "?"
+            count = "?" if row["free"] is None else row[f"freeGroupsOf{size}"]
             cells.append("-" if count is None else str(count))
         rows.append(cells)
-        if known and any(node.ultraserver for node in nodes):
+    return rows
+
+
+def _servers(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return how many UltraServers, pairs and single nodes of each type are free."""
+    lines: list[str] = []
+    for kind, nodes in _by_type(found):
+        if types[kind]["free"] is not None and any(node.ultraserver for node in nodes):
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
             text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
             lines += terminal.wrapped(f"{kind}: {text} are free")
-    return _headed(rows) + lines
+    return lines
 
 
 def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
@@ -252,7 +283,8 @@ def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
     return words.count(number, "node" if is_whole else "device")
 
 
-def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+def _counts(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+    """Return how many nodes and devices of each type there are, and in which states."""
     rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
     for kind, nodes in _by_type(found):
         row = types[kind]
@@ -261,7 +293,7 @@ def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> li
         numbers = [row[key] for key in ("held", "unhealthy", "reserved")]
         published = _amount(row["devices"], nodes)
         rows.append([kind, _number(row["nodes"]), published, *map(_number, numbers), ", ".join(problems)])
-    return _headed(rows)
+    return rows
 
 
 def _number(value: int | None) -> str:
@@ -270,8 +302,8 @@ def _number(value: int | None) -> str:
     return str(value)
 
 
-def _headed(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *rest = terminal.table(rows)
+def _headed(rows: Sequence[Sequence[str]], hosts: int | None = None) -> list[str]:
+    head, *rest = terminal.table(rows, hosts=hosts)
     return [terminal.colored(head, "bold"), *rest]
 
 
@@ -286,13 +318,15 @@ def _groups(
     """Return a line for each UltraServer, those with faults first."""
     first = sorted(groups.items(), key=lambda each: each[0] not in wrong)
     rows = []
-    for name, nodes in first[: None if wide else ROWS]:
+    for name, nodes in first[: None if wide else 2 * ROWS]:
         shown = [state(node, missing) for node in nodes]
         texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
         parts = [words.listed(texts, 3), *wrong.get(name, ()), *tested.texts(results.get(name, ()))]
         rows.append([name, nodes[0].type, "; ".join(parts)])
-    more = len(groups) - len(rows)
-    return terminal.table(rows) + ([f"and {more} more: -o wide"] if more else [])
+    number = min(terminal.across(terminal.table(rows)), 2)
+    listed = rows if wide else rows[: number * ROWS]
+    more = len(groups) - len(listed)
+    return terminal.columns(terminal.table(listed)) + ([f"and {more} more: -o wide"] if more else [])
 
 
 def _nodes(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
@@ -301,7 +335,7 @@ def _nodes(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
         row = _row(node, missing)
         numbers = [_number(row[key]) for key in ("free", "held", "unhealthy")]
         rows.append([node.name, node.type, *numbers, row["state"]])
-    return _headed(rows)
+    return _headed(rows, hosts=0)
 
 
 def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:

@@ -17,8 +17,8 @@ EXAMPLES = """\
 examples:
   neuron-dra templates list trn2.48xlarge
   neuron-dra templates show neuron-4-trn2-48xlarge
-  neuron-dra templates show neuron-16-trn2-48xlarge --lnc 1 | kubectl apply -n ml -f -
-  neuron-dra templates write neuron-4-trn2-48xlarge neuron-8-trn2-48xlarge --dir templates
+  neuron-dra templates show neuron-16-trn2-48xlarge --lnc 1 | kubectl apply -f -
+  neuron-dra templates write neuron-4-trn2-48xlarge --dir templates
 
 Exit code 0; 2: there is no such type or template, or a file exists already."""
 

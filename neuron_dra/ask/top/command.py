@@ -137,6 +137,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
 
     from neuron_dra.ask.read import cluster
     from neuron_dra.ask.read.pod_views import PodView
+    from neuron_dra.ask.render import words
     from neuron_dra.errors import ApiError, Forbidden
     from neuron_dra.kube.requests import PODS
 
@@ -161,7 +162,8 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
         raise SettingsError(
             f"no pod of the driver runs in namespace {args.driver_namespace}; --driver-namespace names another one"
         )
-    wanted = [await _node_of(client, target, namespace) for target in args.targets] or sorted(found)
+    asked = [await _node_of(client, target, namespace) for target in args.targets]
+    wanted = [words.host(node, found) for node in asked] or sorted(found)
     for node in wanted:
         if node not in found:
             raise SettingsError(f"no pod of the driver runs on node {node}; kubectl neuron why node/{node} explains it")

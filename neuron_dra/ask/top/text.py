@@ -15,7 +15,11 @@ LIVE: Final = (2, 30, 2)
 """The first kernel driver that counts executions while a process runs; older ones count them when it ends."""
 NAMED: Final = 4
 """Nodes that could not be read and have a line each; of more, equal reasons are one line."""
-_SHORT: Final = 24  # columns of a pod's name when there is little room
+_SHORT: Final = 20  # columns of a pod's name when there is little room
+_OTHERS: Final = 56  # columns of what is beside it
+_NODE: Final = 19  # columns of a node's name without its domain
+LEAST: Final = ("POWER", "EXEC/S")
+"""Columns of a fleet that a narrow terminal leaves out, the first one first."""
 
 
 def rows(before: Mapping[str, Sample], after: Mapping[str, Sample], by: str, namespace: str) -> list[Usage]:
@@ -43,7 +47,7 @@ def lines(
         if text:
             text.append("")
         text.append(terminal.colored(_title(node, sample, own), "bold"))
-        cells = [_cells(row, by, wide=wide) for row in own]
+        cells = [_cells(row, by, _OTHERS, wide=wide) for row in own]
         text += terminal.table([_heads(by, wide=wide), *cells], indent="  ")
         if wide:
             text += _memory(own)
@@ -68,13 +72,29 @@ def fleet(
     free = _places([row for row in found if not row.who.claim]) - used
     of = words.count(len(samples) + len(failures), "node")
     text = [terminal.colored(f"{len(samples)} of {of} read: {len(used)} devices held, {len(free)} free", "bold")]
-    rows = [[row.node, *_cells(row, by, wide=wide)] for row in ranked[:most]]
+    others = _OTHERS + _NODE if terminal.is_terminal() else _OTHERS
+    rows = [[row.node, *_cells(row, by, others, wide=wide)] for row in ranked[:most]]
     if rows:
-        text += terminal.table([["NODE", *_heads(by, wide=wide)], *rows], indent="  ")
+        text += _table([["NODE", *_heads(by, wide=wide)], *rows])
     left = len(ranked) - len(rows)
     if left:
         text.append(f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json")
     return text + _below(samples, failures)
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a fleet; a narrow terminal shows fewer columns, and names those that it leaves out."""
+    left_out: list[str] = []
+    for title in LEAST:
+        if terminal.fits(rows, indent="  ", hosts=0):
+            break
+        place = rows[0].index(title)
+        rows = [[*row[:place], *row[place + 1 :]] for row in rows]
+        left_out.append(title)
+    text = terminal.table(rows, indent="  ", hosts=0)
+    if left_out:
+        text += terminal.wrapped(f"left out on a narrow terminal: {', '.join(left_out)}", first="  ", rest="  ")
+    return text
 
 
 def _busiest_first(row: Usage) -> tuple[bool, float, str, tuple[int, ...], int]:
@@ -126,10 +146,11 @@ def _heads(by: str, *, wide: bool) -> list[str]:
     return [*first, "BUSY", "MEMORY", "EXEC/S", "ERRORS/S", "POWER", *more]
 
 
-def _cells(row: Usage, by: str, *, wide: bool) -> list[str]:
+def _cells(row: Usage, by: str, others: int, *, wide: bool) -> list[str]:
+    """Return the cells of a line; `others` are the columns of the terminal that a pod's name must leave."""
     pod = _pod(row)
     if not wide:
-        pod = _cut(pod)
+        pod = _cut(pod, others)
     devices = _numbers(row)
     first = {"pod": [pod, devices], "device": [devices, pod], "core": [devices, str(row.core), pod]}[by]
     memory = power = flops = "-"
@@ -151,11 +172,13 @@ def _pod(row: Usage) -> str:
     return f"{row.who.namespace}/{row.who.pod or 'claim ' + row.who.claim}"
 
 
-def _cut(text: str) -> str:
-    most = max(_SHORT, terminal.width() - 56)
+def _cut(text: str, others: int) -> str:
+    """Return a name that fits on the terminal: cut in its middle, because both ends tell pods apart."""
+    most = max(_SHORT, terminal.width() - others)
     if len(text) <= most:
         return text
-    return text[: most - 1] + "…"
+    end = most // 2
+    return f"{text[: most - end - 1]}…{text[-end:]}"
 
 
 def _percent(share: float | None) -> str:

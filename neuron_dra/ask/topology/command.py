@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             terminal.write(topology_text.fleet(views))
         return 0
-    node = next((view for view in views if view.name == args.name), None)
+    host = words.host(args.name, [view.name for view in views])
+    node = next((view for view in views if view.name == host), None)
     if node is not None and args.output == "html":
         _write_page(args, snapshot, f"#node/{quote(node.name, safe='')}")
         return 0

@@ -15,6 +15,15 @@ from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, PLACES, Cell, Legend, Picture
 
 STATES: Final = {FREE: "free", CLOSED: "free, on a node that takes no pods", FAULT: "unhealthy or not published"}
+GONE: Final = "gone"
+DOWN: Final = "down"
+"""States of nodes, in the legend."""
+NAMED: Final = 38
+"""The width of the sample of a name in the legend."""
+SIGN: Final = 6.8
+"""The width of a character of the legend."""
+APART: Final = 20
+"""From the end of one text of the legend to the next sample."""
 HELD: Final = "#0072B2"
 RESERVED: Final = "#E69F00"
 STEP: Final = 13
@@ -55,17 +64,27 @@ def fleet(views: Sequence[NodeView], missing: Mapping[str, Mapping[int, str]] | 
     title = f"{words.count(len(views), 'Neuron node')}"
     canvas.text(MARGIN, MARGIN + 14, title, "title")
     limit = WIDE if len(views) > MANY_NODES else WIDTH
-    y = MARGIN + 44.0
-    every: list[Picture] = []
+    legend = Legend()
+    every = [picture.draw(view, legend) for view in views]
+    gone = missing or {}
+    y = _states(canvas, every, MARGIN + 44.0, limit, any_gone=any(gone.values())) + LINE
     for kind in sorted({view.type for view in views}):
-        legend = Legend()
-        made = [picture.draw(view, legend) for view in views if view.type == kind]
-        every += made
-        canvas.text(MARGIN, y, _heading(kind, made))
-        tiles = list(_tiles(made, missing or {}))
+        made = [each for each in every if each.node.type == kind]
+        tiles = sorted(_tiles(made, gone), key=lambda tile: not _wrong(tile))
+        canvas.text(MARGIN, y, "; ".join(filter(None, [_heading(kind, made), _broken(tiles)])))
         y = _rows(canvas, tiles, y + 14, limit) + 30
-    _states(canvas, every, y, any_gone=any(missing.values()) if missing else False)
     return canvas.done(title)
+
+
+def _broken(tiles: Sequence[Tile]) -> str:
+    """Return how many UltraServers have faults; these are drawn first."""
+    wrong = servers = 0
+    for tile in tiles:
+        servers += tile.framed
+        wrong += bool(_wrong(tile))
+    if not wrong:
+        return ""
+    return f"{wrong} of {words.count(servers, 'UltraServer')} with faults"
 
 
 def _heading(kind: str, made: Sequence[Picture]) -> str:
@@ -85,17 +104,21 @@ def _tiles(made: Sequence[Picture], missing: Mapping[str, Mapping[int, str]]) ->
     by_name = {each.node.name: each for each in made}
     for name, nodes in fleets.ultraservers([each.node for each in made]).items():
         yield Tile(name, tuple([by_name[node.name] for node in nodes]), missing.get(name, {}), framed=True)
-    for each in (each for each in made if not each.node.ultraserver):
-        yield Tile(each.node.name, (each,), {}, framed=False)
+    for each in made:
+        if not each.node.ultraserver:
+            yield Tile(each.node.name, (each,), {}, framed=False)
 
 
 def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> float:
     """Draw the tiles in rows that are filled from left to right, and return where they end."""
-    every = [each for tile in tiles for each in tile.nodes]
-    names = [_short(each.node.name) for each in every]
-    least = FRAMED if any(tile.framed for tile in tiles) else 0
-    width = max([least, *(each.columns * STEP for each in every), *(LETTER * len(name) for name in names)])
-    height = NAME + max(each.rows for each in every) * STEP
+    width, rows = 0.0, 0
+    for tile in tiles:
+        if tile.framed:
+            width = max(width, FRAMED)
+        for each in tile.nodes:
+            width = max(width, each.columns * STEP, LETTER * len(_short(each.node.name)))
+            rows = max(rows, each.rows)
+    height = NAME + rows * STEP
     x, y, tallest = float(MARGIN), top, 0.0
     for tile in tiles:
         columns = _columns(tile)
@@ -216,22 +239,35 @@ def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
         canvas.parts.append(f'<circle cx="{x + size / 2:g}" cy="{y + size / 2:g}" r="{size / 5:g}" fill="#111"/>')
 
 
-def _states(canvas: Canvas, made: Sequence[Picture], y: float, *, any_gone: bool) -> None:
-    """Draw what the squares mean, those that occur."""
+def _states(canvas: Canvas, made: Sequence[Picture], y: float, limit: float, *, any_gone: bool) -> float:
+    """Draw what the squares mean, those that occur, side by side, and return where this ends."""
+    x = float(MARGIN)
+    for state, text in _meanings(made, any_gone=any_gone):
+        sample = NAMED if state == DOWN else 24
+        wide = sample + SIGN * len(text)
+        if x > MARGIN and x + wide > limit:
+            x, y = float(MARGIN), y + LINE
+        if state == GONE:
+            canvas.box(x, y - 11, 14, 14, "gone")
+        elif state == DOWN:
+            canvas.text(x, y, "name", "tiny alert")
+        else:
+            _state(canvas, state, x, y - 11, 14)
+        canvas.text(x + sample, y, text)
+        x += wide + APART
+    return y + LINE / 2
+
+
+def _meanings(made: Sequence[Picture], *, any_gone: bool) -> Iterator[tuple[str, str]]:
+    """Yield the states that occur, and what they mean."""
     if any_gone:
-        canvas.box(MARGIN, y - 11, 14, 14, "gone")
-        canvas.text(MARGIN + 24, y, "missing in its UltraServer")
-        y += LINE
+        yield GONE, "missing in its UltraServer"
     if any(_is_down(each.node) for each in made):
-        canvas.text(MARGIN, y, "name", "tiny alert")
-        canvas.text(MARGIN + 40, y, "of a node that is not Ready, or publishes nothing")
-        y += LINE
+        yield DOWN, "of a node that is not Ready, or publishes nothing"
     used = set()
     for each in made:
         for cell in each.cells:
             used.add(_fill(each, cell))
     for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
         if state in used:
-            _state(canvas, state, MARGIN, y - 11, 14)
-            canvas.text(MARGIN + 24, y, text)
-            y += LINE
+            yield state, text

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from neuron_dra.ask.render import words
 from neuron_dra.ask.world import picture
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, PLACES, Cell, Legend, Picture
@@ -247,14 +246,6 @@ def _color(mark: str) -> tuple[str, str] | None:
     return None
 
 
-def _amount(pictures: Sequence[Picture], mark: str) -> str:
-    """Return how many devices or nodes have a mark, with the unit; empty if none has it."""
-    number = picture.amount(pictures, mark)
-    if number.isdecimal():
-        return words.count(int(number), "device")
-    return number
-
-
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
     """Draw what letters and fills mean, below the picture."""
     cells: list[Cell] = []
@@ -262,7 +253,7 @@ def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None
         cells += made.cells
     rows = []
     for holder, letter in legend.letters.items():
-        rows.append((letter, f"{holder}: {_amount(pictures, letter)}"))
+        rows.append((letter, f"{holder}: {picture.amount(pictures, letter)}"))
     reasons = sorted({cell.title for cell in cells if cell.mark == FAULT})
     for mark, text in (
         (FREE, "free"),
@@ -270,7 +261,7 @@ def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None
         (FAULT, "; ".join(reasons[:3])),
         (MANY, "several"),
     ):
-        number = _amount(pictures, mark)
+        number = picture.amount(pictures, mark)
         rows += [(mark, f"{text}: {number}")] if number else []
     y = canvas.height + 30
     for mark, text in rows:

@@ -200,7 +200,7 @@ def fleet(views: Sequence[NodeView]) -> list[str]:
             marks = "".join(_plain(cell.mark) for cell in made.cells)
             rows.append([view.name, marks, _in_short(view)])
         out.append(terminal.colored(f"{kind}: {words.count(len(rows), 'node')}", "bold"))
-        out += terminal.table(rows, indent="  ")
+        out += terminal.columns(terminal.table(rows, indent="  ", hosts=0))
     marks = f"{FREE} free  # held or reserved  {FAULT} unhealthy or not published  {CLOSED} node takes no pods"
     return [*out, "", marks]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  neuron-dra uninstall-check && helm uninstall neuron-dra --namespace neuron-dra-driver
+  neuron-dra uninstall-check && helm uninstall neuron-dra -n neuron-dra-driver
   neuron-dra uninstall-check -o json
 
 Exit code 0: nothing needs the driver; 1: something does, or could not be seen; 2: the cluster cannot be read."""
@@ -137,13 +137,13 @@ def lines(found: dict[str, Any]) -> list[str]:
             users = words.listed(map(_text, each["heldBy"])) or "no pod; Kubernetes frees it soon"
             for node, devices in each["devices"].items():
                 rows.append((each["claim"], node, words.devices(devices), users))
-        made += terminal.table(rows, indent="  ")
+        made += terminal.table(rows, indent="  ", hosts=1)
     if found["workloads"]:
         made += ["NeuronUltraServerWorkloads; delete them, and wait until they are gone:"]
         rows2 = [("WORKLOAD", "STATE"), *((each["workload"], each["state"]) for each in found["workloads"])]
         made += terminal.table(rows2, indent="  ")
     if found["ultraServers"]:
-        made += ["NeuronUltraServers with reservations; the controller frees them when their workload is deleted:"]
+        made += ["NeuronUltraServers with reservations, which end with their workloads:"]
         rows2 = [("ULTRASERVER", "WORKLOADS")]
         ended = "none; the controller removes its finalizer soon"
         rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from neuron_dra.ask.read.claim_views import ClaimView, ResultView
 from neuron_dra.ask.read.pod_views import PodPlace
@@ -19,6 +19,9 @@ from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import server, unseen, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
+
+if TYPE_CHECKING:
+    from neuron_dra.ask.world.fleet import NodeView
 
 
 def of_claim(world: World, claim: Wire) -> Report:
@@ -72,16 +75,30 @@ def _allocated(world: World, claim: Wire, results: Sequence[ResultView], subject
 
 def of_ultraserver(world: World, server: Wire) -> Report:
     """Return the report about a NeuronUltraServer: its faults, from its nodes and its conditions."""
-    from neuron_dra.ask.world import faults, tested
-
     seen = UltraServerView.of(server)
     meta = seen.metadata
     subject = f"UltraServer {meta.namespace or 'default'}/{meta.name}"
-    group = faults.members(world, seen.status.ultraserver_id or meta.name)
-    found = []
-    for fault in faults.of_ultraserver(meta.name, group, seen):
+    name = seen.status.ultraserver_id or meta.name
+    return _of_group(world, subject, name, seen)
+
+
+def of_published(world: World, name: str) -> Report | None:
+    """Return the report about an UltraServer that nodes publish by this id and that has no object; None without any."""
+    if name not in world.ultraservers:
+        return None
+    return _with_what_was_seen(world, "NeuronUltraServer", _of_group(world, f"UltraServer {name}", name, None))
+
+
+def _of_group(world: World, subject: str, name: str, seen: UltraServerView | None) -> Report:
+    """Return the report about the nodes of an UltraServer, and about its object if there is one."""
+    from neuron_dra.ask.world import faults, tested
+
+    group = faults.members(world, name)
+    found: list[Finding] = []
+    for fault in faults.of_ultraserver(name, group, seen):
         text = f"{fault.what}: {fault.detail}" if fault.detail else fault.what
-        found.append(Finding("UltraServerFault", text))
+        facts = () if found else tuple([("node", _member(each)) for each in group])
+        found.append(Finding("UltraServerFault", text, facts))
     state = f"has {words.count(len(group), 'node')}"
     tags = [member.tag for member in group if member.tag is not None]
     reserved = sorted({tag.workload for tag in tags if not tested.is_test(tag)})
@@ -89,10 +106,19 @@ def of_ultraserver(world: World, server: Wire) -> Report:
         state += f", {tested.IN_A_TEST}, which ends for a workload that needs the nodes"
     if reserved:
         state += f", reserved for {', '.join(reserved)}"
-    if seen.is_spare:
+    if seen is not None and seen.is_spare:
         state += ", a spare, which only groups that must move may take"
-    tests = tested.texts(tested.results(world, seen))
+    tests = tested.texts(tested.results(world, seen)) if seen is not None else []
     return Report(subject, state, tuple(found), notes=tuple(tests), fine=not found)
+
+
+def _member(node: NodeView) -> str:
+    """Return a node of an UltraServer with its position, and its links that are down."""
+    text = f"{node.position}: {node.name}"
+    for way, state in (("vertical", node.vertical), ("horizontal", node.horizontal)):
+        if state is False:
+            text += f", {way} link down"
+    return text
 
 
 def of_node(world: World, node: Wire) -> Report:
@@ -133,9 +159,13 @@ def proposes(snapshot: Snapshot) -> bool:
 
 def of(world: World, kind: str, item: Wire) -> Report:
     """Return the report about an object of a world, which proposes changes only if it can judge them."""
+    return _with_what_was_seen(world, kind, REPORTS[kind](world, item))
+
+
+def _with_what_was_seen(world: World, kind: str, found: Report) -> Report:
+    """Return a report that says what was not seen, and calls unknown what this could have shown."""
     snapshot = world.snapshot
     missing = unseen.kinds(snapshot)
-    found = REPORTS[kind](world, item)
     findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
     if kind == "Node" and found.fine:
         hidden = [each for each in _OF_NODES if each in missing]

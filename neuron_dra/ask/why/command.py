@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.render.findings import Report
+    from neuron_dra.ask.world.world import World
     from neuron_dra.core.wire import Wire
 
+ULTRASERVER = "NeuronUltraServer"
+EVERYWHERE = ("Node", ULTRASERVER)
+"""Kinds that are not looked for in the namespace of the person who asks."""
 EXAMPLES = """\
 examples:
   kubectl neuron why pod/train-0 -n ml
@@ -74,24 +78,57 @@ def run(args: argparse.Namespace) -> int:
                 raise SettingsError(f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read")
             reports.append((f"{kind.lower()}/{name}", found))
         elif name:
-            item = snapshot.get(kind, name, place)
-            if item is None:
+            own = _of_name(world, kind, name, place)
+            if own is None:
                 raise SettingsError(_absent(snapshot, kind, name, place))
-            reports.append((f"{kind.lower()}/{name}", answer.of(world, kind, item)))
+            reports.append((f"{kind.lower()}/{name}", own))
         else:
-            everywhere = args.all_namespaces or kind == "Node"
-            items = _selected(snapshot, kind, None if everywhere else place, args.selector)
-            if not items and (by_label or kind in snapshot.left_out):
+            everywhere = args.all_namespaces or kind in EVERYWHERE
+            every = _of_kind(world, kind, None if everywhere else place, args.selector)
+            if not every and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place))
-            shown: list[tuple[str, Report]] = []
-            for item in items:
-                report = answer.of(world, kind, item)
-                if by_label or not report.fine:
-                    shown.append((f"{kind.lower()}/{item['metadata']['name']}", report))
+            shown = [each for each in every if by_label or not each[1].fine]
             if not shown and args.output in ("text", "wide"):
-                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(items), '' if everywhere else place)}\n")
+                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(every), '' if everywhere else place)}\n")
             reports += shown
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+
+
+def _of_name(world: World, kind: str, name: str, namespace: str) -> Report | None:
+    """Return the report about one object; None if there is none. A node needs no domain, an UltraServer no object."""
+    from neuron_dra.ask.read.views import UltraServerView
+    from neuron_dra.ask.render import words
+    from neuron_dra.ask.why import answer
+
+    snapshot = world.snapshot
+    item = snapshot.get(kind, name, namespace)
+    if item is None and kind == "Node":
+        item = snapshot.get(kind, words.host(name, world.nodes), "")
+    if item is not None:
+        return answer.of(world, kind, item)
+    if kind != ULTRASERVER:
+        return None
+    for each in snapshot.all(kind):
+        seen = UltraServerView.of(each)
+        if name in (seen.metadata.name, seen.status.ultraserver_id):
+            return answer.of(world, kind, each)
+    return answer.of_published(world, name)
+
+
+def _of_kind(world: World, kind: str, namespace: str | None, selector: labels.Test) -> list[tuple[str, Report]]:
+    """Return the reports about all objects of a kind, and about UltraServers that only nodes show, with their names."""
+    from neuron_dra.ask.why import answer
+    from neuron_dra.ask.world import faults
+
+    found = []
+    for item in _selected(world.snapshot, kind, namespace, selector):
+        found.append((f"{kind.lower()}/{item['metadata']['name']}", answer.of(world, kind, item)))
+    if kind == ULTRASERVER and selector is labels.EVERY:
+        for name in sorted(world.ultraservers.keys() - faults.objects_by_id(world)):
+            report = answer.of_published(world, name)
+            if report is not None:
+                found.append((f"{kind.lower()}/{name}", report))
+    return found
 
 
 def _nothing(kind: str, number: int, namespace: str) -> str:
@@ -144,8 +181,7 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
         data = [each.to_wire() for _, each in reports]
         terminal.write_data("WhyReport", data if several else data[0], form)
     elif reports:
-        texts = ["\n".join(report_text.lines(each)) for _, each in reports]
-        terminal.write("\n\n".join(texts).split("\n"))
+        terminal.write(report_text.together([each for _, each in reports]))
     if all(each.fine for _, each in reports):
         return 0
     return 1

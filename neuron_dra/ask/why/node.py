@@ -13,7 +13,7 @@ from neuron_dra.ask.read.views import EventView, MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, faults, fleet, selection, unseen
+from neuron_dra.ask.world import events, faults, fleet, selection, tested, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
 from neuron_dra.core.wire import Wire
@@ -30,10 +30,26 @@ def report(world: World, node: Wire) -> Report:
     for spec in ours:
         published += spec.published
     held = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
-    least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
-    devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
-    state = devices if ours else "publishes no Neuron devices"
-    return Report(f"node {name}", state, tuple(found), fine=not found)
+    state = _published(world, published, held) if ours else "publishes no Neuron devices"
+    notes: tuple[str, ...] = ()
+    tag = world.tags.get(name)
+    if tag is not None and tested.is_test(tag):
+        state += f", {tested.IN_A_TEST}"
+    elif tag is not None:
+        state += f", reserved for workload {tag.workload} ({tag.phase.value})"
+        notes = ("claims of other workloads are rejected here",)
+    return Report(f"node {name}", state, tuple(found), notes, fine=not found)
+
+
+def _published(world: World, published: Sequence[Wire], held: int) -> str:
+    """Return what a node publishes, and how much of it is held."""
+    seen = "ResourceClaim" not in unseen.kinds(world.snapshot)
+    if [each["name"] for each in published] == [names.NODE_DEVICE]:
+        if held:
+            return "is published as a whole, and held"
+        return f"is published as a whole, {'not held' if seen else 'perhaps held'}"
+    least = "" if seen else "at least "
+    return f"publishes {words.count(len(published), 'device')}, {least}{held} held"
 
 
 def findings(world: World, node: Wire) -> list[Finding]:
@@ -136,7 +152,7 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     ours = [pool for pool in pools if pool.driver == names.DRIVER]
     for device in itertools.chain.from_iterable(pool.devices for pool in ours):
         reasons = selection.attribute(device, names.DRIVER, health.ATTRIBUTE) or ""
-        marks = [f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints]
+        marks = [_mark(taint) for taint in device.taints]
         if reasons or marks:
             facts.add(device.id.device, ", ".join(text for text in (reasons, *marks) if text))
     if facts.items:
@@ -156,6 +172,12 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     return None
 
 
+def _mark(taint: model.DeviceTaint) -> str:
+    """Return a taint as kubectl prints it."""
+    value = f"={taint.value}" if taint.value else ""
+    return f"{taint.key}{value}:{taint.effect}"
+
+
 def _ultraserver(world: World, node: Wire) -> Finding | None:
     """Return the finding for a fault of the node's UltraServer."""
     own = fleet.view(world, node["metadata"]["name"])
@@ -168,14 +190,6 @@ def _ultraserver(world: World, node: Wire) -> Finding | None:
         return None
     text = f"its UltraServer {own.ultraserver}: {'; '.join(each.what for each in found)}"
     return Finding("UltraServerFault", text, tuple((each.what, each.detail) for each in found if each.detail))
-
-
-def _reserved(world: World, node: Wire) -> Finding | None:
-    tag = world.tags.get(node["metadata"]["name"])
-    if tag is None:
-        return None
-    text = f"it is reserved for workload {tag.workload} ({tag.phase.value}): other workloads' claims are rejected"
-    return Finding("NodeReserved", text)
 
 
 def _kubelet(world: World, node: Wire) -> Finding | None:
@@ -237,5 +251,4 @@ _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
     _unhealthy,
     _cordoned,
     _ultraserver,
-    _reserved,
 )

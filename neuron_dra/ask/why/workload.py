@@ -16,6 +16,8 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.scheduler import Placement
 
 NOT_QUALIFIED: Final = "NotQualified"
+INVALID: Final = "InvalidSpec"
+"""A reason that no UltraServer has to do with."""
 
 
 def report(world: World, item: Wire) -> Report:
@@ -39,7 +41,7 @@ def report(world: World, item: Wire) -> Report:
         found.append(_condition(ready))
     if found and ready.reason in queue.WAITS:
         found[0] = replace(found[0], facts=queue.facts(world, workload))
-    elif found and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
+    elif found and ready.reason != INVALID and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
         every = []
         for each in world.snapshot.all("NeuronUltraServer"):
             every.append(UltraServerView.of(each))
@@ -60,24 +62,26 @@ def _condition(each: ConditionView) -> Finding:
 
 def _shown(world: World, server: UltraServerView) -> str:
     """Return one UltraServer with what is on each of its nodes."""
+    states = {entry.node_name: _on_node(world, entry.node_name) for entry in server.spec.topology}
+    if len(states) > 1 and len(set(states.values())) == 1:
+        [state] = set(states.values())
+        return f"{server.metadata.name}: all {len(states)} nodes: {state}"
+    return f"{server.metadata.name}: {'; '.join(map(': '.join, states.items()))}"
+
+
+def _on_node(world: World, name: str) -> str:
+    """Return what is on a node."""
+    tag = world.tags.get(name)
+    if tag is not None and tested.is_test(tag):
+        return tested.IN_A_TEST
+    if tag is not None:
+        return tag.workload
+    found = set()
+    for device, holder in world.holders.items():
+        if device.pool == name:
+            found.add(str(holder))
     none = "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
-    parts = []
-    for entry in server.spec.topology:
-        name = entry.node_name
-        tag = world.tags.get(name)
-        if tag is not None and tested.is_test(tag):
-            parts.append(f"{name}: {tested.IN_A_TEST}")
-            continue
-        if tag is not None:
-            parts.append(f"{name}: {tag.workload}")
-            continue
-        found = set()
-        for device, holder in world.holders.items():
-            if device.pool == name:
-                found.add(str(holder))
-        users = sorted(found)
-        parts.append(f"{name}: {words.listed(users, 2) or none}")
-    return f"{server.metadata.name}: {'; '.join(parts)}"
+    return words.listed(sorted(found), 2) or none
 
 
 def _stale(world: World, servers: Sequence[UltraServerView]) -> list[str]:

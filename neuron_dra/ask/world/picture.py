@@ -163,7 +163,7 @@ def amount(pictures: Sequence[Picture], mark: str) -> str:
         return ""
     if all(is_whole(made.node) for made in pictures):
         return words.count(sum(count > 0 for count in counts), "node")
-    return str(sum(counts))
+    return words.count(sum(counts), "device")
 
 
 def short(name: str) -> str:
