@@ -12,6 +12,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import typing
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -41,6 +43,18 @@ class Needed:
     """A field that must be there."""
 
     shape: Any
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A list whose entries are compared with those of other objects."""
+
+    entry: Mapping[str, Any]
+
+
+LONG: Final = 2**12
+MOST_RECENT: Final = 2**10
+"""Texts of a shared field that are remembered, unless they are LONG."""
 
 
 _OWNER: Final = {
@@ -76,7 +90,7 @@ _CONTAINER: Final = {
 }
 _WAITING: Final = {"reason": str, "message": str}
 _STATES: Final = [{"name": NAME, "state": {"waiting": _WAITING, "terminated": ANY}}]
-_CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
+_CONDITIONS: Final = Compared({"type": str, "status": str, "reason": str, "message": str})
 _CONTAINERS: Final = SharedField([_CONTAINER])
 _RESULT: Final = {
     "request": NAME,
@@ -163,9 +177,10 @@ class FieldReader:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[SharedField, bytes], Any] = {}
-        self._conditions: dict[tuple[Any, ...], Any] = {}
+        self._recent: dict[SharedField, dict[bytes, Any]] = defaultdict(dict)
+        self._conditions: dict[tuple[Any, ...], list[Any]] = {}
 
-    def decode(self, kind: str, text: bytes) -> dict[str, Any]:
+    def decode(self, kind: str, text: bytes | memoryview) -> dict[str, Any]:
         """Return an object with the fields that are read, checked; one of another shape is returned whole.
 
         Raises msgspec.DecodeError if the text is not JSON.
@@ -176,25 +191,16 @@ class FieldReader:
             whole: dict[str, Any] = msgspec.json.decode(text)
             return whole
 
-    def _kept(self, kind: str, text: bytes) -> dict[str, Any]:
+    def _kept(self, kind: str, text: bytes | memoryview) -> dict[str, Any]:
         decoder, shared_fields = _decoder(kind)
-        read = decoder.decode(text)
-        shared: list[tuple[str, str, Any]] = []
+        found = decoder.decode(text)
         for part, name, field in shared_fields:
-            holder = getattr(read, part)
-            raw = getattr(holder, name, None)
-            if isinstance(raw, msgspec.Raw):
-                shared.append((part, name, self._shared(kind, part, name, field, bytes(raw))))
-                setattr(holder, name, msgspec.UNSET)  # as the next line would copy it
-        found: dict[str, Any] = msgspec.to_builtins(read)
-        for part, name, value in shared:
-            found[part][name] = value
-        status = found.get("status") or {}
-        if status.get("conditions"):
-            status["conditions"] = [self._condition(each) for each in status["conditions"]]
-        for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
-            for name in _OFTEN:
-                result[name] = sys.intern(result[name])  # many claims name the same ones
+            holder = found.get(part)
+            if holder and name in holder:
+                holder[name] = self._shared(kind, part, name, field, bytes(holder[name]))
+        status = found.get("status")
+        if status:
+            self._share_status(status)
         # A slice has devices, which are read apart; an older version is converted before it is checked.
         if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
             return found
@@ -202,19 +208,41 @@ class FieldReader:
             return found
         return CheckedObject(found)
 
+    def _share_status(self, status: dict[str, Any]) -> None:
+        """Put shared values in place of the conditions and of the texts of an allocation."""
+        conditions = status.get("conditions")
+        if conditions:
+            status["conditions"] = self._shared_conditions(tuple(conditions))
+        allocation = status.get("allocation")
+        if allocation:
+            for result in (allocation.get("devices") or {}).get("results") or ():
+                for name in _OFTEN:
+                    result[name] = sys.intern(result[name])  # many claims name the same ones
+
     def _shared(self, kind: str, part: str, name: str, field: SharedField, text: bytes) -> Any:
         """Return the value of a shared field. Raises msgspec.ValidationError if it is not as `build` requires it."""
+        recent = self._recent[field]
+        if text in recent:
+            return recent[text]
         key = field, digest(text)
         if key not in self._parts:
-            value = msgspec.to_builtins(_part_decoder(field).decode(text))
+            value = _part_decoder(field).decode(text)
             problem = snapshot.problem({"kind": kind, part: {name: value}})
             if problem:
                 raise msgspec.ValidationError(problem)
             self._parts[key] = value
+        if len(text) <= LONG:
+            if len(recent) == MOST_RECENT:
+                recent.clear()
+            recent[text] = self._parts[key]
         return self._parts[key]
 
-    def _condition(self, condition: dict[str, Any]) -> Any:
-        return self._conditions.setdefault(tuple(condition.items()), condition)
+    def _shared_conditions(self, conditions: tuple[Any, ...]) -> list[Any]:
+        """Return a list of conditions, which many objects have in common."""
+        found = self._conditions.get(conditions)
+        if found is None:
+            found = self._conditions[conditions] = msgspec.to_builtins(list(conditions))
+        return found
 
 
 def _at(item: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -234,7 +262,7 @@ def digest(text: bytes) -> bytes:
 def _decoder(kind: str) -> tuple[msgspec.json.Decoder[Any], tuple[tuple[str, str, SharedField], ...]]:
     """Return the decoder of a kind, and the fields that are shared, each after the part of the object that has it."""
     shape = {"apiVersion": ANY, "kind": ANY, **FIELDS[kind]}
-    return msgspec.json.Decoder(_struct(shape)), tuple(_shared_fields(kind))
+    return msgspec.json.Decoder(_type(shape)), tuple(_shared_fields(kind))
 
 
 def _shared_fields(kind: str) -> Iterator[tuple[str, str, SharedField]]:
@@ -247,27 +275,28 @@ def _shared_fields(kind: str) -> Iterator[tuple[str, str, SharedField]]:
 
 @functools.cache
 def _part_decoder(field: SharedField) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_struct(field.shape) | None)
+    return msgspec.json.Decoder(_type(field.shape) | None)
 
 
-def _struct(shape: Any) -> Any:
-    """Return the type that decodes the fields of a shape, and leaves absent ones out again."""
+def _type(shape: Any) -> Any:
+    """Return the type that decodes the fields of a shape: a dictionary without those that are absent."""
     if isinstance(shape, Mapping):
-        fields = [_field(name, each) for name, each in shape.items()]
-        return msgspec.defstruct("Kept", fields, gc=False, omit_defaults=True, kw_only=True)
+        fields = {name: _field(each) for name, each in shape.items()}
+        return typing.TypedDict("Kept", fields)  # type: ignore[operator]
+    if isinstance(shape, Compared):
+        entries = [(name, each | None | msgspec.UnsetType, msgspec.UNSET) for name, each in shape.entry.items()]
+        return list[msgspec.defstruct("Kept", entries, frozen=True, gc=False, omit_defaults=True)]  # type: ignore[misc]
     if isinstance(shape, list):
-        return list[_struct(shape[0])]  # type: ignore[misc]
+        return list[_type(shape[0])]  # type: ignore[misc]
     return shape
 
 
-def _field(name: str, shape: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """Return a field of a type: one that is not needed may be absent or null, and a shared one is decoded later."""
+def _field(shape: Any) -> Any:
+    """Return the type of a field: one that is not needed may be absent or null, and a shared one is decoded later."""
     if shape is NAME:
-        return name, NAME
+        return NAME
     if isinstance(shape, Needed):
-        return name, _struct(shape.shape)
+        return _type(shape.shape)
     if isinstance(shape, SharedField):
-        kind = msgspec.Raw
-    else:
-        kind = _struct(shape) | None | msgspec.UnsetType
-    return name, kind, msgspec.UNSET
+        return typing.NotRequired[msgspec.Raw]
+    return typing.NotRequired[_type(shape) | None]
