@@ -5,6 +5,8 @@ Decoding is lenient: what the API server has admitted is not validated again, un
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -82,6 +84,29 @@ class PoolDevice(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DeviceFacts:
+    """What is known of the devices of a slice together. `twice` is the first name that several have, empty if none."""
+
+    twice: str = ""
+    consume: bool = False  # counters
+    bind: bool = False  # have binding conditions
+
+
+def twice(names: Sequence[str]) -> str:
+    """Return the first of these names that occurs more than once; empty if none does."""
+    if len(set(names)) == len(names):
+        return ""
+    return next(name for name in names if names.count(name) > 1)
+
+
+def facts(devices: Sequence[PoolDevice]) -> DeviceFacts:
+    """Return the facts of devices."""
+    consume = any(device.consumes for device in devices)
+    bind = any(device.binding for device in devices)
+    return DeviceFacts(twice([device.id.device for device in devices]), consume, bind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolSlice:
     """A ResourceSlice."""
 
@@ -95,6 +120,7 @@ class PoolSlice:
     has_counters: bool
     compatibility_groups: bool
     devices: tuple[PoolDevice, ...]
+    facts: DeviceFacts
     counters: tuple[Counters, ...] = ()  # of each counter set
 
 
@@ -182,7 +208,9 @@ def qualified(name: str, driver: str) -> tuple[str, str]:
 
 def taints(items: Iterable[Wire] | None) -> tuple[DeviceTaint, ...]:
     """Decode taints of a node or a device."""
-    return tuple(DeviceTaint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items or ())
+    if not items:
+        return ()
+    return tuple(DeviceTaint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items)
 
 
 def tolerations(items: Iterable[Wire] | None) -> tuple[DeviceToleration, ...]:
@@ -230,12 +258,11 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
     pool = spec["pool"]
     per_device = bool(spec.get("perDeviceNodeSelection"))
     where = _where(spec)
-    published = spec.get("devices") or ()
+    listed = decoder.listed(spec.get("devices") or (), spec["driver"])
     if per_device:
-        own = (decoder.decode(each, spec["driver"], pool["name"], _where(each)) for each in published)
-        devices = tuple(own)
+        places = [_where(each) for each in listed.wires]
     else:
-        devices = decoder.all(published, spec["driver"], pool["name"], where)
+        places = itertools.repeat(where)
     return PoolSlice(
         name=wire["metadata"]["name"],
         driver=spec["driver"],
@@ -245,8 +272,9 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
         where=where,
         per_device_nodes=per_device,
         has_counters=bool(spec.get("sharedCounters")),
-        compatibility_groups=any(device.get("compatibilityGroups") for device in published),
-        devices=devices,
+        compatibility_groups=listed.compatibility_groups,
+        devices=listed.devices(spec["driver"], pool["name"], places, per_device=per_device),
+        facts=listed.facts,
         counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
     )
 
@@ -277,20 +305,30 @@ class _Decoded:
     consumes: Counters
 
 
-def _of_pool(found: _Decoded, device: DeviceId, where: Where, *, per_device: bool) -> PoolDevice:
-    return PoolDevice(
-        device,
-        found.attributes,
-        found.capacity,
-        found.key,
-        found.taints,
-        where,
-        per_device,
-        found.binds_to_node,
-        found.binding,
-        found.unsupported,
-        found.consumes,
-    )
+_DEVICE_ID: Final = functools.partial(tuple.__new__, DeviceId)  # without a step of Python for each device of a fleet
+
+
+class _Listed:
+    """The devices of a list, which equal nodes of a snapshot share, each field in a list of its own."""
+
+    def __init__(self, wires: Sequence[Wire], decoded: Sequence[_Decoded]) -> None:
+        self.wires = wires
+        self._names = [wire["name"] for wire in wires]
+        self._seen = [[getattr(each, name) for each in decoded] for name in ("attributes", "capacity", "key", "taints")]
+        self._rest = [
+            [getattr(each, name) for each in decoded]
+            for name in ("binds_to_node", "binding", "unsupported", "consumes")
+        ]
+        consume, bind = any(each.consumes for each in decoded), any(each.binding for each in decoded)
+        self.facts = DeviceFacts(twice(self._names), consume, bind)
+        self.compatibility_groups = any(wire.get("compatibilityGroups") for wire in wires)
+
+    def devices(
+        self, driver: str, pool: str, places: Iterable[Where], *, per_device: bool
+    ) -> tuple[PoolDevice, ...]:
+        """Return the devices as those of a pool for these nodes."""
+        ids = map(_DEVICE_ID, zip(itertools.repeat(driver), itertools.repeat(pool), self._names, strict=False))
+        return tuple(map(PoolDevice, ids, *self._seen, places, itertools.repeat(per_device), *self._rest))
 
 
 MOST_TEXTS: Final = 4096
@@ -303,25 +341,17 @@ class DeviceDecoder:
     def __init__(self, keys: dict[object, object] | None = None) -> None:
         self._known: dict[int, _Decoded] = {}
         self._texts: dict[tuple[str, bytes], _Decoded] = {}
-        self._lists: dict[tuple[str, int], tuple[Sequence[Wire], list[tuple[str, _Decoded]]]] = {}
+        self._lists: dict[tuple[str, int], _Listed] = {}
         self.keys: dict[object, object] = {} if keys is None else keys
         """What stands for the attributes of equal devices; decoders that share it find devices of each other equal."""
 
-    def decode(self, wire: Wire, driver: str, pool: str, where: Where) -> PoolDevice:
-        """Return a device of a pool that has its own nodes."""
-        found = self._decoded(wire, driver)
-        return _of_pool(found, DeviceId(driver, pool, wire["name"]), where, per_device=True)
-
-    def all(self, wires: Sequence[Wire], driver: str, pool: str, where: Where) -> tuple[PoolDevice, ...]:
-        """Return the devices of a slice for these nodes; equal nodes of a snapshot share one list."""
+    def listed(self, wires: Sequence[Wire], driver: str) -> _Listed:
+        """Return the devices of a list, decoded once."""
         known = self._lists.get((driver, id(wires)))
         if known is None:
-            decoded = [(wire["name"], self._decoded(wire, driver)) for wire in wires]
-            known = self._lists[driver, id(wires)] = wires, decoded
-        devices = []
-        for name, each in known[1]:
-            devices.append(_of_pool(each, DeviceId(driver, pool, name), where, per_device=False))
-        return tuple(devices)
+            known = _Listed(wires, [self._decoded(wire, driver) for wire in wires])
+            self._lists[driver, id(wires)] = known
+        return known
 
     def _decoded(self, wire: Wire, driver: str) -> _Decoded:
         found = self._known.get(id(wire))

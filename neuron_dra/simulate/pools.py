@@ -33,6 +33,7 @@ class ResourcePool:
     incomplete: bool = False
     invalid: str = ""
     counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
+    binds: bool = False  # a device has binding conditions
 
     @property
     def usable(self) -> bool:
@@ -72,8 +73,7 @@ class PoolInventory:
         devices = model.DeviceDecoder(self._keys)
         for wire in slices:
             decoded = model.resource_slice(wire, devices)
-            if self.semantics is not NEW:
-                decoded = _before(decoded, self.semantics)
+            decoded = _before(decoded, self.semantics)
             node, pool = decoded.where.node_name, (decoded.driver, decoded.pool)
             if node:
                 self._of_node[node] = [*self._of_node[node], decoded]
@@ -114,7 +114,7 @@ class PoolInventory:
                 return ResourcePool(*key, incomplete=True)
         slices.sort(key=lambda s: s.name)
         devices = _devices(slices)
-        if twice := _named_twice(devices):
+        if twice := _named_twice(slices, devices):
             return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
         known: dict[tuple[str, str], Fraction] = {}
         names_seen: set[str] = set()
@@ -124,26 +124,29 @@ class PoolInventory:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
             known |= counters
-        for device in _devices(whole):
+        for device in _devices(s for s in whole if s.facts.consume):
             if device.consumes and (unknown := device.consumes.keys() - known.keys()):
                 name, counter = min(unknown)
                 why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
                 return ResourcePool(*key, invalid=why)
-        return ResourcePool(*key, devices=devices, incomplete=incomplete, counters=known)
+        binds = any(s.facts.bind for s in slices if not s.has_counters)
+        return ResourcePool(*key, devices=devices, incomplete=incomplete, counters=known, binds=binds)
 
 
 def _devices(slices: Iterable[PoolSlice]) -> tuple[PoolDevice, ...]:
     """Return the devices of slices; those with the counters of the pool have none."""
-    listed = (s.devices for s in slices if not s.has_counters)
+    listed = [s.devices for s in slices if not s.has_counters]
+    if len(listed) == 1:
+        return listed[0]
     return tuple(itertools.chain.from_iterable(listed))
 
 
-def _named_twice(devices: Sequence[PoolDevice]) -> str:
-    """Return the first name that several devices have; empty if each has its own."""
+def _named_twice(slices: Sequence[PoolSlice], devices: Sequence[PoolDevice]) -> str:
+    """Return the first name that several devices of these slices have; empty if each has its own."""
+    if len(slices) == 1:
+        return "" if slices[0].has_counters else slices[0].facts.twice
     names = [device.id.device for device in devices]
-    if len(set(names)) == len(names):
-        return ""
-    return next(name for name in names if names.count(name) > 1)
+    return model.twice(names)
 
 
 def disagreeing(slices: Iterable[Wire]) -> list[str]:
@@ -173,12 +176,15 @@ def _generation(wire: Wire) -> int:
 
 def _before(decoded: PoolSlice, semantics: Semantics) -> PoolSlice:
     """Return a slice without what an earlier version does not have."""
-    devices, counters = decoded.devices, decoded.counters
+    if semantics.partitions and semantics.taints:
+        return decoded
+    devices, counters, facts = decoded.devices, decoded.counters, decoded.facts
     if not semantics.partitions:
         devices, counters = tuple(device for device in devices if not device.consumes), ()
+        facts = model.facts(devices)
     if not semantics.taints:
         devices = tuple(msgspec.structs.replace(d, taints=()) if d.taints else d for d in devices)
-    return dataclasses.replace(decoded, devices=devices, counters=counters)
+    return dataclasses.replace(decoded, devices=devices, counters=counters, facts=facts)
 
 
 def _relevant(candidate: PoolSlice, node: NodeTraits) -> bool:
@@ -188,4 +194,4 @@ def _relevant(candidate: PoolSlice, node: NodeTraits) -> bool:
 
 
 def _order(pool: ResourcePool) -> tuple[bool, str, str]:
-    return (any(device.binding for device in pool.devices), pool.driver, pool.name)
+    return (pool.binds, pool.driver, pool.name)
