@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import permutations, reasons, requests, result, search
+from neuron_dra.simulate import model, permutations, reasons, requests, result, search
 from neuron_dra.simulate.failures import AllocationError, Failure, FailureKind
 from neuron_dra.simulate.model import ClaimDemand, DeviceClass, DeviceId, NodeTraits
 from neuron_dra.simulate.pools import PoolInventory
@@ -92,5 +92,5 @@ def devices_in_use(claims: Iterable[Wire]) -> frozenset[DeviceId]:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         for entry in (allocation.get("devices") or {}).get("results") or ():
             if not entry.get("adminAccess"):
-                found.add(DeviceId(entry["driver"], entry["pool"], entry["device"]))
+                found.add(model.device_id((entry["driver"], entry["pool"], entry["device"])))
     return frozenset(found)

@@ -19,7 +19,7 @@ import msgspec
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
-from neuron_dra.simulate.model import NodeTraits, PoolDevice, PoolSlice
+from neuron_dra.simulate.model import DeviceFacts, NodeTraits, PoolDevice, PoolSlice
 from neuron_dra.simulate.semantics import NEW, Semantics
 
 
@@ -34,6 +34,7 @@ class ResourcePool:
     invalid: str = ""
     counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
     binds: bool = False  # a device has binding conditions
+    facts: DeviceFacts | None = None  # of a pool with one slice: pools with the same facts differ in their names only
 
     @property
     def usable(self) -> bool:
@@ -112,7 +113,8 @@ class PoolInventory:
             whole = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
             if len(whole) != wanted:
                 return ResourcePool(*key, incomplete=True)
-        slices.sort(key=lambda s: s.name)
+        if len(slices) > 1:
+            slices.sort(key=lambda s: s.name)
         devices = _devices(slices)
         if twice := _named_twice(slices, devices):
             return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
@@ -124,13 +126,15 @@ class PoolInventory:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
             known |= counters
-        for device in _devices(s for s in whole if s.facts.consume):
+        consuming = [s for s in whole if s.facts.consume]
+        for device in _devices(consuming):
             if device.consumes and (unknown := device.consumes.keys() - known.keys()):
                 name, counter = min(unknown)
                 why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
                 return ResourcePool(*key, invalid=why)
         binds = any(s.facts.bind for s in slices if not s.has_counters)
-        return ResourcePool(*key, devices=devices, incomplete=incomplete, counters=known, binds=binds)
+        facts = slices[0].facts if len(slices) == 1 else None
+        return ResourcePool(*key, devices, incomplete, counters=known, binds=binds, facts=facts)
 
 
 def _devices(slices: Iterable[PoolSlice]) -> tuple[PoolDevice, ...]:
@@ -180,8 +184,10 @@ def _before(decoded: PoolSlice, semantics: Semantics) -> PoolSlice:
         return decoded
     devices, counters, facts = decoded.devices, decoded.counters, decoded.facts
     if not semantics.partitions:
-        devices, counters = tuple(device for device in devices if not device.consumes), ()
-        facts = model.facts(devices)
+        counters = ()
+        if facts.consume:
+            devices = tuple(device for device in devices if not device.consumes)
+            facts = model.facts(devices)
     if not semantics.taints:
         devices = tuple(msgspec.structs.replace(d, taints=()) if d.taints else d for d in devices)
     return dataclasses.replace(decoded, devices=devices, counters=counters, facts=facts)

@@ -19,6 +19,7 @@ class Likeness:
         self.inventory = inventory
         self._of_node: dict[str, tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]] = {}
         self._numbers: dict[object, int] = {}
+        self._of_facts: dict[tuple[int, ...], int] = {}  # by the identities of facts, which the inventory keeps
         self._narrow: dict[Set[str], dict[int, int]] = defaultdict(dict)
         self._seen: dict[object, int] = {}
 
@@ -66,12 +67,22 @@ class Likeness:
             for pool in pools:
                 devices += pool.devices
             simple = all(pool.usable and not pool.counters for pool in pools)
-            number = None
-            if simple and not any(device.per_device_nodes for device in devices):
-                value = tuple([(device.key, device.taints) for device in devices])
-                number = self._numbers.setdefault(value, len(self._numbers))
+            number = self._number(pools, devices) if simple else None
             known = self._of_node[node.name] = number, devices, pools
         return known
+
+    def _number(self, pools: Sequence[ResourcePool], devices: Sequence[model.PoolDevice]) -> int | None:
+        """Return the number of the nodes with equal devices; None if a device chooses its nodes itself."""
+        same = tuple([id(pool.facts) for pool in pools])
+        if same in self._of_facts:
+            return self._of_facts[same]
+        if any(device.per_device_nodes for device in devices):
+            return None
+        value = tuple([(device.key, device.taints) for device in devices])
+        number = self._numbers.setdefault(value, len(self._numbers))
+        if all(pool.facts is not None for pool in pools):
+            self._of_facts[same] = number
+        return number
 
 
 _PLAIN: Final = frozenset({str, int, bool})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -56,8 +55,7 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
 NONE: Final = "no node that is selected publishes devices or has a Neuron instance type"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, frozen=True, gc=False):
     """A node that publishes devices of this driver, or has a Neuron instance type."""
 
     name: str
@@ -107,10 +105,7 @@ def view(world: World, name: str) -> NodeView | None:
 
 def natural(text: str) -> list[tuple[int, int | str]]:
     """Return a key that sorts numbers in names by value."""
-    found = []
-    for part in _PARTS.findall(text):
-        found.append((0, int(part)) if part.isdecimal() else (1, part))
-    return found
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text)]
 
 
 _PARTS: Final = re.compile(r"\d+|\D+")
@@ -122,15 +117,16 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     for pool in world.likeness.pools(world.decoded(wire)):
         if pool.driver == names.DRIVER:
             pools.append(pool)
-    published = [device for pool in pools for device in pool.devices]
+    published = next((pool.devices for pool in pools if pool.devices), ())
     if not published and catalogue.lookup(label) is None:
         return None
     first = published[0].attributes if published else {}
-    ready = seen.ready is None or seen.ready.status == "True"
+    condition = seen.ready
+    ready = condition is None or condition.status == "True"
     vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
     devices = tuple(_devices(world, pools))
     tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
-    free = [place for place, device in enumerate(devices) if device.free]
+    free = [place for place, device in enumerate(devices) if not (device.holders or device.faults)]
     usable = ready and schedulable and tag is None
     return NodeView(
         name=name,
@@ -151,33 +147,69 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     )
 
 
-def _devices(world: World, pools: Sequence[ResourcePool]) -> Iterable[DeviceView]:
+def _devices(world: World, pools: Sequence[ResourcePool]) -> list[DeviceView]:
     counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
-    held_by, free_views = world.holders, world.free_views
+    found: list[DeviceView] = []
     for pool in pools:
-        users = _users(world, pool.devices) if pool.counters else {}
+        free = _free(world, pool)
+        if free is not None:
+            found += _held(world, pool, free)
+        else:
+            found += _each(world, pool, counting)
+    return found
+
+
+def _free(world: World, pool: ResourcePool) -> Sequence[DeviceView | None] | None:
+    """Return the views of a pool's devices as if they were free, None for one that is not physical.
+
+    Equal nodes of a snapshot share them. None for a pool with counters, or with a device that may be unhealthy.
+    """
+    if pool.facts is None or pool.counters:
+        return None
+    known = world.free_views
+    same = id(pool.facts)
+    if same not in known:
+        found: list[DeviceView | None] = []
         for device in pool.devices:
             physical, number = _numbered(device.id.device)
-            if not physical:
-                continue
-            holder = held_by.get(device.id)
-            holders: tuple[Holder, ...] = (holder,) if holder else ()
-            if not holder and device.consumes and pool.usable and not counting.allows(device):
-                others: dict[int, Holder] = {}
-                for key in device.consumes:
-                    others.update((id(held_by[user]), held_by[user]) for user in users.get(key, ()))
-                holders = tuple(others.values())
-            may_be_sick = device.taints or health.ATTRIBUTE in device.attributes
-            faults = _faults(device) if may_be_sick else ""
-            if holders or faults:
-                yield DeviceView(device.id.device, number, holders, faults, device.attributes)
-                continue
-            # Equal nodes of a snapshot have the same attributes, and their free devices need one view.
-            same = id(device.attributes), device.id.device
-            found = free_views.get(same)
-            if found is None:
-                found = free_views[same] = DeviceView(device.id.device, number, (), "", device.attributes)
-            yield found
+            made = DeviceView(device.id.device, number, (), "", device.attributes)
+            found.append(made if physical else None)
+        known[same] = None if any(map(_may_be_sick, pool.devices)) else found
+    return known[same]
+
+
+def _held(world: World, pool: ResourcePool, free: Sequence[DeviceView | None]) -> list[DeviceView]:
+    """Return the devices of a pool with those who hold them."""
+    held_by = world.holders
+    holders = [held_by.get(device.id) for device in pool.devices]
+    return [
+        seen if holder is None else DeviceView(seen.name, seen.number, (holder,), "", seen.attributes)
+        for seen, holder in zip(free, holders, strict=True)
+        if seen is not None
+    ]
+
+
+def _each(world: World, pool: ResourcePool, counting: Counting) -> Iterator[DeviceView]:
+    """Yield the devices of a pool with those who hold them, or the counters that they need, and their faults."""
+    held_by = world.holders
+    users = _users(world, pool.devices) if pool.counters else {}
+    for device in pool.devices:
+        physical, number = _numbered(device.id.device)
+        if not physical:
+            continue
+        holder = held_by.get(device.id)
+        holders: tuple[Holder, ...] = (holder,) if holder else ()
+        if not holder and device.consumes and pool.usable and not counting.allows(device):
+            others: dict[int, Holder] = {}
+            for key in device.consumes:
+                others.update((id(held_by[user]), held_by[user]) for user in users.get(key, ()))
+            holders = tuple(others.values())
+        faults = _faults(device) if _may_be_sick(device) else ""
+        yield DeviceView(device.id.device, number, holders, faults, device.attributes)
+
+
+def _may_be_sick(device: PoolDevice) -> bool:
+    return bool(device.taints) or health.ATTRIBUTE in device.attributes
 
 
 @functools.lru_cache(maxsize=4096)
