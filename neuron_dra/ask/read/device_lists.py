@@ -30,7 +30,7 @@ class DeviceLists:
     def __init__(self) -> None:
         self._marked: dict[bytes, tuple[bytes, list[Any]]] = {}
         self._remembered = 0
-        self._lists: dict[bytes, list[Any]] = {}
+        self._lists: dict[tuple[int, ...], list[Any]] = {}  # by the identities of their devices
         self._patterns: dict[int, _Pattern] = {}
         self._devices: dict[object, Any] = {}
         self._values: dict[object, Any] = {}
@@ -41,10 +41,8 @@ class DeviceLists:
 
     def read(self, mark: bytes, text: bytes) -> list[Any]:
         """Return the devices of a text that begins with `mark`. Raises msgspec.DecodeError."""
-        key = kept.digest(text)
-        found = self._lists.get(key)
-        if found is None:
-            found = self._lists[key] = self._new(text)
+        devices = self._new(text)
+        found = self._lists.setdefault(tuple(map(id, devices)), devices)
         self._remembered += len(text)
         if self._remembered > MOST_REMEMBERED:
             self._marked.clear()

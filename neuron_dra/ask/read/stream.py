@@ -79,6 +79,8 @@ class _Objects:
         self._devices = b"\n" + outer + step * 2 + b'"devices": '
         self._devices_end = b"\n" + outer + step * 2 + b"]"
         self._lists = DeviceLists()
+        self._least: dict[str, int] = {}
+        """A place before the end of each object of a kind, as far as they were read."""
         self.ended = False
 
     def next(self) -> dict[str, Any]:
@@ -90,8 +92,28 @@ class _Objects:
         sliced = self._slice() if name == "ResourceSlice" else None
         if sliced is not None:
             return sliced
-        end, after = self._end_of_object(0)
-        found = self._decoded(name, memoryview(self._text)[self._at : self._at + end])
+        return self._next_of(name)
+
+    def _next_of(self, kind: str) -> dict[str, Any]:
+        """Return the next object, of a kind that its text names.
+
+        Its end is looked for behind the shortest object of the kind. Should it be shorter, what is found is the end of
+        a later object: two objects in one text are no JSON, and then every line is looked at.
+        """
+        least = self._least.get(kind, 0)
+        try:
+            return self._until(kind, least)
+        except (msgspec.DecodeError, NotAsPrinted):
+            if not least:
+                raise
+        return self._until(kind, 0)
+
+    def _until(self, kind: str, begin: int) -> dict[str, Any]:
+        """Return the next object, which ends after the place `begin`."""
+        end, after = self._end_of_object(begin)
+        found = self._decoded(kind, memoryview(self._text)[self._at : self._at + end])
+        least = max(0, end - self._size_of_between)
+        self._least[kind] = min(least, self._least.get(kind, least))
         self._at += after
         return found
 
@@ -137,6 +159,7 @@ class _Objects:
     def _end_of_object(self, begin: int) -> tuple[int, int]:
         """Return the place after the object, which is after the place `begin`, and that of the next object."""
         sought = begin
+        self.ended = False
         while True:
             found = self._between.search(self._text, self._at + sought, self._end)
             if found is not None:
