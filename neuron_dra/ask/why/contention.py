@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,10 +59,10 @@ def detail(world: World, blocked: Blocked) -> str:
 
 def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
     """Return who holds devices of a node, and which: one entry for each claim."""
-    held_by = world.holders
+    devices = world.likeness.devices(world.decoded(blocked.node))
+    held_by = map(world.holders.get, map(_id_of, devices))
     found: dict[int, tuple[Holder, list[str]]] = {}  # by identity, as a claim has one holder
-    for device in world.likeness.devices(world.decoded(blocked.node)):
-        holder = held_by.get(device.id)
+    for device, holder in zip(devices, held_by, strict=True):
         if holder is None:
             continue
         known = found.get(id(holder))
@@ -69,6 +70,9 @@ def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
             known = found[id(holder)] = holder, []
         known[1].append(device.id.device)
     return list(found.values())
+
+
+_id_of: Final = operator.attrgetter("id")
 
 
 def _only_pod(world: World, holder: Holder) -> Wire | None:

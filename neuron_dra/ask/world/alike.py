@@ -21,7 +21,9 @@ class Likeness:
         self._numbers: dict[object, int] = {}
         self._of_facts: dict[tuple[int, ...], int] = {}  # by the identities of facts, which the inventory keeps
         self._narrow: dict[Set[str], dict[int, int]] = defaultdict(dict)
-        self._seen: dict[object, int] = {}
+        self._narrowed: dict[object, int] = {}
+        self._plain: set[int] = set()  # identities of values that are no versions, which the inventory keeps
+        self._read: dict[tuple[tuple[str, ...], Set[str]], Sequence[str]] = {}
 
     def key(self, node: model.NodeTraits, used: Set[DeviceId], read: Set[str] | None = None) -> object:
         """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself.
@@ -39,8 +41,8 @@ class Likeness:
             return number
         known = self._narrow[read]
         if number not in known:
-            seen = read, tuple([(_seen(device, read), device.taints) for device in self.devices(node)])
-            known[number] = self._seen.setdefault(seen, -1 - len(self._seen))
+            seen = read, tuple([(self._seen(device, read), device.taints) for device in self.devices(node)])
+            known[number] = self._narrowed.setdefault(seen, -1 - len(self._narrowed))
         return known[number]
 
     def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
@@ -84,23 +86,37 @@ class Likeness:
             self._of_facts[same] = number
         return number
 
-
-_PLAIN: Final = frozenset({str, int, bool})
-
-
-def _seen(device: model.PoolDevice, read: Set[str]) -> object:
-    """Return what claims that read these attributes see of a device; all of it if it has a value of an unknown kind."""
-    found: list[tuple[str, str, object]] = []
-    for name, value in device.attributes.items():
-        if len(value) != 1:
-            return device.key
-        for kind, inner in value.items():
-            if type(inner) not in _PLAIN:
+    def _seen(self, device: model.PoolDevice, read: Set[str]) -> object:
+        """Return what claims that read these attributes see of a device; all of it if it has an unknown value."""
+        found: list[tuple[str, str, object]] = []
+        for name, value in device.attributes.items():
+            if id(value) in self._plain:
+                continue
+            if len(value) != 1:
                 return device.key
-            if kind == "version" or relevance.local(name) in read:  # an invalid version is an error in every selector
+            ((kind, inner),) = value.items()
+            if type(inner) not in _SCALARS:
+                return device.key
+            if kind == "version":  # an invalid one is an error in every selector
                 found.append((name, kind, inner))
-    capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
-    return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
+            else:
+                self._plain.add(id(value))
+        for name in self._read_of(tuple(device.attributes), read):
+            ((kind, inner),) = device.attributes[name].items()
+            if kind != "version":
+                found.append((name, kind, inner))
+        capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
+        return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
+
+    def _read_of(self, names: tuple[str, ...], read: Set[str]) -> Sequence[str]:
+        """Return the names that are read, of attributes with these names, which most devices have."""
+        key = names, read
+        if key not in self._read:
+            self._read[key] = [name for name in names if relevance.local(name) in read]
+        return self._read[key]
+
+
+_SCALARS: Final = frozenset({str, int, bool})
 
 
 class Alike:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,12 +59,13 @@ class PublishedDevices:
 
     def __init__(self, world: World, inventory: PoolInventory | None = None) -> None:
         self._world = world
-        self.by_node: dict[str, list[PoolDevice]] = {}
+        self.by_node: dict[str, Sequence[PoolDevice]] = {}
         self.unusable: dict[str, str] = {}  # by node: a pool that is incomplete or invalid
         for name, node in world.nodes.items():
             traits = world.decoded(node)
             pools = world.likeness.pools(traits) if inventory is None else inventory.pools(traits)
-            self.by_node[name] = [device for pool in pools if pool.usable for device in pool.devices]
+            usable = [pool.devices for pool in pools if pool.usable]
+            self.by_node[name] = usable[0] if len(usable) == 1 else list(itertools.chain.from_iterable(usable))
             for pool in pools:
                 if not pool.usable:
                     why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
