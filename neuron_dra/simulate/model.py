@@ -263,10 +263,7 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
     per_device = bool(spec.get("perDeviceNodeSelection"))
     where = _where(spec)
     listed = decoder.listed(spec.get("devices") or (), spec["driver"])
-    if per_device:
-        places = [_where(each) for each in listed.wires]
-    else:
-        places = itertools.repeat(where)
+    places = map(_where, listed.wires) if per_device else itertools.repeat(where)
     return PoolSlice(
         name=wire["metadata"]["name"],
         driver=spec["driver"],
@@ -324,9 +321,7 @@ class _Listed:
         self.facts = DeviceFacts(twice(self._names), consume, bind)
         self.compatibility_groups = any(wire.get("compatibilityGroups") for wire in wires)
 
-    def devices(
-        self, driver: str, pool: str, places: Iterable[Where], *, per_device: bool
-    ) -> tuple[PoolDevice, ...]:
+    def devices(self, driver: str, pool: str, places: Iterable[Where], *, per_device: bool) -> tuple[PoolDevice, ...]:
         """Return the devices as those of a pool for these nodes."""
         ids = map(device_id, zip(itertools.repeat(driver), itertools.repeat(pool), self._names, strict=False))
         return tuple(map(PoolDevice, ids, *self._seen, places, itertools.repeat(per_device), *self._rest))

@@ -193,7 +193,7 @@ class FieldReader:
 
     def _kept(self, kind: str, text: bytes | memoryview) -> dict[str, Any]:
         decoder, shared_fields = _decoder(kind)
-        found = decoder.decode(text)
+        found: dict[str, Any] = decoder.decode(text)
         for part, name, field in shared_fields:
             holder = found.get(part)
             if holder and name in holder:

@@ -54,10 +54,6 @@ class KubeNodeView(ObjectView, frozen=True):
         """Its instance type; empty without the label."""
         return str(self.metadata.labels.get(names.INSTANCE_TYPE_LABEL) or "")
 
-    def offers(self, resource: str) -> bool:
-        """Return True if pods can get some of a resource; of a device plugin that ended, the kubelet leaves 0."""
-        return str(self.status.allocatable.get(resource) or "0") != "0"
-
     @property
     def ready(self) -> ConditionView | None:
         """Its condition Ready, None if it has none."""
@@ -105,6 +101,11 @@ def allocatable(node: Wire) -> Mapping[str, Any]:
     """Return what a Node offers, by resource, as it is: this is asked for each pod on each node."""
     offered: Mapping[str, Any] | None = (node.get("status") or {}).get("allocatable")
     return offered or {}
+
+
+def offers(node: Wire, resource: str) -> bool:
+    """Return True if pods can get some of a resource; of a device plugin that ended, the kubelet leaves 0."""
+    return str(allocatable(node).get(resource) or "0") != "0"
 
 
 class PoolView(ObjectView, frozen=True):

@@ -40,6 +40,7 @@ _VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
 }
 KINDS: Final = ("ResourceSlice", *_VIEWS, "Event")
 """The kinds of a snapshot. Objects of other kinds are ignored."""
+_READ: Final = frozenset(KINDS)
 
 
 @functools.cache
@@ -176,7 +177,7 @@ def build(
     valid: dict[int, Any] = {}
     unread = list(damaged or ())
     for given in items:
-        if str(given.get("kind")) not in KINDS or _another_kind(given):
+        if str(given.get("kind")) not in _READ or _another_kind(given):
             continue
         try:
             item = _checked(given, valid)

@@ -50,9 +50,9 @@ def items(file: io.BufferedReader[Any], chunk: int = CHUNK, *, whole: bool = Fal
 class _Objects:
     """The objects of a list, one after the other.
 
-    What is read and not taken is `_text[_at:_end]`, which begins with the bracket of an object; places count from there.
-    The buffer is used again and again, and objects are decoded in it: copying a file twice costs a tenth of the time of
-    reading its objects.
+    What is read and not taken is `_text[_at:_end]`, which begins with the bracket of an object; places count from
+    there. The buffer is used again and again, and objects are decoded in it: copying a file twice costs a tenth of the
+    time of reading its objects.
     """
 
     def __init__(self, file: io.BufferedReader[Any], chunk: int, *, whole: bool) -> None:

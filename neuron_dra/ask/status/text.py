@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,7 +34,6 @@ _UNKNOWN: Final = {
     "DeviceTaintRule": ("free", "unhealthy", "largestFree"),
 }
 """Numbers that need all objects of a kind."""
-_TOTALS: Final = ("notReady", "cordoned", "silent", "reserved", "devices", "free", "held", "unhealthy")
 
 
 def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
@@ -97,18 +96,17 @@ def of_type(
     kind: str, nodes: Sequence[NodeView], missing: Collection[str], layouts: Layouts | None = None
 ) -> dict[str, Any]:
     """Return the row of a type, from all of its nodes; `layouts` are kept from one time to the next."""
-    total: Counter[str] = Counter()
-    for node in nodes:
-        total["notReady"] += not node.ready
-        total["cordoned"] += not node.schedulable
-        total["silent"] += not node.devices
-        total["reserved"] += node.tag is not None
-        total["devices"] += len(node.devices)
-        total["free"] += node.free
-        total["held"] += node.held
-        total["unhealthy"] += node.faulty
-    row: dict[str, Any] = {"type": kind, "nodes": len(nodes)}
-    row |= {name: total[name] for name in _TOTALS}
+    total = {
+        "notReady": sum([not node.ready for node in nodes]),
+        "cordoned": sum([not node.schedulable for node in nodes]),
+        "silent": sum([not node.devices for node in nodes]),
+        "reserved": sum([node.tag is not None for node in nodes]),
+        "devices": sum([len(node.devices) for node in nodes]),
+        "free": sum([len(node.free_places) for node in nodes]),
+        "held": sum([node.held for node in nodes]),
+        "unhealthy": sum([node.faulty for node in nodes]),
+    }
+    row: dict[str, Any] = {"type": kind, "nodes": len(nodes), **total}
     row["largestFree"] = max((node.free for node in nodes), default=0)
     for size, count in capacity.groups(nodes, layouts).items():
         row[f"freeGroupsOf{size}"] = count

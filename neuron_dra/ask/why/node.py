@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView, MetaView
@@ -79,10 +80,9 @@ def _reported(world: World, node: Wire) -> Finding | None:
 
 
 def _plugin_alive(world: World, node: Wire) -> Finding | None:
-    seen = KubeNodeView.of(node)
     alive = []
     for name in ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore"):
-        if seen.offers(name):
+        if node_views.offers(node, name):
             alive.append(name)
     if not alive:
         return None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.claim_views import ClaimTemplateView, ClaimView, DeviceClassView
-from neuron_dra.ask.read.node_views import KubeNodeView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.world import extended
@@ -126,7 +126,7 @@ def unserved(snapshot: Snapshot, pod: Wire) -> str:
     """Return a resource of the Neuron device plugin that a pod requests, and no node and no DeviceClass serves."""
     for name in limits(pod):
         ours = name in PLUGIN_LIMITS and not class_of(snapshot, name)
-        if ours and not any(_offers(node, name) for node in snapshot.all("Node")):
+        if ours and not any(node_views.offers(node, name) for node in snapshot.all("Node")):
             return name
     return ""
 
@@ -135,10 +135,6 @@ def left_behind(snapshot: Snapshot, resource: str) -> list[str]:
     """Return the nodes on which a device plugin that ended offered a resource: the kubelet leaves 0 of it behind."""
     nodes = []
     for node in snapshot.all("Node"):
-        if resource in KubeNodeView.of(node).status.allocatable:
+        if resource in node_views.allocatable(node):
             nodes.append(node)
-    return [node["metadata"]["name"] for node in nodes if not _offers(node, resource)]
-
-
-def _offers(node: Wire, resource: str) -> bool:
-    return KubeNodeView.of(node).offers(resource)
+    return [node["metadata"]["name"] for node in nodes if not node_views.offers(node, resource)]

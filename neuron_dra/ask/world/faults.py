@@ -6,6 +6,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from neuron_dra.ask.read import node_views
+from neuron_dra.ask.read.node_views import KubeletView
 from neuron_dra.ask.read.views import ConditionView, UltraServerNode, UltraServerView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand, fleet, unseen
@@ -127,12 +129,12 @@ def _size(group: Sequence[NodeView], server: UltraServerView | None) -> int:
 
 def _of_object(world: World, name: str) -> Iterator[FleetFault]:
     """Yield what keeps a node from serving claims although it publishes devices, from its Node and its slices."""
-    node = world.node(name)
+    node = KubeletView.of(world.nodes[name])
     if why := _runtime(node.status.node_info.container_runtime_version):
         yield FleetFault(NODE, name, f"runtime {why}")
     if problem := _kubelet(node.status.node_info.kubelet_version):
         yield FleetFault(NODE, name, problem)
-    offered = next((each for each in demand.PLUGIN_LIMITS if node.offers(each)), "")
+    offered = next((each for each in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], each)), "")
     if offered:
         yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered}")
     slices = world.slices_of(name)

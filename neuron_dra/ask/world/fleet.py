@@ -169,13 +169,15 @@ def _free(world: World, pool: ResourcePool) -> Sequence[DeviceView | None] | Non
     known = world.free_views
     same = id(pool.facts)
     if same not in known:
-        found: list[DeviceView | None] = []
-        for device in pool.devices:
-            physical, number = _numbered(device.id.device)
-            made = DeviceView(device.id.device, number, (), "", device.attributes)
-            found.append(made if physical else None)
-        known[same] = None if any(map(_may_be_sick, pool.devices)) else found
+        known[same] = None if any(map(_may_be_sick, pool.devices)) else list(map(_as_free, pool.devices))
     return known[same]
+
+
+def _as_free(device: PoolDevice) -> DeviceView | None:
+    physical, number = _numbered(device.id.device)
+    if not physical:
+        return None
+    return DeviceView(device.id.device, number, (), "", device.attributes)
 
 
 def _held(world: World, pool: ResourcePool, free: Sequence[DeviceView | None]) -> list[DeviceView]:

@@ -102,7 +102,7 @@ class World:
         self.rules = rules or server.rules(snapshot)
         self.memo = memo or Selectors()
         self._decoded: DecodedNodes = {} if decoded is None else decoded
-        self.free_views: dict[int, Any] = {}  # by the identity of facts, which the inventory keeps
+        self.free_views: dict[int, Sequence[Any] | None] = {}  # by identities of facts, which the inventory keeps
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
