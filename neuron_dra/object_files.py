@@ -80,6 +80,8 @@ def _documents(text: bytes, source: str) -> list[Any]:
             return [whole]
         except RecursionError as err:
             raise SettingsError(f"{source}: its values are nested too deeply") from err
+        except UnicodeDecodeError as err:
+            raise SettingsError(f"{source}: it is not UTF-8: {err}") from err
         except msgspec.DecodeError as err:
             not_json = f"not JSON: {err}; and "  # YAML may begin with a brace too
         if found := _one_after_the_other(text):

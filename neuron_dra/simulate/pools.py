@@ -34,7 +34,7 @@ class ResourcePool:
     invalid: str = ""
     counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
     binds: bool = False  # a device has binding conditions
-    facts: DeviceFacts | None = None  # of a pool with one slice: pools with the same facts differ in their names only
+    facts: tuple[DeviceFacts, ...] = ()  # of its slices: pools with the same ones differ in their names only
 
     @property
     def usable(self) -> bool:
@@ -133,7 +133,7 @@ class PoolInventory:
                 why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
                 return ResourcePool(*key, invalid=why)
         binds = any(s.facts.bind for s in slices if not s.has_counters)
-        facts = slices[0].facts if len(slices) == 1 else None
+        facts = tuple([s.facts for s in slices])
         return ResourcePool(*key, devices, incomplete, counters=known, binds=binds, facts=facts)
 
 

@@ -104,14 +104,13 @@ class DeviceLists:
         if key in self._devices:
             return self._devices[key]
         made = dict(before)
-        for part in _PARTS:
-            if part in made:
-                made[part] = dict(made[part])
         for number, line in changes:
             value = self._of_line(line)
             if value is None:
                 return None
             place = pattern.places[number]
+            if made[place.part] is before[place.part]:
+                made[place.part] = dict(before[place.part])
             made[place.part][place.name] = value
         self._devices[key] = made
         return made
@@ -121,7 +120,7 @@ class DeviceLists:
         if line not in self._values:
             try:
                 value = msgspec.json.decode(b"{" + line + b"}")
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 return None
             self._values[line] = self._value(value) if _is_scalar(value) else None
         return self._values[line]

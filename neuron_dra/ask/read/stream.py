@@ -43,7 +43,7 @@ def items(file: io.BufferedReader[Any], chunk: int = CHUNK, *, whole: bool = Fal
         number += 1
         try:
             yield objects.next()
-        except (msgspec.DecodeError, RecursionError) as err:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             raise NotAsPrinted(f"object {number} of the list: {err}") from err
 
 

@@ -75,15 +75,13 @@ class Likeness:
 
     def _number(self, pools: Sequence[ResourcePool], devices: Sequence[model.PoolDevice]) -> int | None:
         """Return the number of the nodes with equal devices; None if a device chooses its nodes itself."""
-        same = tuple([id(pool.facts) for pool in pools])
+        same = tuple([id(facts) for pool in pools for facts in pool.facts])
         if same in self._of_facts:
             return self._of_facts[same]
         if any(device.per_device_nodes for device in devices):
             return None
         value = tuple([(device.key, device.taints) for device in devices])
-        number = self._numbers.setdefault(value, len(self._numbers))
-        if all(pool.facts is not None for pool in pools):
-            self._of_facts[same] = number
+        number = self._of_facts[same] = self._numbers.setdefault(value, len(self._numbers))
         return number
 
     def _seen(self, device: model.PoolDevice, read: Set[str]) -> object:

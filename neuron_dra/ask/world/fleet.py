@@ -164,10 +164,10 @@ def _free(world: World, pool: ResourcePool) -> Sequence[DeviceView | None] | Non
 
     Equal nodes of a snapshot share them. None for a pool with counters, or with a device that may be unhealthy.
     """
-    if pool.facts is None or pool.counters:
+    if pool.counters:
         return None
     known = world.free_views
-    same = id(pool.facts)
+    same = tuple(map(id, pool.facts))
     if same not in known:
         known[same] = None if any(map(_may_be_sick, pool.devices)) else list(map(_as_free, pool.devices))
     return known[same]

@@ -102,7 +102,8 @@ class World:
         self.rules = rules or server.rules(snapshot)
         self.memo = memo or Selectors()
         self._decoded: DecodedNodes = {} if decoded is None else decoded
-        self.free_views: dict[int, Sequence[Any] | None] = {}  # by identities of facts, which the inventory keeps
+        self.free_views: dict[tuple[int, ...], Sequence[Any] | None] = {}
+        """Views of free devices, by the identities of facts, which the inventory keeps."""
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
