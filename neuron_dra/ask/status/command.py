@@ -12,7 +12,6 @@ from neuron_dra.ask.read import source
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.world.world import World
 
 EXAMPLES = """\
@@ -71,25 +70,25 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"status {args.about} -o {args.output}: csv is of holders, and name of the fleet")
     if args.interval < 1:
         raise SettingsError(f"--interval {args.interval:g}: at least 1")
+    from neuron_dra.ask.world.world import World
+
     read = source.reader(args)
     while True:
-        found = read()[0]
+        world = World(read()[0], proposes=False)
+        _print(args, world)
         if not args.watch:
-            source.keep(found)
-        _show(args, found)
-        if not args.watch:
+            source.keep(world)
             return 0
         sys.stdout.flush()
+        del world
         gc.collect()
         time.sleep(args.interval)
 
 
-def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
+def _print(args: argparse.Namespace, world: World) -> None:
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.status import text as status_text
-    from neuron_dra.ask.world.world import World
 
-    world = World(snapshot, proposes=False)
     if args.about == "holders":
         _show_holders(args, world)
         return
