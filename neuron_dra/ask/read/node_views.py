@@ -34,11 +34,30 @@ class NodeInfo(ObjectView, frozen=True):
     container_runtime_version: str = ""
 
 
-class KubeNodeStatus(ObjectView, frozen=True):
+class JudgedStatus(ObjectView, frozen=True):
+    """The conditions of a Node."""
+
+    conditions: tuple[ConditionView, ...] = ()
+
+    @property
+    def ready(self) -> ConditionView | None:
+        """The condition Ready, None if there is none."""
+        return next((each for each in self.conditions if each.type == "Ready"), None)
+
+    @property
+    def reported(self) -> tuple[tuple[str, str], ...]:
+        """The faults that agents report: the type of each condition, and what the agent says."""
+        found = []
+        for each in self.conditions:
+            if each.type in _OF_AGENTS:
+                found.append(msgspec.structs.asdict(each))
+        return tuple(node_conditions.faults(found, node_conditions.DEFAULT)) if found else ()
+
+
+class KubeNodeStatus(JudgedStatus, frozen=True):
     """How a Node is."""
 
     allocatable: dict[str, Any] = {}
-    conditions: tuple[ConditionView, ...] = ()
     node_info: NodeInfo = NodeInfo()
 
 
@@ -57,16 +76,18 @@ class KubeNodeView(ObjectView, frozen=True):
     @property
     def ready(self) -> ConditionView | None:
         """Its condition Ready, None if it has none."""
-        return next((each for each in self.status.conditions if each.type == "Ready"), None)
+        return self.status.ready
 
     @property
     def reported(self) -> tuple[tuple[str, str], ...]:
         """The faults that agents report in its conditions: the type of each, and what the agent says."""
-        found = []
-        for each in self.status.conditions:
-            if each.type in _OF_AGENTS:
-                found.append(msgspec.structs.asdict(each))
-        return tuple(node_conditions.faults(found, node_conditions.DEFAULT)) if found else ()
+        return self.status.reported
+
+
+class NodeHealthView(ObjectView, frozen=True):
+    """The conditions of a Node, which are asked for of each node of a fleet."""
+
+    status: JudgedStatus = JudgedStatus()
 
 
 class _Versions(ObjectView, frozen=True):
@@ -80,7 +101,7 @@ class KubeletView(ObjectView, frozen=True):
 
 
 class _Labels(ObjectView, frozen=True):
-    labels: dict[str, Any] = {}
+    labels: Any = None  # as they are: a copy of them takes longer than the rest
 
 
 class NodeTypeView(ObjectView, frozen=True):
@@ -91,7 +112,7 @@ class NodeTypeView(ObjectView, frozen=True):
     @property
     def instance_type(self) -> str:
         """Its instance type; empty without the label."""
-        return str(self.metadata.labels.get(names.INSTANCE_TYPE_LABEL) or "")
+        return str((self.metadata.labels or {}).get(names.INSTANCE_TYPE_LABEL) or "")
 
 
 _OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)

@@ -57,7 +57,7 @@ class Simulation:
         self._world = world
         self._waiting: list[Wire] = []  # objects that the world does not have yet
         self._used = set(world.in_use)
-        self._room = NodeRoom(world.snapshot)
+        self._room = NodeRoom(world.snapshot, world.placed_pods)
         self._left: dict[bytes, list[Wire]] = {}  # by demand: the nodes that may still fit
         self._failed: dict[bytes, Finding] = {}
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.read.pod_views import PodPlace
 from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -54,8 +53,7 @@ def stuck(world: World, namespace: str) -> list[StuckPod]:
 def _placed(world: World, namespace: str) -> Iterator[Wire]:
     """Yield pods that have a node and devices, and have not started, or are being deleted."""
     number = 0
-    for pod in world.snapshot.all("Pod"):
-        place = PodPlace.of(pod)
+    for pod, place in world.placed_pods:
         is_waiting = place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")
         if not place.spec.node_name or not is_waiting or place.has_ended:
             continue

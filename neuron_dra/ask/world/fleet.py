@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from neuron_dra.ask.read.node_views import KubeNodeView
-from neuron_dra.ask.read.pod_views import PodPlace, PodView
+from neuron_dra.ask.read.node_views import NodeHealthView
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import catalogue, health, labels, names
 from neuron_dra.core.catalogue import InstanceType
@@ -89,8 +89,7 @@ def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
     """Return the Neuron nodes with labels that are selected, by name as a person counts: node-2 before node-10."""
     found = []
     for node in world.nodes.values():
-        seen = KubeNodeView.of(node)
-        if selected(seen.metadata.labels) and (made := _node(world, node, seen)) is not None:
+        if selected(world.decoded(node).labels) and (made := _node(world, node)) is not None:
             found.append(made)
     return sorted(found, key=lambda each: natural(each.name))
 
@@ -100,7 +99,7 @@ def view(world: World, name: str) -> NodeView | None:
     node = world.nodes.get(name)
     if node is None:
         return None
-    return _node(world, node, KubeNodeView.of(node))
+    return _node(world, node)
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:
@@ -111,10 +110,11 @@ def natural(text: str) -> list[tuple[int, int | str]]:
 _PARTS: Final = re.compile(r"\d+|\D+")
 
 
-def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
-    name, label = seen.metadata.name, seen.instance_type
+def _node(world: World, wire: Wire) -> NodeView | None:
+    traits, seen = world.decoded(wire), NodeHealthView.of(wire).status
+    name, label = traits.name, str(traits.labels.get(names.INSTANCE_TYPE_LABEL) or "")
     pools = []
-    for pool in world.likeness.pools(world.decoded(wire)):
+    for pool in world.likeness.pools(traits):
         if pool.driver == names.DRIVER:
             pools.append(pool)
     published = next((pool.devices for pool in pools if pool.devices), ())
@@ -125,7 +125,7 @@ def _node(world: World, wire: Wire, seen: KubeNodeView) -> NodeView | None:
     ready = condition is None or condition.status == "True"
     vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
     devices = tuple(_devices(world, pools))
-    tag, schedulable = world.tags.get(name), not seen.spec.unschedulable
+    tag, schedulable = world.tags.get(name), not traits.unschedulable
     free = [place for place, device in enumerate(devices) if not (device.holders or device.faults)]
     usable = ready and schedulable and tag is None
     return NodeView(
@@ -263,8 +263,7 @@ def ultraservers(found: Iterable[NodeView]) -> dict[str, list[NodeView]]:
 def waiting(world: World) -> list[Wire]:
     """Return the pods without a node that request Neuron devices, the oldest first."""
     found = []
-    for pod in world.snapshot.all("Pod"):
-        place = PodPlace.of(pod)
+    for pod, place in world.placed_pods:
         if place.spec.node_name or place.status.phase not in ("", "Pending"):
             continue
         if wants_devices(pod):

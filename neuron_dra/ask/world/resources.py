@@ -97,17 +97,16 @@ class _Requests:
 
 
 class NodeRoom:
-    """What each node of a snapshot has left of the resources that it reports."""
+    """What each node of a snapshot has left of the resources that it reports, beside the pods that are `placed`."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, placed: Iterable[tuple[Wire, PodPlace]] = ()) -> None:
         self._snapshot = snapshot
         self._pods: dict[str, list[Wire]] = defaultdict(list)  # by node; they are summed up when the node is looked at
         self._used: dict[str, Amounts] = {}
         self._lacking: dict[tuple[int, int], Lacking] = {}  # for the last pod, by what is used and what a node reports
         self._last: tuple[Wire | None, Amounts] = (None, {})
         self._known = _Requests()
-        for pod in snapshot.all("Pod"):
-            place = PodPlace.of(pod)
+        for pod, place in placed:
             if _counts(place):
                 self._pods[place.spec.node_name].append(pod)
 

@@ -17,7 +17,7 @@ from neuron_dra.ask.read.node_views import (
     TaintRuleSpec,
     TaintRuleView,
 )
-from neuron_dra.ask.read.pod_views import PodOwners, PodRank
+from neuron_dra.ask.read.pod_views import PodOwners, PodPlace, PodRank
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.read.views import EventSubject, UltraServerView
 from neuron_dra.ask.world import demand, relevance, server, users
@@ -266,7 +266,7 @@ class World:
     @cached_property
     def room(self) -> NodeRoom:
         """What the nodes have left of CPU, memory and other resources."""
-        return NodeRoom(self.snapshot)
+        return NodeRoom(self.snapshot, self.placed_pods)
 
     @derived("ResourceSlice")
     def tags(self) -> Mapping[str, ultraserver.Tag]:
@@ -294,7 +294,7 @@ class World:
 
     @derived("ResourceSlice")
     def _published(self) -> Sequence[SliceSpecView]:
-        return [SliceView.of(item).spec for item in self.snapshot.all("ResourceSlice")]
+        return [SliceSpecView.of(item["spec"]) for item in self.snapshot.all("ResourceSlice")]
 
     @derived("ResourceSlice")
     def ultraservers(self) -> Mapping[str, Sequence[str]]:
@@ -332,8 +332,19 @@ class World:
 
     def specs_of(self, node: str) -> list[SliceSpecView]:
         """Return what this driver publishes on a node: its slices."""
-        found = [SliceView.of(item).spec for item in self.slices_of(node)]
-        return [spec for spec in found if spec.is_ours]
+        return [spec for spec in self._specs.get(node, ()) if spec.is_ours]
+
+    @derived("ResourceSlice")
+    def _specs(self) -> Mapping[str, list[SliceSpecView]]:
+        found: dict[str, list[SliceSpecView]] = defaultdict(list)
+        for spec in self._published:
+            found[spec.node_name].append(spec)
+        return found
+
+    @derived("Pod")
+    def placed_pods(self) -> Sequence[tuple[Wire, PodPlace]]:
+        """All pods, each with the few fields by which pods are found."""
+        return [(pod, PodPlace.of(pod)) for pod in self.snapshot.all("Pod")]
 
     @derived("Pod")
     def driver_pods(self) -> Mapping[str, list[Wire]]:
