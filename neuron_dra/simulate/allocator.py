@@ -6,8 +6,11 @@ unsupported when a claim or device needs them.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, permutations, reasons, requests, result, search
@@ -87,10 +90,14 @@ def _chosen(needs: Sequence[Sequence[requests.Need]], picks: Sequence[search.Pic
 
 def devices_in_use(claims: Iterable[Wire]) -> frozenset[DeviceId]:
     """Return the devices that allocated claims hold. Devices with admin access are not held."""
-    found = set()
-    for claim in claims:
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        for entry in (allocation.get("devices") or {}).get("results") or ():
-            if not entry.get("adminAccess"):
-                found.add(model.device_id((entry["driver"], entry["pool"], entry["device"])))
-    return frozenset(found)
+    return frozenset(itertools.chain.from_iterable(map(devices_of, claims)))
+
+
+def devices_of(claim: Wire) -> list[DeviceId]:
+    """Return the devices that a claim holds, in the order of its results."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [model.device_id(_NAMED(entry)) for entry in results if not entry.get("adminAccess")]
+
+
+_NAMED: Final = operator.itemgetter("driver", "pool", "device")

@@ -77,7 +77,9 @@ class _Objects:
         self._closing = b"\n" + outer + b"}\n"
         self._kind = re.compile(b"^" + outer + step + rb'"kind": "(\w+)"', re.MULTILINE)
         self._devices = b"\n" + outer + step * 2 + b'"devices": '
-        self._devices_end = b"\n" + outer + step * 2 + b"]"
+        end = b"\n" + outer + step * 2 + b"]"
+        self._devices_end = re.compile(rb"\](?<=" + re.escape(end) + b")")
+        self._size_of_devices_end = len(end)
         self._lists = DeviceLists()
         self._least: dict[str, int] = {}
         """A place before the end of each object of a kind, as far as they were read."""
@@ -150,39 +152,33 @@ class _Objects:
             self._have(begin + len(text))
             if self._text.startswith(text, self._at + begin, self._end):
                 return devices, begin + len(text)
-        after = self._find(self._devices_end, begin)
-        if after < 0:
+        found = self._find(self._devices_end, self._size_of_devices_end, begin)
+        if found is None:
             raise NotAsPrinted("a list of devices has no end: the file is cut off")
-        after += len(self._devices_end)
+        after = found.end() - self._at
         return self._lists.read(mark, self._part(begin, after)), after
 
     def _end_of_object(self, begin: int) -> tuple[int, int]:
         """Return the place after the object, which is after the place `begin`, and that of the next object."""
-        sought = begin
-        self.ended = False
-        while True:
-            found = self._between.search(self._text, self._at + sought, self._end)
-            if found is not None:
-                return found.start() + 1 - self._at, found.end() - len(_BEGIN) - self._at
-            sought = max(begin, self._end - self._at - self._size_of_between)
-            if not self._read():
-                break
+        found = self._find(self._between, self._size_of_between, begin)
+        self.ended = found is None
+        if found is not None:
+            return found.start() + 1 - self._at, found.end() - len(_BEGIN) - self._at
         end = self._text.find(self._closing, self._at + begin, self._end) - self._at
         if end < 0:
             raise NotAsPrinted("the list has no end: the file is cut off")
         _check_end(self._part(end, self._end - self._at), kind_is_first=self._kind_is_first)
-        self.ended = True
         return end + len(self._closing) - 1, end + len(self._closing)
 
-    def _find(self, wanted: bytes, begin: int) -> int:
-        """Return the first place of some bytes from `begin` on, and read what is needed; -1 if the file has none."""
+    def _find(self, wanted: re.Pattern[bytes], size: int, begin: int) -> re.Match[bytes] | None:
+        """Return the first place of a pattern of `size` bytes from `begin` on; read what is needed."""
         while True:
-            found = self._text.find(wanted, self._at + begin, self._end)
-            if found >= 0:
-                return found - self._at
-            begin = max(begin, self._end - self._at - len(wanted))
+            found = wanted.search(self._text, self._at + begin, self._end)
+            if found is not None:
+                return found
+            begin = max(begin, self._end - self._at - size)
             if not self._read():
-                return -1
+                return None
 
     def _have(self, size: int) -> None:
         """Read until there are so many bytes, or all of the file."""

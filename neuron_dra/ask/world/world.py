@@ -251,7 +251,7 @@ class World:
         """Who holds each device that is in use."""
         found = {}
         for claim in self.snapshot.all("ResourceClaim"):
-            devices = allocator.devices_in_use([claim])
+            devices = allocator.devices_of(claim)
             if devices:
                 holder = Holder(claim, *users.holders(self.snapshot, claim))
                 found.update(dict.fromkeys(devices, holder))
