@@ -19,7 +19,8 @@ from tests.unit.test_snapshot_stream import Items, printed, streamed
 
 LAYER = "networkNodeLayer3"
 SCALARS = st.text() | st.integers(-(2**70), 2**70) | st.booleans() | st.floats(allow_nan=False)
-ODD = st.sampled_from([{}, None, [], "text", 3, {"string": "a", "int": 1}, {"strings": ["a", "b"]}, {"string": {}}])
+UNUSUAL: tuple[Any, ...] = ({}, None, [], "text", 3, {"string": "a", "int": 1}, {"strings": ["a", "b"]}, {"string": {}})
+ODD = st.sampled_from(UNUSUAL)
 VALUES = st.dictionaries(st.sampled_from(["string", "int", "bool", "version"]), SCALARS, min_size=1, max_size=1) | ODD
 NAMES = st.sampled_from(["a", "b", "c", 'q": {', "", "é"])
 PARTS = st.dictionaries(NAMES, VALUES, max_size=4) | ODD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,17 @@ _UNKNOWN: Final = {
     "DeviceTaintRule": ("free", "unhealthy", "largestFree"),
 }
 """Numbers that need all objects of a kind."""
+_TOTALS: Final[Mapping[str, Callable[[NodeView], int]]] = {
+    "notReady": lambda node: not node.ready,
+    "cordoned": lambda node: not node.schedulable,
+    "silent": lambda node: not node.devices,
+    "reserved": lambda node: node.tag is not None,
+    "devices": lambda node: len(node.devices),
+    "free": lambda node: node.free,
+    "held": lambda node: node.held,
+    "unhealthy": lambda node: node.faulty,
+}
+"""What is added up over the nodes of a type."""
 
 
 def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
@@ -96,17 +107,9 @@ def of_type(
     kind: str, nodes: Sequence[NodeView], missing: Collection[str], layouts: Layouts | None = None
 ) -> dict[str, Any]:
     """Return the row of a type, from all of its nodes; `layouts` are kept from one time to the next."""
-    total = {
-        "notReady": sum([not node.ready for node in nodes]),
-        "cordoned": sum([not node.schedulable for node in nodes]),
-        "silent": sum([not node.devices for node in nodes]),
-        "reserved": sum([node.tag is not None for node in nodes]),
-        "devices": sum([len(node.devices) for node in nodes]),
-        "free": sum([len(node.free_places) for node in nodes]),
-        "held": sum([node.held for node in nodes]),
-        "unhealthy": sum([node.faulty for node in nodes]),
-    }
-    row: dict[str, Any] = {"type": kind, "nodes": len(nodes), **total}
+    row: dict[str, Any] = {"type": kind, "nodes": len(nodes)}
+    for name, number in _TOTALS.items():
+        row[name] = sum(map(number, nodes))
     row["largestFree"] = max((node.free for node in nodes), default=0)
     for size, count in capacity.groups(nodes, layouts).items():
         row[f"freeGroupsOf{size}"] = count
