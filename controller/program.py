@@ -92,14 +92,17 @@ class Controller:
             if self._settings.jobs_may_reserve:
                 kinds = JobWatches(client, self._wake, self._timing.jobs)
                 watches |= kinds.tasks()
+                caches.others |= kinds.reflectors
                 looks.append(self._jobs(caches, applier, kinds, events))
             if self._settings.qualifications:
                 asked = QualifyWatches(client, self._wake, self._timing.qualify)
                 watches |= asked.tasks()
+                caches.others |= asked.reflectors
                 looks.append(self._tests(caches, applier, asked, events))
             queue = QueueWatch(client, self._wake, self._timing.queues) if self._settings.queues else None
             queues = None
             if queue is not None:
+                caches.others |= queue.reflectors
                 queues = Queues(client, caches, applier, queue, events, self._timing.queues, self._wake)
             self._reconciler = reconciler = Reconciler(
                 caches,

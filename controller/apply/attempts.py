@@ -51,15 +51,15 @@ class Attempts:
         return max(tries.next_at, now)
 
     async def make(
-        self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime
+        self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime, term: int | None = None
     ) -> tuple[WriteOutcome, str]:
-        """Try a write; return its outcome, and the error as a text. Raises EndedTerm.
+        """Try a write that was decided in `term`; return its outcome, and the error as a text. Raises EndedTerm.
 
         Also one that was written waits: until a watch shows its effect, it is decided again.
         """
         self._tries[key] = self._tries.get(key, Tries(0, now)).once_more(self._first_s, now, self._longest_s)
         try:
-            self._fence.check()
+            self._fence.check(term)
             await send()
         except EndedTerm:
             raise

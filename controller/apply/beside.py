@@ -77,6 +77,10 @@ class Beside:
                 log.warning("what goes on beside the plans has failed", extra={"error": str(err)})
                 wait_s = next(waits)
                 continue
+            except Exception:  # it must not end the plans, which go on without it
+                log.exception("what goes on beside the plans has failed")
+                wait_s = next(waits)
+                continue
             waits = backoff.delays(*self._timing.retry_s, random.random)
             if again_at is None:
                 wait_s = None

@@ -34,9 +34,12 @@ class Fence:
         """Return True while the term lasts."""
         return self._leadership.holds() and self._leadership.term == self._term
 
-    def check(self) -> None:
-        """Call it immediately before a write. Raises EndedTerm."""
-        if not self.passes():
+    def check(self, term: int | None = None) -> None:
+        """Call it immediately before a write that was decided in `term`, by default that of the pass. Raises EndedTerm.
+
+        What goes on beside the passes names its term: a pass may have begun the next one meanwhile.
+        """
+        if not self.passes() or term not in (None, self._term):
             raise EndedTerm("the term of leadership in which this write was decided has ended")
 
 

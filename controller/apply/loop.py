@@ -199,7 +199,7 @@ class Reconciler:
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
         """Read the PriorityClasses before the plan, which orders by them; return when to read them again."""
         items = self._caches.workloads.items.values()
-        named = [item["value"].priority_class for item in items]
+        named = [(item["value"].namespace, item["value"].priority_class) for item in items]
         return await self._applier.priorities.look(named, now)
 
     def _was_set_back(self, now: datetime.datetime) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.timing import WriteTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
@@ -33,9 +34,15 @@ class Priorities:
         """Read all of them again at once."""
         self._due = {}
 
-    async def look(self, named: Iterable[str], now: datetime.datetime) -> datetime.datetime | None:
-        """Read the classes of these names that are due; return when to read again. Errors are logged."""
-        names = sorted({name for name in named if name})[:MOST]
+    async def look(self, named: Iterable[tuple[str, str]], now: datetime.datetime) -> datetime.datetime | None:
+        """Read the classes that are due; return when to read again. Errors are logged.
+
+        `named` has the namespace of each workload, and the name of its class. Anyone may name classes that do not
+        exist, so above the limit namespaces take turns.
+        """
+        pairs = sorted({(name, namespace) for namespace, name in named if name})
+        turns = in_turn(pairs, lambda pair: pair[1])
+        names = list(dict.fromkeys(name for name, _ in turns))[:MOST]
         self._due = {name: self._due.get(name, now) for name in names}
         self.found = {name: value for name, value in self.found.items() if name in self._due}
         due = [name for name in names if self._due[name] <= now]

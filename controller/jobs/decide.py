@@ -9,10 +9,9 @@ Nothing is decided by who wrote what. A namespace either may reserve for jobs or
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from controller.jobs import authority
 from controller.jobs.model import Job
@@ -27,10 +26,12 @@ from controller.observe.model import (
     Workload,
     condition,
 )
+from controller.plan import isolation
 from controller.plan.objects import MANAGED
+from controller.plan.reasons import Reason
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
+from neuron_dra.core.turns import in_turn
 
-T = TypeVar("T")
 NAME_CHARACTERS: Final = 63
 """The limit of a workload's name, from its CRD."""
 
@@ -104,10 +105,11 @@ class JobView:
 
 @dataclass(slots=True)
 class JobDecision:
-    """The writes, and at most one Event for each job."""
+    """The writes, and at most one Event for each job. `errors` has those of decisions, by job."""
 
     writes: list[Write] = field(default_factory=list)
     notes: list[JobEvent] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
 
 def decide(view: JobView) -> JobDecision:
@@ -117,22 +119,27 @@ def decide(view: JobView) -> JobDecision:
     of_known_jobs: set[tuple[str, str]] = set()
     for job in sorted(view.jobs, key=lambda each: (each.namespace, each.kind, each.name)):
         of_known_jobs.add((job.namespace, job.mark))
-        _JobStep(view, there, found, job).take()
+        _take(view, there, found, job)
     for (namespace, mark), workloads in sorted(there.made.items()):
         if (namespace, mark) not in of_known_jobs and mark.partition("/")[0] in view.kinds:
             for each in workloads:
                 _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
-    return JobDecision(in_turn(found.writes, lambda write: _about(write).namespace), in_turn(found.notes, _namespace))
+    writes = in_turn(found.writes, lambda write: _about(write).namespace)
+    return JobDecision(writes, in_turn(found.notes, _namespace), found.errors)
 
 
-def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
-    """Return the items so that namespaces take turns: whoever makes thousands of jobs does not hold others back."""
-    taken: Counter[str] = Counter()
-    turns: list[tuple[int, T]] = []
-    for item in items:
-        turns.append((taken[namespace(item)], item))
-        taken[namespace(item)] += 1
-    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
+def _take(view: JobView, there: _There, found: JobDecision, job: Job) -> None:
+    """Decide about one job. An error is its Event, and nothing is written for it: all others are decided as always."""
+    one = JobDecision()
+    try:
+        _JobStep(view, there, one, job).take()
+    except Exception as err:
+        text = f"the controller cannot decide about this {job.kind}: {isolation.named(err)}; {isolation.ADVICE}"
+        one = JobDecision(notes=[JobEvent(job, True, Reason.INTERNAL_ERROR, text, text)])
+        one.errors[f"{job.kind} {job.namespace}/{job.name}"] = err
+    found.writes += one.writes
+    found.notes += one.notes
+    found.errors |= one.errors
 
 
 def _about(write: Write) -> Job | Workload:

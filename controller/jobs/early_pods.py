@@ -17,6 +17,7 @@ from controller.apply.fence import EndedTerm, Fence
 from controller.apply.write_backoff import Tries
 from controller.observe.model import GROUP, UNSCHEDULED, Template, Workload
 from controller.timing import JobTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 CONDITION: Final = f"{GROUP}/TemplateExists"
 AT_ONCE: Final = 16
 """The limit of pods that are touched in one pass."""
+LISTS_AT_ONCE: Final = 16
+"""The limit of templates whose pods are listed in one pass; namespaces take turns."""
 LOOKS: Final = 4
 """How often the pods of a template are listed; a pod that is made later finds the template."""
 
@@ -57,17 +60,22 @@ class EarlyPods:
         # Kubernetes may be about to make the claims itself.
         later = Tries(0, now + datetime.timedelta(seconds=self._timing.first_s))
         self._looks = {uid: self._looks.get(uid, later) for uid in there}
+        due = sorted((uid for uid in there if self._is_due(uid, now)), key=lambda uid: self._looks[uid].next_at)
         left = AT_ONCE
-        for uid, template in there.items():
-            tries = self._looks[uid]
-            if tries.number >= LOOKS or tries.next_at > now or left == 0:
-                continue
+        for uid in in_turn(due, lambda uid: there[uid].namespace)[:LISTS_AT_ONCE]:
+            if left == 0:
+                break
+            template, tries = there[uid], self._looks[uid]
             touched = await self._touch(template, now, left)
             left -= touched
             # While there are some, more may be left: look again soon.
             again = Tries(0, now) if touched else tries
             self._looks[uid] = again.once_more(self._timing.first_s, now, self._timing.longest_s)
         return min((each.next_at for each in self._looks.values() if each.number < LOOKS), default=None)
+
+    def _is_due(self, uid: str, now: datetime.datetime) -> bool:
+        tries = self._looks[uid]
+        return tries.number < LOOKS and tries.next_at <= now
 
     async def _touch(self, template: Template, now: datetime.datetime, most: int) -> int:
         """Touch the first pods that wait for a template; return how many there were. Raises EndedTerm."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.jobs.decide import (
     ChangeWorkload,
@@ -18,7 +19,6 @@ from controller.jobs.decide import (
     JobView,
     Write,
     decide,
-    in_turn,
 )
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
@@ -29,6 +29,7 @@ from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Workload
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import JobTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
@@ -74,6 +75,7 @@ class JobReservations:
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
         self._rejected: dict[str, JobEvent] = {}  # by UID of the job
         self._told: dict[str, str] = {}  # by UID of the job, the key of the last note
+        self._errors = Errors()
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
@@ -85,18 +87,20 @@ class JobReservations:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None  # the watches wake the controller
-        if self._term != self._applier.fence.term:
+        term = self._applier.fence.term
+        if self._term != term:
             await self._watches.relist()
-            self._term = self._applier.fence.term
+            self._term = term
         jobs = tuple(self._watches.jobs())
         moments = [await self._guard.look(now)] if jobs else []
         view = self._view(index, jobs)
         if not jobs and not any(workload.made_for for workload in view.workloads):
             return None
         found = decide(view)
+        self._errors.report(found.errors)
         due = [each for each in found.writes if self._attempts.due(_target(each), now) <= now]
         # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
-        await asyncio.gather(*(self._make(each, now) for each in due[:AT_ONCE]))
+        await asyncio.gather(*(self._make(each, now, term) for each in due[:AT_ONCE]))
         await self._tell(found.notes, {job.uid for job in jobs}, now)
         keys = {_target(each) for each in found.writes}
         self._attempts.keep(keys)
@@ -122,11 +126,11 @@ class JobReservations:
             unkept=self._applier.schemas.unkept,
         )
 
-    async def _make(self, write: Write, now: datetime.datetime) -> None:
-        """Make one write. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
+    async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
+        """Make one write that was decided in `term`. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
         key = _target(write)
         job = None if isinstance(write, DeleteWorkload) else write.job
-        outcome, error = await self._attempts.make(key, lambda: self._send(write), now)
+        outcome, error = await self._attempts.make(key, lambda: self._send(write, term), now, term)
         match outcome:
             case WriteOutcome.WRITTEN if job is not None:
                 self._rejected.pop(job.uid, None)
@@ -143,8 +147,8 @@ class JobReservations:
             case _:
                 pass  # what changed meanwhile is decided again
 
-    async def _send(self, write: Write) -> None:
-        """Send the request of a write. Raises ApiError, MALFORMED."""
+    async def _send(self, write: Write, term: int) -> None:
+        """Send the request of a write. Raises ApiError, MALFORMED, EndedTerm."""
         self._applier.schemas.refuse(NEURON_WORKLOADS)
         workloads = self._caches.workloads
         match write:
@@ -157,6 +161,7 @@ class JobReservations:
             case DeleteWorkload(workload=old, why=why, gone=gone):
                 if gone and await self._still_asks(old):
                     return
+                self._applier.fence.check(term)  # again: the job was read meanwhile
                 await self._client.delete(NEURON_WORKLOADS, old.namespace, old.name, uid=old.uid, version=old.version)
                 log.info("released the reservation of a job", extra={"workload": old.ref, "why": why})
 

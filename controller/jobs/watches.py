@@ -50,6 +50,11 @@ class JobWatches:
         self._forbidden: set[str] = set()
 
     @property
+    def reflectors(self) -> dict[str, Reflector]:
+        """The watches by the plural of their kind."""
+        return {kind.resource.plural: self._by_kind[kind.name] for kind in KINDS}
+
+    @property
     def _listed(self) -> dict[str, Reflector]:
         return {name: each for name, each in self._by_kind.items() if each.synced.is_set()}
 

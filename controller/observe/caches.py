@@ -145,6 +145,8 @@ class Caches(Generic[IndexT]):
             self._claims_for_a_node = CLAIMS_FOR_A_NODE
         else:
             self._claims_for_a_node = claims_for_a_node
+        self.others: dict[str, Reflector] = {}
+        """Watches of other parts of the controller, by the plural: `damaged` has their objects, too."""
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._timing = timing
         self._namespaces_forbidden = False  # Namespaces cannot be read
@@ -222,7 +224,7 @@ class Caches(Generic[IndexT]):
     @property
     def damaged(self) -> dict[str, Mapping[str, Damaged]]:
         """The objects that cannot be read, or not all of them, by the plural of the resource and namespace/name."""
-        return {name: each.damaged for name, each in self.by_name.items()}
+        return {name: each.damaged for name, each in (self.others | self.by_name).items()}
 
     @property
     def unreadable(self) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.observe.discovery import Group
@@ -118,26 +118,50 @@ class QualifyView:
         return [test for test in self.tests if test.target.uid == asked.uid]
 
 
-def decide(view: QualifyView) -> list[Write]:
-    """Return what to write; at most one write for each test and each UltraServer."""
-    writes: list[Write] = []
+@dataclass(slots=True)
+class QualifyDecision:
+    """The writes; at most one for each test and each UltraServer. `errors` are those of decisions, by object."""
+
+    writes: list[Write] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+
+def decide(view: QualifyView) -> QualifyDecision:
+    """Return what to write. An error about one test or one qualification leaves that alone, and all others go on."""
+    found = QualifyDecision()
     written: set[str] = set()  # UltraServers
     for test in view.tests:
-        for write in _of_test(view, test):
+        try:
+            writes = _of_test(view, test)
+        except Exception as err:
+            found.errors[f"test {test.workload.name}"] = err
+            continue
+        for write in writes:
             if isinstance(write, StoreResults):
                 if write.ultraserver in written:
                     continue
                 written.add(write.ultraserver)
-            writes.append(write)
+            found.writes.append(write)
     given = {name for test in view.tests for name in _wanted_nodes(view, test)}
     left = view.may_begin
     for asked in view.asked.values():
-        writes += _withdrawals(view, asked, written)
-        begun = _starts(view, asked, given, left)
-        left -= len(begun)
-        writes += begun
-        writes += bodies_of_status(view, asked, len(begun))
-    return writes
+        try:
+            writes, begun = _of_qualification(view, asked, written, given, left)
+        except Exception as err:
+            found.errors[f"qualification {asked.name}"] = err
+            continue
+        left -= begun
+        found.writes += writes
+    return found
+
+
+def _of_qualification(
+    view: QualifyView, asked: Qualification, written: set[str], given: set[str], most: int
+) -> tuple[list[Write], int]:
+    """Return the writes for a qualification, and how many tests of it begin, at most `most`."""
+    writes = _withdrawals(view, asked, written)
+    begun = _starts(view, asked, given, most)
+    return [*writes, *begun, *bodies_of_status(view, asked, len(begun))], len(begun)
 
 
 def _of_test(view: QualifyView, test: GroupTest) -> list[Write]:

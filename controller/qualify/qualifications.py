@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
 from controller.metrics import Metrics, QualificationFigures
@@ -103,6 +104,7 @@ class Qualifications:
         self._complete: set[str] = set()
         self._waits: dict[GroupKey, Tries] = {}
         self._refusals: dict[str, str] = {}  # by name of the qualification
+        self._errors = Errors()
         self._said: dict[str, tuple[Any, datetime.datetime]] = {}  # by name: the last status, and when it was written
 
     def end_waits(self) -> None:
@@ -116,24 +118,27 @@ class Qualifications:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None
-        if self._term != self._applier.fence.term:
+        term = self._applier.fence.term
+        if self._term != term:
             await self._watches.relist()
-            self._term = self._applier.fence.term
+            self._term = term
         asked = self._watches.qualifications()
         targets = [each for each in index.workloads if each.target is not None]
         if not asked and not targets:
             self._metrics.qualified(())
             rest = forgotten(index, ())
-            await self._write_all(rest, now)
+            await self._write_all(rest, now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not self._watches.sees_pods:
             return now + datetime.timedelta(seconds=self._timing.look_s)
         view = self._view(index, asked, now)
-        writes = decide(view)
+        decision = decide(view)
+        self._errors.report(decision.errors)
+        writes = decision.writes
         if view.surveys:
             writes += [each for each in forgotten(index, asked.keys()) if each not in writes]
-        await self._write_all(writes, now)
+        await self._write_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
 
@@ -209,12 +214,12 @@ class Qualifications:
                 found[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
         return list(found)[:AT_ONCE]
 
-    async def _write_all(self, writes: Sequence[Write], now: datetime.datetime) -> None:
-        """Make the writes that are due, the ends of tests first."""
+    async def _write_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
+        """Make the writes that are due, decided in `term`, the ends of tests first."""
         ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
         due = self._paced([each for each in ranked if self._is_due(each, now)], now)
         # At once: one that is not answered holds up no other.
-        await asyncio.gather(*(self._make(each, now) for each in due))
+        await asyncio.gather(*(self._make(each, now, term) for each in due))
         self._attempts.keep({_key(each) for each in writes})
 
     def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
@@ -239,9 +244,9 @@ class Qualifications:
                 return False
         return self._attempts.due(_key(write), now) <= now
 
-    async def _make(self, write: Write, now: datetime.datetime) -> None:
+    async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
         """Make one write; what fails is decided again later. Raises EndedTerm."""
-        outcome, error = await self._attempts.make(_key(write), lambda: self._send(write), now)
+        outcome, error = await self._attempts.make(_key(write), lambda: self._send(write, term), now, term)
         if outcome is WriteOutcome.WRITTEN:
             self._on_change()
             if isinstance(write, StoreResults | WriteQualification):
@@ -259,14 +264,15 @@ class Qualifications:
         elif outcome is not WriteOutcome.FAILED:
             self._refusals[name] = error[:256]
 
-    async def _send(self, write: Write) -> None:
-        """Send the requests of a write. Raises ApiError, MALFORMED."""
+    async def _send(self, write: Write, term: int) -> None:
+        """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""
         match write:
             case StartTest(body=body):
                 self._applier.schemas.refuse(NEURON_WORKLOADS)
                 self._caches.workloads.remember(await self._client.create(NEURON_WORKLOADS, NAMESPACE, dict(body)))
             case StartPods(pods=pods):
                 for pod in pods:
+                    self._applier.fence.check(term)  # again for each
                     try:
                         self._watches.remember(True, await self._client.create(PODS, NAMESPACE, dict(pod)))
                     except AlreadyExists:

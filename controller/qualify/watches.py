@@ -48,6 +48,11 @@ class QualifyWatches:
         self._forbidden: set[str] = set()
 
     @property
+    def reflectors(self) -> dict[str, Reflector]:
+        """The watches by the plural of their kind."""
+        return {NEURON_QUALIFICATIONS.plural: self._asked, PODS.plural: self._pods}
+
+    @property
     def settled(self) -> bool:
         """True if all qualifications are known; there are none if the API server does not have the kind."""
         return self._absent or self._asked.synced.is_set()

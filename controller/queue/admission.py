@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe.model import JOBS_QUEUED, QUEUE_LABEL, Admission, Workload
-from controller.plan import objects
+from controller.plan import isolation, objects
+from controller.plan.reasons import Reason
 from controller.queue.model import NO_PLACE, KueueWorkload, name_for
 from controller.timing import QueueTiming
 
@@ -42,6 +43,7 @@ class QueueView:
     - `held`: returns what the workload with a UID has; the workload is None if it is gone.
     - `required`: namespaces in which every new reservation needs a queue.
     - `unsettled`: UIDs of workloads for which a write had no answer.
+    - `unreadable`: UIDs of workloads whose Workload of Kueue cannot be read.
     """
 
     workloads: Collection[Workload]
@@ -53,6 +55,7 @@ class QueueView:
     priorities: Mapping[str, int]
     timing: QueueTiming
     now: datetime.datetime
+    unreadable: frozenset[str] | set[str] = frozenset()
 
     def of(self, workload: Workload) -> KueueWorkload | None:
         """Return the Workload of Kueue that counts for a workload."""
@@ -64,7 +67,11 @@ def admissions(view: QueueView) -> dict[str, Admission]:
     """Return by UID what the queue of each workload allows; those without a queue are not in it."""
     found = {}
     for workload in view.workloads:
-        admission = admission_of(view, workload)
+        try:
+            admission = admission_of(view, workload)
+        except Exception as err:  # one workload must not end the plans for all others
+            text = f"the controller cannot decide about its queue: {isolation.named(err)}; {isolation.ADVICE}"
+            admission = Admission(view.held(workload.uid, workload).groups, False, Reason.INTERNAL_ERROR, text)
         if admission is not None:
             found[workload.uid] = admission
     return found
@@ -78,6 +85,9 @@ def admission_of(view: QueueView, workload: Workload) -> Admission | None:
         if workload.namespace in view.required and not held.some:
             return Admission(0, False, "QueueRequired", REQUIRED)
         return None
+    if workload.uid in view.unreadable:
+        text = f"Kueue's Workload {name_for(workload)} cannot be read; what is reserved stays so"
+        return Admission(held.groups, False, "QueueUnknown", text)
     if not queued and held.some:
         return None  # the label came after the nodes; it counts once they are released
     if view.unknown or workload.uid in view.unsettled:

@@ -94,11 +94,12 @@ class QueueEvent:
 
 @dataclass(slots=True)
 class QueueDecision:
-    """The writes by UID of the workload, the Events, and when to decide again."""
+    """The writes by UID of the workload, the Events, and when to decide again. `errors` are by workload."""
 
     writes: dict[str, Write] = field(default_factory=dict)
     notes: list[QueueEvent] = field(default_factory=list)
     moments: list[datetime.datetime] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
 
 def decide(view: QueueView) -> QueueDecision:
@@ -109,8 +110,11 @@ def decide(view: QueueView) -> QueueDecision:
     present = set()
     for workload in sorted(view.workloads, key=lambda each: each.ref):
         present.add(workload.uid)
-        step = _Step(view, decision, workload)
-        write = step.write()
+        try:
+            write = _Step(view, decision, workload).write()
+        except Exception as err:  # one workload must not end the decisions about all others
+            decision.errors[workload.ref] = err
+            continue
         if write is not None:
             decision.writes[workload.uid] = write
     for uid in sorted(view.kueue.keys() - present):

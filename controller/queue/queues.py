@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.observe.caches import Caches
@@ -33,9 +34,10 @@ from controller.queue.decide import (
     apply_status,
     decide,
 )
-from controller.queue.model import IN_USE, KueueWorkload
+from controller.queue.model import IN_USE, KueueWorkload, name_for
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import KubeClient
@@ -86,6 +88,7 @@ class Queues:
         self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: dict[str, str] = {}  # by UID of the workload, the last Event
+        self._errors = Errors()
 
     async def run(self) -> None:
         """Carry out what was decided, until cancelled."""
@@ -162,16 +165,20 @@ class Queues:
             await self._caches.ultraservers.relist()
             self._doubted = False
             index = self._caches.index()
-        decision = decide(self._view(index, now))
+        term = self._applier.fence.term
+        view = self._view(index, now)
+        decision = decide(view)
+        self._errors.report(decision.errors)
         self._attempts.keep({*decision.writes, _LIST})
-        busy = self._sent.keys() | self._unsettled
+        busy = self._sent.keys() | self._unsettled | view.unreadable
         writes = {
             uid: write for uid, write in decision.writes.items() if uid not in busy and not self._is_left(uid, write)
         }
-        due = [uid for uid in writes if self._attempts.due(uid, now) <= now]
+        ready = (uid for uid in writes if self._attempts.due(uid, now) <= now)
+        due = in_turn(ready, lambda uid: _namespace(writes[uid]))
         for uid in due[: AT_ONCE - len(self._sent)]:
             self._sent[uid] = writes[uid]
-            self._work.put_nowait(partial(self._make, uid, writes[uid], now))
+            self._work.put_nowait(partial(self._make, uid, writes[uid], now, term))
         self._tell(decision.notes, now)
         # Those beyond AT_ONCE are due when one that is in progress has ended.
         waiting = [self._attempts.due(uid, now) for uid in writes if uid not in self._sent and uid not in due]
@@ -185,6 +192,8 @@ class Queues:
         if index.namespaces is not None:
             namespaces = (item["value"] for item in self._caches.namespaces.items.values())
             required = {each.name for each in namespaces if each.jobs == JOBS_QUEUED}
+        unreadable = self._watch.unreadable
+        hidden = {each.uid for each in index.workloads if f"{each.namespace}/{name_for(each)}" in unreadable}
         return QueueView(
             workloads=index.workloads,
             kueue=self._watch.by_owner(),
@@ -195,13 +204,14 @@ class Queues:
             priorities=self._applier.priorities.found,
             timing=self._timing,
             now=now,
+            unreadable=hidden,
         )
 
-    async def _make(self, uid: str, write: Write, now: datetime.datetime) -> None:
-        """Make one write; what fails is decided again later."""
+    async def _make(self, uid: str, write: Write, now: datetime.datetime, term: int) -> None:
+        """Make one write that was decided in `term`; what fails is decided again later."""
         facts = {"write": type(write).__name__, "of": _named(write)}
         try:
-            outcome, error = await self._attempts.make(uid, partial(self._send, write, now), now)
+            outcome, error = await self._attempts.make(uid, partial(self._send, write, now, term), now, term)
         except EndedTerm:
             return  # it was not sent; the next leader decides
         finally:
@@ -224,8 +234,8 @@ class Queues:
         if not isinstance(write, RecordQueue):
             self._unsettled.add(uid)
 
-    async def _send(self, write: Write, now: datetime.datetime) -> None:
-        """Send the requests of a write. Raises ApiError, MALFORMED."""
+    async def _send(self, write: Write, now: datetime.datetime, term: int) -> None:
+        """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""
         match write:
             case CreateKueueWorkload(workload=workload, body=body):
                 self._watch.remember(await self._client.create(KUEUE_WORKLOADS, workload.namespace, body))
@@ -237,12 +247,14 @@ class Queues:
                     return
                 item = await self._read(kueue)
                 body = apply_status(item, write, now)
+                self._applier.fence.check(term)  # again: the Workload was read meanwhile
                 stored = await self._client.replace(KUEUE_WORKLOADS, kueue.namespace, body, "status")
                 self._watch.remember(stored)
             case LetGo(kueue=kueue, delete=delete):
                 others = [name for name in kueue.finalizers if name != IN_USE]
                 await self._patch(kueue, {"metadata": {"finalizers": others}})
                 if delete:
+                    self._applier.fence.check(term)
                     await self._client.delete(KUEUE_WORKLOADS, kueue.namespace, kueue.name, uid=kueue.uid)
             case RecordQueue(workload=workload):
                 await self._record(workload, write)
@@ -288,10 +300,9 @@ class Queues:
         """Post the notes that are new."""
         uids = {note.workload.uid for note in notes}
         self._told = {uid: text for uid, text in self._told.items() if uid in uids}
-        for note in notes[:AT_ONCE]:
+        new = (note for note in notes if self._told.get(note.workload.uid) != note.message)
+        for note in in_turn(new, lambda note: note.workload.namespace)[:AT_ONCE]:
             workload = note.workload
-            if self._told.get(workload.uid) == note.message:
-                continue
             self._told[workload.uid] = note.message
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
             self._work.put_nowait(partial(self._events.post, about, "Warning", note.reason, note.message, now))
@@ -305,8 +316,16 @@ def _takes_quota(write: Write) -> bool:
     return isinstance(write, WriteStatus) and ("Evicted" in write.conditions or bool(write.reclaimable))
 
 
+def _namespace(write: Write) -> str:
+    return _about(write).namespace
+
+
+def _about(write: Write) -> Workload | KueueWorkload:
+    return write.workload if isinstance(write, CreateKueueWorkload | RecordQueue) else write.kueue
+
+
 def _named(write: Write) -> str:
-    return write.workload.ref if isinstance(write, CreateKueueWorkload | RecordQueue) else write.kueue.ref
+    return _about(write).ref
 
 
 def _held(index: FleetIndex, uid: str, workload: Workload | None) -> HeldNodes:

@@ -152,6 +152,16 @@ class QueueWatch:
         """The API server has, or may have, the kind."""
         return self._problem != _ABSENT
 
+    @property
+    def reflectors(self) -> dict[str, Reflector]:
+        """The watch by the plural of its kind."""
+        return {KUEUE_WORKLOADS.plural: self._reflector}
+
+    @property
+    def unreadable(self) -> set[str]:
+        """The Workloads, by namespace/name, that cannot be read."""
+        return {key for key, each in self._reflector.damaged.items() if not each.paths}
+
     def by_owner(self) -> dict[str, list[KueueWorkload]]:
         """Return the Workloads by UID of the workload that controls them."""
         found: dict[str, list[KueueWorkload]] = {}

@@ -93,7 +93,7 @@ def test_oldest_results_are_tested_again_first_and_fresh_ones_not_at_all() -> No
     store_result(index, first, hours=30)
     store_result(index, second, hours=40)
     store_result(index, third, hours=2)
-    assert begun(decide(seen(index, replace(ASKED, most=8)))) == [fourth, second, first]
+    assert begun(decide(seen(index, replace(ASKED, most=8))).writes) == [fourth, second, first]
 
 
 def test_failed_groups_are_confirmed_before_others_and_wanted_ones_before_all() -> None:
@@ -101,33 +101,33 @@ def test_failed_groups_are_confirmed_before_others_and_wanted_ones_before_all() 
     first, second, third = names(index)
     store_result(index, second, hours=1, passed=False, failures=1)
     store_result(index, third, hours=2)
-    assert begun(decide(seen(index, replace(ASKED, most=3)))) == [second, first]
+    assert begun(decide(seen(index, replace(ASKED, most=3))).writes) == [second, first]
     wanted = [WantedGroup("trn3.48xlarge", 4, HOUR)]
     store_result(index, first, hours=0.5)
-    assert begun(decide(seen(index, replace(ASKED, most=3), wanted=wanted))) == [second, third]
+    assert begun(decide(seen(index, replace(ASKED, most=3), wanted=wanted)).writes) == [second, third]
 
 
 def test_results_of_an_earlier_spec_are_due() -> None:
     index = fleet(4)
     [name] = names(index)
     store_result(index, name)
-    assert begun(decide(seen(index))) == []
-    assert begun(decide(seen(index, replace(ASKED, generation=2)))) == [name]
+    assert begun(decide(seen(index)).writes) == []
+    assert begun(decide(seen(index, replace(ASKED, generation=2))).writes) == [name]
 
 
 def test_nothing_begins_while_a_group_waits_or_somebody_could_have_its_nodes() -> None:
     index = fleet(4)
     [name] = names(index)
-    assert begun(decide(seen(index, waits={("q", name, 0): NOW + HOUR}))) == []
-    assert begun(decide(seen(index, given=Yields({}, frozenset({"trn3.48xlarge"}))))) == []
-    assert begun(decide(seen(index, waits={("q", name, 0): NOW}))) == [name]
+    assert begun(decide(seen(index, waits={("q", name, 0): NOW + HOUR})).writes) == []
+    assert begun(decide(seen(index, given=Yields({}, frozenset({"trn3.48xlarge"})))).writes) == []
+    assert begun(decide(seen(index, waits={("q", name, 0): NOW})).writes) == [name]
 
 
 def test_storm_stops_tests_and_says_so() -> None:
     index = fleet(12)
     for name in names(index)[:2]:
         store_result(index, name, hours=30, passed=False, failures=1)
-    writes = decide(seen(index))
+    writes = decide(seen(index)).writes
     assert begun(writes) == []
     [status] = [each for each in writes if isinstance(each, WriteQualification)]
     ready = condition(status.status, "Ready")
@@ -142,7 +142,7 @@ def test_at_most_so_many_groups_are_tested_and_no_node_twice(groups: int, most: 
     for name in names(index):
         if size == 4 and data.draw(st.booleans()):
             store_result(index, name, hours=data.draw(st.floats(0, 60)))
-    found = [each for each in decide(seen(index, replace(ASKED, most=most, size=size))) if isinstance(each, StartTest)]
+    found = [each for each in decide(seen(index, replace(ASKED, most=most, size=size))).writes if isinstance(each, StartTest)]
     targets = [decode.workload({**each.body, "metadata": {**each.body["metadata"]}}).target for each in found]
     nodes = [(each.ultraserver, each.first_id + offset) for each in targets if each for offset in range(size)]
     assert len(found) <= most
@@ -220,7 +220,7 @@ def test_test_ends_for_the_workload_that_waits() -> None:
     index = FleetIndex.of(world.snapshot())
     uid = tests[0].workload.uid
     view = seen(index, tests=tests, given=Yields({uid: "ml/job"}, frozenset()))
-    [stop] = [each for each in decide(view) if isinstance(each, StopTest)]
+    [stop] = [each for each in decide(view).writes if isinstance(each, StopTest)]
     assert stop.why == "ml/job waits for nodes"
 
 
