@@ -127,7 +127,10 @@ class JobReservations:
         )
 
     async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
-        """Make one write that was decided in `term`. What the server rejects becomes an Event, and is repeated later. Raises EndedTerm."""
+        """Make one write that was decided in `term`. Raises EndedTerm.
+
+        What the server rejects becomes an Event, and is repeated later.
+        """
         key = _target(write)
         job = None if isinstance(write, DeleteWorkload) else write.job
         outcome, error = await self._attempts.make(key, lambda: self._send(write, term), now, term)

@@ -45,7 +45,6 @@ from tests.unit.test_qualification_decide import ASKED, begun, seen
 from tests.unit.test_queue_decide import NOTHING, NOW, RECORD, workload
 
 
-
 class Term(Alone):
     """Leadership of which a test ends the term."""
 
@@ -203,7 +202,7 @@ async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(ap
     body = body_for(decode.workload(api.get("NeuronUltraServerWorkload", "train", "a")), {})
     body["spec"]["priority"] = "of a newer schema"
     api.create(body)
-    async with queueing(api, Alone()) as (queues, caches, client):
+    async with queueing(api, Alone()) as (queues, caches, _):
         [allowed] = queues.admissions(caches.index(), NOW).values()
         assert (allowed.revoked, allowed.reason) == (False, "QueueUnknown")
         assert body["metadata"]["name"] in allowed.message

@@ -142,7 +142,9 @@ def test_at_most_so_many_groups_are_tested_and_no_node_twice(groups: int, most: 
     for name in names(index):
         if size == 4 and data.draw(st.booleans()):
             store_result(index, name, hours=data.draw(st.floats(0, 60)))
-    found = [each for each in decide(seen(index, replace(ASKED, most=most, size=size))).writes if isinstance(each, StartTest)]
+    found = [
+        each for each in decide(seen(index, replace(ASKED, most=most, size=size))).writes if isinstance(each, StartTest)
+    ]
     targets = [decode.workload({**each.body, "metadata": {**each.body["metadata"]}}).target for each in found]
     nodes = [(each.ultraserver, each.first_id + offset) for each in targets if each for offset in range(size)]
     assert len(found) <= most

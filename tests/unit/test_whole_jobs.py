@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -182,16 +183,27 @@ def test_workload_of_a_type_that_the_fleet_lacks_is_named(capsys: pytest.Capture
     assert "2 groups of 4 nodes wanted, and 0 free: there is no node of type trn3.48xlarge" in found.text
 
 
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ("topologySize: 3", "spec.topologySize is 3: write 1, 2 or 4"),
+        ("serverCount: -1", "spec.serverCount is -1: write 1 to 1024"),
+        ("serverCount: 0", "spec.serverCount is 0: write 1 to 1024"),
+        ("serverCount: 20000000", "spec.serverCount is 20000000: write 1 to 1024"),
+    ],
+)
 def test_workload_that_the_api_server_refuses_reserves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, why: str
 ) -> None:
     text = Path("deploy/examples/ultraservers/all-reduce-job.yaml").read_text()
-    assert "topologySize: 4" in text
+    name = field.partition(":")[0]
+    changed = re.sub(rf"{name}: \d+", field, text)
+    assert changed != text
     file = tmp_path / "odd.yaml"
-    file.write_text(text.replace("topologySize: 4", "topologySize: 3"))
+    file.write_text(changed)
     found = ask(capsys, "simulate", str(file), "--fleet", "2 x ultraserver trn2u.48xlarge")
     assert (found.code, "0 of 8 pods run; 0 of 8 nodes are held" in found.text) == (1, True), found.text
-    assert "not reserved: spec.topologySize is 3: write 1, 2 or 4" in found.text
+    assert f"not reserved: {why}" in found.text
 
 
 def test_pods_of_a_deployment_are_placed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

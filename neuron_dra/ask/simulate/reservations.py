@@ -29,6 +29,8 @@ POSITIONS: Final = ("ultraserverNodeId", "nodeId4", "nodeId2")
 
 GROUP_SIZES: Final = (1, 2, 4)
 """Values of spec.topologySize that the CRD allows."""
+GROUPS_AT_MOST: Final = 1024
+"""The highest value of spec.serverCount that the CRD allows."""
 
 
 @dataclass(slots=True)
@@ -50,10 +52,14 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
         if snapshot.get("NeuronUltraServerWorkload", meta["name"], meta.get("namespace") or "") is not None:
             continue  # the cluster has it, and its controller decides
         spec = workload.get("spec") or {}
-        size, number = int(spec.get("topologySize") or 1), int(spec.get("serverCount") or 1)
+        size, number = int(spec.get("topologySize") or 1), _number_of_groups(spec)
         name = f"NeuronUltraServerWorkload {meta['name']}"
+        text = ""
         if size not in GROUP_SIZES:
             text = f"spec.topologySize is {size}: write 1, 2 or 4"
+        elif not 1 <= number <= GROUPS_AT_MOST:
+            text = f"spec.serverCount is {number}: write 1 to {GROUPS_AT_MOST}"
+        if text:
             found.objects.append(_waiting(workload, "InvalidSpec", text))
             found.notes.append(f"{name}: not reserved: {text}")
             continue
@@ -89,6 +95,11 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
         reserved = words.listed((node.name for node in chosen), 8)
         found.notes.append(f"{name}: {groups} reserved: {reserved}; the controller may choose others")
     return found
+
+
+def _number_of_groups(spec: Wire) -> int:
+    wanted = spec.get("serverCount")
+    return 1 if wanted is None else int(wanted)
 
 
 def _how_long(needed: NeededTime) -> str:
