@@ -226,7 +226,7 @@ async def test_names_of_classes_that_do_not_exist_keep_no_other_class_from_being
 
 
 async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() -> None:
-    lists = []
+    lists: list[str] = []
 
     class NoPods(KubeClient):
         def __init__(self) -> None:
