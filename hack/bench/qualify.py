@@ -126,7 +126,7 @@ class Fleet:
             now=self.now,
         )
         kinds = (StartTest, StartPods, StopTest, StoreResults, DeletePod)
-        writes = [each for each in decide(view) if isinstance(each, kinds)]
+        writes = [each for each in decide(view).writes if isinstance(each, kinds)]
         return writes, time.process_time() - began
 
     def _follow(self, each: Any) -> None:

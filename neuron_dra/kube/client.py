@@ -119,6 +119,8 @@ class KubeClient:
                 continue
             check_list(raw)
             page = _page(raw)
+            if token and page.token == token:
+                raise Unavailable(f"the API server's list of {resource.plural} repeats the same page")
             yield page
             token = page.token
             if not token:
@@ -383,12 +385,12 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
     """Return the error for a response, with reason, message and causes of its Status object if it has one."""
     reason, message = "", raw[:256].decode(errors="replace")
     causes: tuple[str, ...] = ()
-    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
+    with contextlib.suppress(*objects.MALFORMED):
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
         listed = (body.get("details") or {}).get("causes") or []
         causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed[:16])
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    seconds = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
     return api_error(status, reason, f"{method} {path}: {status} {reason}: {message}", seconds, causes)
 
 

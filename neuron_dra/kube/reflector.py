@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,10 +19,20 @@ from neuron_dra.kube.requests import Resource
 
 log = logging.getLogger(__name__)
 
+VERSION_DIGITS: Final = 20  # of the largest resourceVersion
+
 
 Raw = bytes | msgspec.Raw
 Item = dict[str, Any]
 Salvage = Callable[[Raw, Item | None], Item | None]
+
+
+class _Reached(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: _Reached
 
 
 def keep_last(raw: Raw, have: Item | None) -> Item | None:
@@ -266,7 +276,7 @@ class Reflector:
                 raise Gone(message)
             raise ApiError(message, status=int(error.get("code") or 0))
         if kind == "BOOKMARK":
-            self._reached(msgspec.json.decode(raw)["metadata"]["resourceVersion"])
+            self._reached(msgspec.json.decode(raw, type=_Bookmark).metadata.resource_version)
         else:
             self._apply(kind, raw)
 
@@ -318,17 +328,19 @@ def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
 
 def _version_of(item: Mapping[str, Any]) -> int:
     """Return an object's resourceVersion as a number, -1 if it is not one."""
-    version = item["metadata"].get("resourceVersion", "")
-    if version.isdigit():
-        return int(version)
-    return -1
+    return _number(item["metadata"].get("resourceVersion", ""))
 
 
 def _seen(version: str) -> range:
     """Return the range of versions that a list or watch has shown when it has reached `version`."""
-    if version.isdigit():
-        return range(int(version) + 1)
-    return range(0)
+    return range(_number(version) + 1)
+
+
+def _number(version: str) -> int:
+    """Return a resourceVersion as a number; -1 if it is not one of at most 64 bits."""
+    if version.isascii() and version.isdigit() and len(version) <= VERSION_DIGITS:
+        return int(version)
+    return -1
 
 
 def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -336,5 +348,5 @@ def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
     resourceVersions compare as numbers: Kubernetes guarantees it from 1.35 on, and etcd has always had it.
     """
-    one, two = have["metadata"].get("resourceVersion", ""), other["metadata"].get("resourceVersion", "")
-    return not (one.isdigit() and two.isdigit()) or int(one) < int(two)
+    one, two = _version_of(have), _version_of(other)
+    return -1 in (one, two) or one < two

@@ -57,7 +57,7 @@ from neuron_dra.node.publish.loop import Publishing, PublishSources, PublishStat
 from neuron_dra.node.publish.present_label import PresentLabel
 from neuron_dra.node.publish.publisher_lock import LockKeeper, PublisherLock
 from neuron_dra.node.publish.reports import PublishReports
-from neuron_dra.node.publish.slice_publisher import SlicePublisher
+from neuron_dra.node.publish.slice_publisher import SlicePublisher, checked
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
@@ -121,7 +121,9 @@ class Plugin:
         self.recovery = self._recovery()
         self.orphan_release = self._orphan_release()
         ours = f"spec.driver={names.DRIVER},spec.nodeName={name}"
-        self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify)
+        self.slices = Reflector(
+            self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify, project=checked
+        )
         self.publishing = self._publishing(tags, files)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed, timing.kubelet)
         self.services = self._services()

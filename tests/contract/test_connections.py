@@ -130,6 +130,21 @@ async def test_retry_after_is_read(server: Script, client: KubeClient) -> None:
     assert caught.value.retry_after_s == 7.0
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "body"),
+    [("²".encode(), b"{}"), (b"7", b'{"details": {"causes": {"a": "b"}}}')],
+    ids=["a digit that is no number", "causes that are no list"],
+)
+async def test_an_error_of_another_form_is_one(
+    server: Script, client: KubeClient, retry_after: bytes, body: bytes
+) -> None:
+    """31, mend 2: a ValueError of a header ended the plugin; from Python 3.12 on, so did a KeyError of a body."""
+    head = b"HTTP/1.1 429 Slow\r\nRetry-After: %s\r\nContent-Length: %d\r\n\r\n" % (retry_after, len(body))
+    server.answers = [head + body]
+    with pytest.raises(TooManyRequests):
+        await get(client)
+
+
 async def test_a_redirect_is_not_followed(server: Script, client: KubeClient) -> None:
     server.answers = [b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 5\r\n\r\nlogin"]
     with pytest.raises(Exception, match="302 : login"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from neuron_dra.emulation.embedded_api import (
     EmbeddedApi,
     InjectedFault,
 )
+from neuron_dra.emulation.embedded_api.faults import Strange
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost, published_again
@@ -110,6 +112,29 @@ async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: P
         await eventually(lambda: len(api.log) >= asked + 8, LONG_S, "it asks again and again")
         api.faults.clear()
         await settled(api, plugin)
+        await eventually(lambda: not plugin.publish_state.error, LONG_S, "the publish succeeds")
+        assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
+
+
+NO_SLICES = {
+    "no spec": {},
+    "no pool": {"spec": {"driver": "neuron.aws.com"}},
+    "a generation in words": {"spec": {"pool": {"name": "node-a", "generation": "one"}}},
+    "devices without names": {"spec": {"pool": {"name": "node-a", "generation": 1}, "devices": [{}]}},
+}
+
+
+@pytest.mark.parametrize("name", NO_SLICES)
+async def test_list_of_other_objects_does_not_end_publishing(api: EmbeddedApi, host: PluginHost, name: str) -> None:
+    """31, mend 2: a list of slices had objects that are none."""
+    meta = {"name": "other", "uid": "u", "resourceVersion": "1"}
+    listed = {"kind": "ResourceSliceList", "metadata": {"resourceVersion": "1"}}
+    body = json.dumps({**listed, "items": [{"metadata": meta, **NO_SLICES[name]}]}).encode()
+    strange = api.faults.add(Strange(body).fault(verb="list", resource="resourceslices", times=None))
+    async with host.running() as plugin:
+        await eventually(lambda: strange.hits and plugin.hardware.known.is_set(), LONG_S, "the list and the hardware")
+        await settled(api, plugin)
+        api.faults.clear()
         await eventually(lambda: not plugin.publish_state.error, LONG_S, "the publish succeeds")
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
 

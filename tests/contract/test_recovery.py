@@ -259,6 +259,34 @@ async def test_full_disk_does_not_end_recovery(node: Node) -> None:
     assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
+def blocked(node: Node, uid: str) -> Path:
+    """Put a folder in the place of a claim's CDI file."""
+    path = node.cdi_root / cdi.file_name(uid)
+    path.unlink()
+    path.mkdir()
+    return path
+
+
+async def test_folder_at_a_cdi_path_does_not_end_recovery(node: Node) -> None:
+    """31, mend 12: one claim's file kept the whole node from new claims."""
+    node.checkpoint.write_text("{")
+    blocked(node, "uid-1")
+    async with asyncio.timeout(60):
+        transactions = await node.recovered()
+    assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
+    assert await transactions.prepare(claim(0).ref) == found_again(0)
+
+
+async def test_folder_at_a_cdi_path_of_a_forgotten_claim_leaves_no_other_file(node: Node) -> None:
+    """31, mend 12."""
+    transactions, _ = node.process()
+    await transactions.prepared.open()
+    blocked(node, "uid-0")
+    with pytest.raises(IsADirectoryError):
+        await transactions.prepared.forget(list(transactions.prepared.claims.values()))
+    assert node.specs == {"uid-0"}
+
+
 async def test_second_recovery_keeps_later_claims(node: Node) -> None:
     node.checkpoint.write_text("{")
     (one, first), (two, second) = node.process(), node.process()

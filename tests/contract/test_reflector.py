@@ -277,6 +277,24 @@ async def test_bookmarks_move_the_resume_version(api: EmbeddedApi, client: KubeC
         assert len(api.requests("list", "nodes")) == 1
 
 
+@pytest.mark.parametrize("version", [b"7", b"null", b"[]"])
+async def test_bookmark_without_a_text_is_malformed(slices: Reflector, version: bytes) -> None:
+    """31, mend 2: the next own write that was remembered ended the plugin."""
+    with pytest.raises(objects.MALFORMED):
+        slices._receive("BOOKMARK", b'{"metadata": {"resourceVersion": %s}}' % version)
+    slices.remember(slice_of(5))
+    assert set(slices.items) == {KEY}
+
+
+async def test_list_that_repeats_its_page_ends(api: EmbeddedApi, client: KubeClient) -> None:
+    """31, mend 2: a proxy that leaves out the query returns the first page again and again."""
+    page = b'{"kind": "NodeList", "metadata": {"resourceVersion": "1", "continue": "x"}, "items": []}'
+    api.faults.add(InjectedFault(verb="list", resource="nodes", status=200, body=page, times=None))
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable, match="the same page"):
+            await Reflector(client, NODES).relist()
+
+
 # Our own writes.
 
 
@@ -298,6 +316,21 @@ KEY = "/a-neuron.aws.com-00"
 def test_own_write_is_visible_before_the_watch_event(slices: Reflector) -> None:
     slices.remember(slice_of(5))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "5"
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000], ids=["a digit that is no number", "a number without end"])
+def test_version_of_another_form_is_no_number(slices: Reflector, text: str) -> None:
+    """31, mend 2: such a version raised a ValueError where the write was remembered, which ended the plugin."""
+    for version in ("5", text, "6"):
+        strange = slice_of(5)
+        strange["metadata"]["resourceVersion"] = version
+        slices.remember(strange)
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "6"
+    slices._reached(text)
+    other = slice_of(7)
+    other["metadata"]["name"] = "other"
+    slices.remember(other)
+    assert set(slices.items) == {KEY, "/other"}
 
 
 def test_late_event_does_not_undo_own_write(slices: Reflector) -> None:

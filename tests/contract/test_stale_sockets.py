@@ -109,3 +109,19 @@ async def test_plugin_removes_stale_sockets(short_path: Path, api: EmbeddedApi) 
         await kubelet.registered("neuron.aws.com", endpoint=str(host.settings("pod-1").dra_socket))
         await eventually(lambda: not any(path.exists() for path in left))
         assert host.settings("pod-1").dra_socket.exists()
+
+
+class LongNames(Files):
+    """Lists a name that no file system has."""
+
+    def names(self, folder: Path) -> list[str]:
+        return [f"dra-{'x' * 300}.sock", *super().names(folder)]
+
+
+def test_socket_that_cannot_be_looked_at_stays(settings: PluginSettings) -> None:
+    """31, mend 12: the error of one path ended the plugin."""
+    left = settings.data_folder / "dra-pod-0.sock"
+    bound(left).close()
+    stale = StaleSockets(settings, LongNames())
+    assert stale.look() == []
+    assert stale.look() == [left]

@@ -240,8 +240,8 @@ async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() ->
     templates = {}
     for namespace, number in (*(("a", number) for number in range(1000)), ("b", 0)):
         name = f"w{number}"
-        meta = {"namespace": namespace, "name": name, "uid": f"{namespace}{name}"}
-        meta["annotations"] = {"neuron.aws.com/made-for": "Job/x/y"}
+        made_for = {"neuron.aws.com/made-for": "Job/x/y"}
+        meta = {"namespace": namespace, "name": name, "uid": f"{namespace}{name}", "annotations": made_for}
         found = decode.workload({"metadata": meta, "spec": {"instanceType": "t", "topologySize": 1, "serverCount": 1}})
         workloads.append(found)
         templates[namespace, name] = Template(namespace, name, f"t-{found.uid}", found.uid, deleting=False)

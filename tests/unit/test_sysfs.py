@@ -170,6 +170,7 @@ def test_server_id_is_16_hex_digits_not_zero(root: Path, content: str, server: s
         ("hbm\nsram\n", ("hbm", "sram")),
         ("hbm hbm; HBM\n", ("hbm",)),
         ("??\n", ("other",)),
+        (",\n", ("other",)),
         ("0x1f\n", ("0x1f",)),
         ("x" * 70, ("x" * 63,)),
         (" ".join(f"c{number}" for number in range(100)), tuple(f"c{number}" for number in range(32))),

@@ -56,7 +56,7 @@ class StaleSockets:
         for folder, prefix in self._folders:
             for name in self._names(folder):
                 path = folder / name
-                if _is_of(name, prefix) and path not in self._ours and path.is_socket():
+                if _is_of(name, prefix) and path not in self._ours and _is_socket(path):
                     yield path
 
     def _names(self, folder: Path) -> list[str]:
@@ -76,6 +76,13 @@ class StaleSockets:
 def _is_of(name: str, prefix: str) -> bool:
     """Return whether `name` is that of a plugin's socket, with the UID of its pod or without."""
     return name.startswith((f"{prefix}-", f"{prefix}.")) and name.endswith(".sock")
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return path.is_socket()
+    except OSError:  # not readable for us, or the disk fails
+        return False
 
 
 def _refuses(path: Path) -> bool:

@@ -370,7 +370,10 @@ def _components(text: str | None) -> tuple[str, ...] | Unread:
     if text.strip() == _BUSY:
         return Unread.BUSY
     words = re.split(r"[,;\s]+", text)[:COMPONENTS_AT_MOST]
-    return tuple(dict.fromkeys(_component(word) for word in words if word))
+    found = tuple(dict.fromkeys(_component(word) for word in words if word))
+    if not found and text.strip():
+        return (signals.OTHER,)
+    return found
 
 
 def _component(word: str) -> str:

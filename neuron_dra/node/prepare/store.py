@@ -263,8 +263,9 @@ class Store:
             if gone:
                 current = current.withdrawing((claim.ref.uid for claim in gone), int(self._clock()))
                 self._write(current)
-                for claim in gone:
-                    value_of(self._removed(claim.ref.uid, claim))
+                removed = [self._removed(claim.ref.uid, claim) for claim in gone]
+                for each in removed:
+                    value_of(each)
             return gone, current
 
     def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
@@ -341,9 +342,7 @@ class Store:
             rebuilt = replace(rebuilt, extra={**rebuilt.extra, INVENTORY: True})
             # Earlier withdrawals are lost; the new era rejects every prepare that began before.
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
-            for claim in claims.values():
-                if not claim.adopted:
-                    self._write_spec(claim)
+            specs.written(claims.values(), self._write_missing_spec)
             self._write(rebuilt)
             self._sweep(rebuilt)
             return rebuilt
