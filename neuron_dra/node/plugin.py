@@ -120,10 +120,7 @@ class Plugin:
         self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, timing.prepare)
         self.recovery = self._recovery()
         self.orphan_release = self._orphan_release()
-        ours = f"spec.driver={names.DRIVER},spec.nodeName={name}"
-        self.slices = Reflector(
-            self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify, project=checked
-        )
+        self.slices = self._own_slices()
         self.publishing = self._publishing(tags, files)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed, timing.kubelet)
         self.services = self._services()
@@ -136,6 +133,11 @@ class Plugin:
         refresh = self.telemetry.refresh if self.telemetry is not None else None
         self.http = HttpServer(self.metrics.registry, self.why_not_ready, refresh)
         self._stop = asyncio.Event()
+
+    def _own_slices(self) -> Reflector:
+        ours = f"spec.driver={names.DRIVER},spec.nodeName={self.settings.node_name}"
+        changed = self.dirty.notify
+        return Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=changed, project=checked)
 
     def _not_flushed(self, text: str) -> None:
         self.events.post("Warning", "NeuronStateNotFlushed", text)

@@ -116,7 +116,7 @@ async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: P
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
 
 
-NO_SLICES = {
+NO_SLICES: dict[str, dict[str, Any]] = {
     "no spec": {},
     "no pool": {"spec": {"driver": "neuron.aws.com"}},
     "a generation in words": {"spec": {"pool": {"name": "node-a", "generation": "one"}}},

@@ -261,15 +261,17 @@ def _entries(item: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
 def checked(item: dict[str, Any]) -> dict[str, Any]:
     """Return a slice as it was read. Raises ValueError if the parts that the plugin reads have not their types."""
     spec = item.get("spec")
-    pool = spec.get("pool") if isinstance(spec, dict) else None
-    is_slice = isinstance(pool, dict) and isinstance(pool.get("name"), str)
-    if not is_slice or not isinstance(pool.get("generation", 0), int):
+    if not isinstance(spec, dict) or not _is_pool(spec.get("pool")):
         raise ValueError("it is not a ResourceSlice")
     for field in ("devices", "sharedCounters"):
         entries = spec.get(field) or []
         if not isinstance(entries, list) or not all(map(_is_named, entries)):
             raise ValueError(f"spec.{field} is not a list of named entries")
     return item
+
+
+def _is_pool(pool: object) -> bool:
+    return isinstance(pool, dict) and isinstance(pool.get("name"), str) and isinstance(pool.get("generation", 0), int)
 
 
 def _is_named(entry: object) -> bool:
