@@ -88,7 +88,7 @@ class PoolDevice(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeviceFacts:
+class SliceSummary:
     """What is known of the devices of a slice together. `twice` is the first name that several have, empty if none."""
 
     twice: str = ""
@@ -103,11 +103,11 @@ def twice(names: Sequence[str]) -> str:
     return next(name for name in names if names.count(name) > 1)
 
 
-def facts(devices: Sequence[PoolDevice]) -> DeviceFacts:
+def facts(devices: Sequence[PoolDevice]) -> SliceSummary:
     """Return the facts of devices."""
     consume = any(device.consumes for device in devices)
     bind = any(device.binding for device in devices)
-    return DeviceFacts(twice([device.id.device for device in devices]), consume, bind)
+    return SliceSummary(twice([device.id.device for device in devices]), consume, bind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +124,7 @@ class PoolSlice:
     has_counters: bool
     compatibility_groups: bool
     devices: tuple[PoolDevice, ...]
-    facts: DeviceFacts
+    facts: SliceSummary
     counters: tuple[Counters, ...] = ()  # of each counter set
 
 
@@ -318,7 +318,7 @@ class _Listed:
             for name in ("binds_to_node", "binding", "unsupported", "consumes")
         ]
         consume, bind = any(each.consumes for each in decoded), any(each.binding for each in decoded)
-        self.facts = DeviceFacts(twice(self._names), consume, bind)
+        self.facts = SliceSummary(twice(self._names), consume, bind)
         self.compatibility_groups = any(wire.get("compatibilityGroups") for wire in wires)
 
     def devices(self, driver: str, pool: str, places: Iterable[Where], *, per_device: bool) -> tuple[PoolDevice, ...]:

@@ -19,7 +19,7 @@ import msgspec
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
-from neuron_dra.simulate.model import DeviceFacts, NodeTraits, PoolDevice, PoolSlice
+from neuron_dra.simulate.model import NodeTraits, PoolDevice, PoolSlice, SliceSummary
 from neuron_dra.simulate.semantics import NEW, Semantics
 
 
@@ -34,7 +34,7 @@ class ResourcePool:
     invalid: str = ""
     counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
     binds: bool = False  # a device has binding conditions
-    facts: tuple[DeviceFacts, ...] = ()  # of its slices: pools with the same ones differ in their names only
+    facts: tuple[SliceSummary, ...] = ()  # of its slices: pools with the same ones differ in their names only
 
     @property
     def usable(self) -> bool:
