@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ with bench_api.nothing_left(where):
 @pytest.mark.parametrize(("how", "code"), [("an error", 1), ("SIGTERM", 143)])
 def test_nothing_of_a_benchmark_is_left(how: str, code: int, tmp_path: Path) -> None:
     """(16, acceptance 3): a benchmark that failed, or was ended, left etcd and the API server behind."""
-    folder = tmp_path / "neuron-dra-bench-of-a-test"
+    # The name marks the processes, and another worker may run the other case now.
+    folder = tmp_path / f"neuron-dra-bench-of-{os.getpid()}"
     folder.mkdir()
     command = [sys.executable, "-c", PROGRAM, str(folder), how]
     benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
