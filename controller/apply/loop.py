@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 
 from controller.apply import batches, budget
 from controller.apply.beside import Look, next_change
+from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
@@ -90,7 +91,7 @@ class Reconciler:
         self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-        self._reported_errors: dict[str, str] = {}  # of the last plan, by object
+        self._errors = Errors("an object could not be planned")
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
         self.verdicts: Mapping[str, Verdict] = {}
@@ -249,7 +250,7 @@ class Reconciler:
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits, known, self.kept))
         self.kept, self._turns, self.verdicts = plan.kept, plan.turns, plan.verdicts
-        self._report_errors(plan)
+        self._errors.report(plan.errors)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now, self._limits.spares)
         return plan
@@ -270,13 +271,6 @@ class Reconciler:
             room=self._room.found,
             admissions={} if self._queues is None else self._queues.admissions(self._caches.index(), now),
         )
-
-    def _report_errors(self, plan: Plan) -> None:
-        """Log the error of each object that could not be planned, once."""
-        for name, err in plan.errors.items():
-            if repr(err) != self._reported_errors.get(name):
-                log.error("an object could not be planned", extra={"object": name}, exc_info=err)
-        self._reported_errors = {name: repr(err) for name, err in plan.errors.items()}
 
     async def _in_slices(self, steps: Generator[None, None, Plan]) -> Plan:
         """Return the plan, and let the lease be renewed between its steps. Raises EndedTerm."""
