@@ -8,7 +8,10 @@ from typing import Any
 
 from neuron_dra.api import objects
 from neuron_dra.api.objects import node_object
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost
 
 
@@ -29,6 +32,12 @@ async def closing(host: PluginHost) -> AsyncIterator[PluginHost]:
         yield host
     finally:
         await host.close()
+
+
+async def prepare(plugin: Plugin, claim: Obj) -> None:
+    """Prepare a claim that the API server has."""
+    meta = claim["metadata"]
+    await plugin.transactions.prepare(ClaimRef(meta["namespace"], meta["name"], meta["uid"]))
 
 
 def whole_pool(api: EmbeddedApi) -> dict[str, dict[str, Any]]:

@@ -11,11 +11,10 @@ import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import linked
-from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import PluginTiming
-from tests.contract.sets_node import closing, server_with_a_node, whole_pool
+from tests.contract.sets_node import closing, prepare, server_with_a_node, whole_pool
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
@@ -94,8 +93,7 @@ async def test_an_older_answer_takes_back_the_sets_that_nobody_holds(api: Embedd
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
-        meta = held["metadata"]
-        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        await prepare(plugin, held)
         api.answer_versions("v1.37.0", "v1.36.1")
         await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
         assert counters(api)  # the set in use keeps what it consumes
@@ -125,8 +123,7 @@ async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
-        meta = held["metadata"]
-        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        await prepare(plugin, held)
         host.hardware.break_link(0, 1)
         await eventually(lambda: "neuron-set-2-0" not in published(api) and SET in published(api), 30)
         left = len(published(api))
@@ -141,8 +138,7 @@ async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
-        meta = held["metadata"]
-        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        await prepare(plugin, held)
         api.answer_versions("v1.36.1")
         await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
     api.answer_versions("v1.37.0", "v1.36.1")

@@ -10,10 +10,9 @@ import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import divided
-from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.timing import PluginTiming
-from tests.contract.sets_node import closing, server_with_a_node
+from tests.contract.sets_node import closing, prepare, server_with_a_node
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import always, eventually
@@ -64,8 +63,7 @@ async def test_a_set_over_a_dead_link_is_tainted_then_removed_and_returns(api: E
     held = api.create(allocated_claim("held", "node-a", [CROSSING]))
     async with host.running(**ON) as plugin:
         await eventually(lambda: len(published(api)) == EVERYTHING, 30)
-        meta = held["metadata"]
-        await plugin.transactions.prepare(ClaimRef("default", meta["name"], meta["uid"]))
+        await prepare(plugin, held)
         host.hardware.break_link(8, 9)
         await eventually(lambda: published(api).get("neuron-set-2-8"), 30, "the taint")
         assert len(published(api)) == EVERYTHING  # what an unpublished device consumes would be given out again
