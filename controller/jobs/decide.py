@@ -17,7 +17,6 @@ from controller.jobs import authority
 from controller.jobs.model import Job
 from controller.observe.model import (
     API_VERSION,
-    GROUPS_AT_MOST,
     JOBS_QUEUED,
     MADE_FOR,
     QUEUE_LABEL,
@@ -31,6 +30,7 @@ from controller.plan.objects import MANAGED
 from controller.plan.reasons import Reason
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
 from neuron_dra.core.turns import in_turn
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 
 NAME_CHARACTERS: Final = 63
 """The limit of a workload's name, from its CRD."""

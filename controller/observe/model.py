@@ -47,9 +47,6 @@ EXPIRED = "Expired"
 SLOT_SIZES = (1, 2, 4)
 """The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
 
-GROUPS_AT_MOST: Final = 1024
-"""The limit of groups in one workload, from the CRD of this release; that of AWS's chart has no limit."""
-
 NODES_AT_MOST = 64
 """The limit of nodes in one UltraServer, from the CRD. A node with a higher number counts as unknown."""
 

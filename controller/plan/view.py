@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.observe.model import (
-    GROUPS_AT_MOST,
     SLOT_SIZES,
     Admission,
     Meeting,
@@ -38,7 +37,7 @@ from controller.plan.reasons import Reason
 from controller.plan.sight import Sight
 from controller.plan.states import State
 from neuron_dra.core.qualification import Target
-from neuron_dra.core.ultraserver import Allocation, Phase, UnreadAllocation
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Allocation, Phase, UnreadAllocation
 
 TurnKey = tuple[str, str]
 """Instance type and namespace."""

@@ -12,10 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from controller.observe import decode
-from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, FleetSnapshot
+from controller.observe.model import SLOT_SIZES, FleetSnapshot
 from controller.observe.projections import Pod
 from controller.plan.strategies import NAMES, STRATEGIES
 from neuron_dra.core import shapes
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 from neuron_dra.errors import NeuronDraError
 
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}

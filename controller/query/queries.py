@@ -14,7 +14,7 @@ from typing import Final
 
 from controller.observe import decode
 from controller.observe.discovery import Group
-from controller.observe.model import API_VERSION, GROUPS_AT_MOST, SLOT_SIZES, Workload
+from controller.observe.model import API_VERSION, SLOT_SIZES, Workload
 from controller.plan import objects, placement
 from controller.plan.actions import Plan, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
@@ -24,7 +24,7 @@ from controller.plan.planning import ULTRASERVERS_A_STEP, Limits
 from controller.query import dry_run, plan_text
 from controller.query.dry_run import Grouped
 from neuron_dra.core import catalogue, durations
-from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Allocation, Phase, decode_allocations
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.observe import decode
-from controller.observe.model import GROUPS_AT_MOST, SLOT_SIZES, QueueRecord, Workload, condition
+from controller.observe.model import SLOT_SIZES, QueueRecord, Workload, condition
 from controller.plan import objects
 from controller.queue.admission import HeldNodes, QueueView, returns_at
 from controller.queue.model import (
@@ -24,6 +24,7 @@ from controller.queue.model import (
     body_for,
     spec_for,
 )
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 
 WAITING: Final = ("Pending", "Failed")
 """The states of a workload that has no nodes."""

@@ -22,6 +22,9 @@ NAMESPACE: Final = "neuron-dra-driver"
 NAME_LENGTH: Final = 63
 TAG_BYTES: Final = 64  # an attribute's text may not be longer (kubernetes/api, resource/v1, DeviceAttribute)
 
+GROUPS_AT_MOST: Final = 1024
+"""The limit of groups in one workload, from the CRD of this release; that of AWS's chart has no limit."""
+
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _READABLE, _HASHED = "us-", "ush-"  # two prefixes, so that no readable name equals another id's hashed name
 

@@ -19,7 +19,7 @@ from neuron_dra.ask.world import fleet
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import Phase, Tag, tagged
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Phase, Tag, tagged
 from neuron_dra.core.wire import Obj, Wire
 
 GROUPS: Final = ("ultraserverId", "serverId4", "reservationId")
@@ -29,8 +29,6 @@ POSITIONS: Final = ("ultraserverNodeId", "nodeId4", "nodeId2")
 
 GROUP_SIZES: Final = (1, 2, 4)
 """Values of spec.topologySize that the CRD allows."""
-GROUPS_AT_MOST: Final = 1024
-"""The highest value of spec.serverCount that the CRD allows."""
 
 
 @dataclass(slots=True)
