@@ -8,37 +8,62 @@ mkdir -p build
 unset PYTHONDONTWRITEBYTECODE # each of five processes would compile all tests: five seconds each
 
 FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet" # the second test bed has the fleet of UltraServers
-on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
+fleet_bed=(env NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE=)
+on_fleet() { "${fleet_bed[@]}" "$@"; }
 fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
     tests/bed/test_{unhealthy_devices,takeover}.py)
-rights=tests/contract/test_rights.py # reads the audit logs of both test beds when their tests have ended
+rights=tests/contract/test_rights.py # reads the audit logs that are kept when the tests of both test beds have ended
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 unless_long() { [ -n "${NEURON_DRA_LONG:-}" ] && echo "$1" || echo "($1) and not long"; }
 
 indented() { sed -u 's/^/   /'; } # line by line: without -u, sed keeps them until it has 4 KiB
 
+kept=build/audit # what programs requested on each test bed, for the test of their rights
+keep_audit_log() { # keep_audit_log NAME PREFIX: of the test bed that commands with this prefix use
+    mkdir -p $kept
+    local name=$1 where='from hack.bed import layout; print(layout.from_environment().audit_log)'
+    cp "$("${@:2}" $BIN/python -c "$where")" "$kept/$name.log"
+}
+waited() { # run a program in the background, which ends with this shell: bash obeys no signal before a program has ended
+    trap 'kill $(jobs -p) 2>/dev/null' TERM
+    "$@" &
+    wait $!
+}
+
 beds="" # the process that builds the test beds and runs the tests on them
+fleet_bed_tests() { # the tests on the fleet of UltraServers, and then, without nodes, those that need an API server only
+    local failed=0
+    waited "${fleet_bed[@]}" $BIN/python -m pytest "${fleet_tests[@]}" -m "($1) and nodes" -q \
+        -o cache_dir=build/fleet-cache --junitxml build/results-testbed-fleet.xml || failed=1
+    keep_audit_log fleet on_fleet
+    # Ten idle nodes would take a fifth of a core from the other tests.
+    on_fleet hack/testbed/testbed down && on_fleet hack/testbed/testbed up || failed=1
+    echo "-- and those that need an API server, and no nodes"
+    waited "${fleet_bed[@]}" $BIN/python -m pytest tests --ignore=$seeds --ignore=$rights -m "($1) and not nodes" -q \
+        -o cache_dir=build/fleet-cache --junitxml build/results-testbed-servers.xml || failed=1
+    keep_audit_log servers on_fleet
+    on_fleet hack/testbed/testbed down || failed=1
+    return $failed
+}
 bed_tests() {
+    rm -rf $kept
     hack/testbed/testbed build && hack/testbed/testbed up && on_fleet hack/testbed/testbed up || {
         echo "the test beds could not be built or started"
         return 1
     }
-    local marks main fleet failed=0
+    local marks fleet failed=0
     marks=$(unless_long "testbed or tool") # a tool is built by the test bed
-    on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
-        --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
+    fleet_bed_tests "$marks" >build/testbed-fleet.log 2>&1 &
     fleet=$!
-    $BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds --ignore=$rights -m "$marks" -q \
-        -o cache_dir=build/main-cache --junitxml build/results-testbed.xml &
-    main=$!
-    trap 'kill $main $fleet 2>/dev/null' TERM
-    wait $main || failed=1
+    waited $BIN/python -m pytest tests/bed "${fleet_tests[@]/#/--ignore=}" -m "($marks) and nodes" -q \
+        -o cache_dir=build/main-cache --junitxml build/results-testbed.xml || failed=1
+    keep_audit_log nodes env
     echo "-- and on the fleet of UltraServers"
     tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
     wait $fleet || failed=1
     echo "-- and the rights that the tests on both have used"
     $BIN/python -m pytest $rights -m testbed -q || failed=1
-    take_down # idle, the two still take a quarter of a core from the tests without a cluster
+    take_down # idle, its nodes take a quarter of a core from the tests without a cluster
     return $failed
 }
 take_down() { # the first bed is the last to go: it has raised the machine's limits

@@ -28,12 +28,16 @@ TRN2 = "trn2.48xlarge"
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 600  # a first test waits for the bed, and perhaps for images
 FAILED = pytest.StashKey[bool]()
+NODES = {"node", "running_driver", "running_fleet", "running_sets_bed"}
+"""The fixtures that start nodes, which go on running until the run ends."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("testbed")
+            if NODES.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker("nodes")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 

@@ -1,7 +1,7 @@
 """The rights of both programs: what the manifests grant, and the requests that the programs made to a real API server.
 
 The requests are those of all tests on the test beds, from the audit logs of their API servers, so the second half runs
-last: `make test` starts it after the tests of both beds, and before it stops them.
+last: `make test` keeps the logs, and starts it after the tests of both beds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.support.skipping import impossible
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "deploy/manifests"
+KEPT = REPOSITORY / "build/audit"
 DRIVER = "neuron-dra-driver"  # the namespace of both programs, and of the NeuronUltraServers
 PLUGIN, CONTROLLER = "neuron-dra-driver-sa", "neuron-ultraserver-controller"
 WATCHER = "neuron-dra-limits-watcher"
@@ -173,14 +174,10 @@ def covers(right: Right, request: Right) -> bool:
 
 @pytest.fixture(scope="module")
 def requests() -> set[Right]:
-    from hack.bed import layout
-
-    where = layout.from_environment()
-    folders = [where.state_dir, where.state_dir.with_name(f"{where.name}-fleet")]
-    logs = [sorted(folder.glob("audit*.log")) for folder in folders]
-    if not all(logs):
-        impossible("needs the audit logs of both test beds after all of their tests; `make test` has them")
-    return set(requested(path for found in logs for path in found))
+    logs = [KEPT / f"{run}.log" for run in ("nodes", "fleet", "servers")]
+    if not all(log.exists() for log in logs):
+        impossible("needs the audit logs of all tests on the test beds; `make test` keeps them")
+    return set(requested(logs))
 
 
 @pytest.mark.testbed
