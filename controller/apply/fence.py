@@ -26,6 +26,11 @@ class Fence:
         """The term of the pass."""
         return self._term
 
+    @property
+    def tenure(self) -> int:
+        """That of the leadership: it is the same in terms between which nobody else led."""
+        return self._leadership.tenure
+
     def enter(self, term: int) -> None:
         """Start a pass in this term."""
         self._term = term

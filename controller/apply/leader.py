@@ -25,9 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Decides if this process may write. `term` changes each time that it becomes the leader."""
+    """Decides if this process may write.
+
+    - `term`: changes each time that it becomes the leader.
+    - `tenure`: the same in terms between which nobody else can have held the Lease.
+    """
 
     term: int
+    tenure: int
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -37,6 +42,7 @@ class Alone:
     """Leadership without election, for a single replica."""
 
     term = 1
+    tenure = 1
 
     def holds(self) -> bool:
         """Return True."""
@@ -78,7 +84,9 @@ class Leader:
         self._free_at = 0.0  # when another replica's lease expires
         self._valid_until = 0.0
         self._logged = ""  # the last logged error, to log it once
+        self._had: tuple[str, int] | None = None  # UID and leaseTransitions of the lease, when it was last ours
         self.term = 0
+        self.tenure = 0
 
     def holds(self) -> bool:
         """Return True while this process is the leader."""
@@ -157,9 +165,10 @@ class Leader:
                 "spec": self._spec({}),
             }
             try:
-                await self._client.create(LEASES, self._namespace, body)
+                stored = await self._client.create(LEASES, self._namespace, body)
             except AlreadyExists:
                 return False
+            self._note(stored)
             return True
         spec = lease.get("spec") or {}
         holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
@@ -171,11 +180,20 @@ class Leader:
             self._free_at = self._seen_at + duration
             if self._now() < self._free_at:
                 return False
+        ours = {**lease, "spec": self._spec(spec)}
         try:
-            await self._client.replace(LEASES, self._namespace, {**lease, "spec": self._spec(spec)})
+            await self._client.replace(LEASES, self._namespace, ours)
         except Conflict:
             return False
+        self._note(ours)
         return True
+
+    def _note(self, lease: dict[str, Any]) -> None:
+        """Note the lease that this replica has now; another tenure begins if it has changed hands since the last."""
+        had = str(lease["metadata"]["uid"]), int(lease["spec"]["leaseTransitions"])
+        if had != self._had:
+            self.tenure += 1
+        self._had = had
 
     async def _read(self) -> dict[str, Any]:
         """Return the lease. Raises ApiError, or one of MALFORMED for another answer."""

@@ -47,6 +47,9 @@ class Admissions(Look, Protocol):
     async def relist(self, now: datetime.datetime) -> None:
         """Read again what it depends on: a new leader begins."""
 
+    def resume(self) -> None:
+        """Watch it anew: a leader begins that is the one before."""
+
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
 
@@ -87,7 +90,7 @@ class Reconciler:
         applier.on_eviction = applier.refusals.on_eviction = applier.pod_looks.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._room = RoomLooks(timing.room, limits.spares)
-        self._term = 0
+        self._term = self._tenure = 0  # when everything was listed
         self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
@@ -144,16 +147,7 @@ class Reconciler:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
         self._applier.fence.enter(self._leadership.term)
         if self._term != self._leadership.term:
-            # Also if no other replica held the Lease: what ended the term may have interrupted the watches, too.
-            term = self._leadership.term
-            try:
-                await self._caches.relist()
-            except* ApiError as group:
-                raise ApiError(str(group.exceptions[0])) from group
-            if self._queues is not None:
-                await self._queues.relist(self._clock())
-            self._term = term
-            self._report_foreign_templates()
+            await self._begin_term(self._leadership.term, self._leadership.tenure)
             self._progressed()
         now = self._clock()
         if self._was_set_back(now):
@@ -196,6 +190,23 @@ class Reconciler:
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
         return due, min((each for each in moments if each is not None), default=None)
+
+    async def _begin_term(self, term: int, tenure: int) -> None:
+        """List everything if another replica may have led, else only open the watches again. Raises ApiError."""
+        same = self._tenure == tenure
+        try:
+            await (self._caches.resume() if same else self._caches.relist())
+        except* ApiError as group:
+            raise ApiError(str(group.exceptions[0])) from group
+        if same:
+            await asyncio.sleep(self._timing.gather_s)  # what the watches have missed follows at once
+        if self._queues is not None:
+            if same:
+                self._queues.resume()
+            else:
+                await self._queues.relist(self._clock())
+        self._term, self._tenure = term, tenure
+        self._report_foreign_templates()
 
     async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
         """Read the PriorityClasses before the plan, which orders by them; return when to read them again."""

@@ -70,7 +70,7 @@ class JobReservations:
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
         self._early_pods = EarlyPods(client, timing, applier.fence)
-        self._term = 0
+        self._term = self._tenure = 0  # when all was listed
         # By namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
         self._rejected: dict[str, JobEvent] = {}  # by UID of the job
@@ -89,8 +89,9 @@ class JobReservations:
             return None  # the watches wake the controller
         term = self._applier.fence.term
         if self._term != term:
-            await self._watches.relist()
-            self._term = term
+            tenure = self._applier.fence.tenure
+            await (self._watches.resume() if self._tenure == tenure else self._watches.relist())
+            self._term, self._tenure = term, tenure
         jobs = tuple(self._watches.jobs())
         moments = [await self._guard.look(now)] if jobs else []
         view = self._view(index, jobs)

@@ -83,6 +83,11 @@ class JobWatches:
         for each in self._listed.values():
             await each.relist()
 
+    async def resume(self) -> None:
+        """Watch all kinds anew, for a leader that is the one before; list only what has no watch. Raises ApiError."""
+        for each in self._listed.values():
+            await each.resume()
+
     async def _watch(self, name: str) -> None:
         """Watch a kind, and look for it from time to time while the API server does not have it."""
         reflector = self._by_kind[name]

@@ -258,6 +258,16 @@ class Caches(Generic[IndexT]):
                 group.create_task(each.relist())
         await self.find_nodes_of_pods()
 
+    async def resume(self) -> None:
+        """Watch everything anew, for a leader that is the one before: nothing is listed. Raises ApiError.
+
+        What kept its Lease from being renewed may have broken the watches, too.
+        """
+        async with asyncio.TaskGroup() as group:
+            for each in self._readable().values():
+                group.create_task(each.resume())
+        await self.find_nodes_of_pods()
+
     async def find_nodes_of_pods(self) -> None:
         """Find the nodes of unreadable claims that only their pods show."""
         await self._pod_nodes.find()

@@ -96,7 +96,7 @@ class Qualifications:
         self._limits = limits
         self._timing = timing
         self._verdicts = verdicts
-        self._term = 0
+        self._term = self._tenure = 0  # when all was listed
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
         self._begins = Pace(TESTS_AT_ONCE, timing.begin_s)
         self._stores = Pace(RESULTS_AT_ONCE, timing.result_s)
@@ -120,8 +120,9 @@ class Qualifications:
             return None
         term = self._applier.fence.term
         if self._term != term:
-            await self._watches.relist()
-            self._term = term
+            tenure = self._applier.fence.tenure
+            await (self._watches.resume() if self._tenure == tenure else self._watches.relist())
+            self._term, self._tenure = term, tenure
         asked = self._watches.qualifications()
         targets = [each for each in index.workloads if each.target is not None]
         if not asked and not targets:

@@ -89,6 +89,12 @@ class QualifyWatches:
             if each.synced.is_set():
                 await each.relist()
 
+    async def resume(self) -> None:
+        """Watch it anew, for a leader that is the one before; list only what has no watch. Raises ApiError."""
+        for each in (self._asked, self._pods):
+            if each.synced.is_set():
+                await each.resume()
+
     async def _watch_qualifications(self) -> None:
         while True:
             try:

@@ -39,7 +39,7 @@ from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
 from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import Phase
-from neuron_dra.errors import Conflict
+from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS
@@ -122,6 +122,17 @@ class Queues:
                 await listing.wait()
         except TimeoutError:
             log.warning("workloads with a queue wait: Kueue's Workloads are not listed yet")
+
+    def resume(self) -> None:
+        """Begin to watch Kueue's Workloads anew, for a leader that is the one before."""
+        self._work.put_nowait(self._resume)
+
+    async def _resume(self) -> None:
+        try:
+            await self._watch.resume()
+        except ApiError:
+            self._stale = True
+            self._on_change()
 
     def _begin_list(self, now: datetime.datetime) -> asyncio.Event:
         """List Kueue's Workloads beside the passes, unless a list is in progress; return what is set at its end."""

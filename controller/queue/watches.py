@@ -182,6 +182,11 @@ class QueueWatch:
         if self._reflector.synced.is_set():
             await self._reflector.relist()
 
+    async def resume(self) -> None:
+        """Watch anew, for a leader that is the one before; list only if that does not succeed. Raises ApiError."""
+        if self._reflector.synced.is_set():
+            await self._reflector.resume()
+
     async def run(self) -> None:
         """Watch, and look for Kueue from time to time while the API server does not have it."""
         while True:

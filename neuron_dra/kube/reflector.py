@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -82,6 +82,8 @@ class Reflector:
         self._gather_s = gather_s
         self._salvage = salvage
         self._gets_bookmarks = False
+        self._running: asyncio.Timeout | None = None  # of the watch, or of the wait for the next one
+        self._reopened: asyncio.Future[None] | None = None  # `resume` waits for it
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, Item] = {}
@@ -135,6 +137,22 @@ class Reflector:
             del self.items[_key(item)]
             self._touched.add(_key(item))
         self._note(lambda: self.forget(item))
+
+    async def resume(self) -> None:
+        """Watch anew from what was shown last, and list only if that does not succeed. Raises ApiError.
+
+        The connection may be dead without a sign of it; the new one brings what the old one has missed.
+        """
+        if self._running is None:
+            await self.relist()
+            return
+        self._reopened = reopened = asyncio.get_running_loop().create_future()
+        self._running.reschedule(0.0)
+        try:
+            async with asyncio.timeout(self._client.timing.request_s):
+                await reopened
+        except (TimeoutError, ApiError):
+            await self.relist()
 
     async def relist(self) -> None:
         """List all objects again, whatever the watch has shown. Raises ApiError."""
@@ -226,12 +244,15 @@ class Reflector:
             try:
                 if not self._version:
                     await self.relist()
-                await self._watch()
-                failed = asyncio.get_running_loop().time() - started < self._timing.short_s
+                if await self._uninterrupted(self._watch()):
+                    failed = asyncio.get_running_loop().time() - started < self._timing.short_s
+                else:
+                    failed = False
             except Gone:
                 self._version = ""
                 failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except ApiError as err:
+                self._tell(err)
                 if isinstance(err, self._gives_up_on):
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
@@ -240,9 +261,30 @@ class Reflector:
                 log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._version, failed = "", True
             if failed:
-                await asyncio.sleep(next(waits))
+                await self._uninterrupted(asyncio.sleep(next(waits)))
             else:
                 waits = backoff.delays(*self._timing.retry_s, random.random)
+
+    async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await `work`; return False if `resume` has ended it."""
+        try:
+            async with asyncio.timeout(None) as self._running:
+                await work
+        except TimeoutError:
+            return False
+        finally:
+            self._running = None
+        return True
+
+    def _tell(self, err: ApiError | None) -> None:
+        """Tell who has resumed the watch that it is open again, or why it is not."""
+        reopened, self._reopened = self._reopened, None
+        if reopened is None or reopened.done():
+            return
+        if err is None:
+            reopened.set_result(None)
+        else:
+            reopened.set_exception(err)
 
     async def _watch(self) -> None:
         length_s = random.randint(*self._timing.length_s)
@@ -250,6 +292,7 @@ class Reflector:
         async with self._client.watch(
             self._resource, self._namespace, params, idle_timeout_s=self._timing.silence_s, gather_s=self._gather_s
         ) as lines:
+            self._tell(None)
             limit_s = self._timing.bookmarks_s
             try:
                 async with asyncio.timeout(limit_s if self._gets_bookmarks else None) as silence:

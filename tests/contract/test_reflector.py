@@ -203,6 +203,49 @@ async def test_watch_without_its_bookmarks_is_opened_again(api: EmbeddedApi) -> 
             await shows(nodes, "a", "b")
 
 
+async def test_resumed_watch_sees_what_a_dead_one_missed_and_lists_nothing(api: EmbeddedApi) -> None:
+    port = URL(api.url).port
+    assert port is not None
+    async with SilentProxy(port) as proxy, KubeClient(KubeConfig(proxy.url), timing=QUICK_CLIENT) as through:
+        async with running(Reflector(through, NODES)) as nodes:
+            await eventually(lambda: api.watches.count("nodes") == 1)
+            proxy.silence()
+            api.create(node_object("b"))
+            await nodes.resume()
+            await shows(nodes, "a", "b")
+    assert len(api.requests("list", "nodes")) == 1
+
+
+async def test_a_resume_does_not_wait_for_the_next_try(api: EmbeddedApi) -> None:
+    timing = quicker(QUICK_CLIENT, watch={"retry_s": (3600.0, 3600.0), "short_s": 3600.0})
+    async with KubeClient(KubeConfig(api.url), timing=timing) as client, running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        api.watches.close("nodes")
+        await eventually(lambda: api.watches.count("nodes") == 0)
+        api.create(node_object("b"))
+        await nodes.resume()
+        await shows(nodes, "a", "b")
+    assert len(api.requests("list", "nodes")) == 1
+
+
+async def test_watch_that_cannot_be_resumed_lists_again(api: EmbeddedApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        api.faults.add(InjectedFault(verb="watch", status=503, times=None))
+        await nodes.resume()
+        assert len(api.requests("list", "nodes")) == 2
+        api.faults.add(InjectedFault(verb="list", status=503, times=None))
+        with pytest.raises(Unavailable):
+            await nodes.resume()
+        api.faults.clear()
+
+
+async def test_resume_without_a_watch_lists(api: EmbeddedApi, client: KubeClient) -> None:
+    nodes = Reflector(client, NODES)
+    await nodes.resume()
+    assert names(nodes) == {"a"}
+
+
 async def test_quiet_watch_without_bookmarks_stays_open(api: EmbeddedApi) -> None:
     """The API server sends no bookmark of a kind that has never changed since it started."""
     timing = quicker(QUICK_CLIENT, watch={"bookmarks_s": 0.05})

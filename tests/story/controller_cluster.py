@@ -190,7 +190,7 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def running_controller(there: Cluster, *flags: str, timing: Timing) -> AsyncIterator[None]:
+async def running_controller(there: Cluster, *flags: str, timing: Timing) -> AsyncIterator[Controller]:
     """Run a controller beside the cluster, without ports of its own."""
     parser = Parser()
     controller_settings.add_arguments(parser)
@@ -199,7 +199,7 @@ async def running_controller(there: Cluster, *flags: str, timing: Timing) -> Asy
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
     task = asyncio.create_task(controller.run())
     try:
-        yield
+        yield controller
     finally:
         controller.stop()
         await task

@@ -10,6 +10,7 @@ import pytest
 
 from controller.jobs.early_pods import CONDITION
 from controller.jobs.guard import POLICY
+from controller.program import Controller
 from controller.timing import Timing
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, InjectedFault
@@ -56,7 +57,7 @@ def allow(there: Cluster, limit: str = "8") -> None:
     there.api.patch("namespaces", "ml", {"metadata": meta})
 
 
-def controlling(there: Cluster, timing: Timing = SOON) -> contextlib.AbstractAsyncContextManager[None]:
+def controlling(there: Cluster, timing: Timing = SOON) -> contextlib.AbstractAsyncContextManager[Controller]:
     return running_controller(there, "--jobs-may-reserve", "true", timing=timing)
 
 

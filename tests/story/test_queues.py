@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from controller.program import Controller
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, InjectedFault
@@ -26,7 +27,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-def controlling(there: Cluster) -> contextlib.AbstractAsyncContextManager[None]:
+def controlling(there: Cluster) -> contextlib.AbstractAsyncContextManager[Controller]:
     return running_controller(there, "--queues", "true", "--leader-elect", "true", timing=SOON)
 
 

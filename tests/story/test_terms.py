@@ -29,12 +29,16 @@ from controller.plan.actions import (
 )
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import DEFAULT_LIMITS
+from controller.program import NAME as CONTROLLER
 from controller.timing import DEFAULT_TIMING, LeaseTiming
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.story.controller_cluster import Cluster, answering, running_controller
+from tests.support.controller_timings import QUICK
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -194,15 +198,85 @@ async def test_suspension_ends_a_term(api: EmbeddedApi) -> None:
         assert first.term == 2
 
 
-async def test_lease_that_could_not_be_renewed_begins_a_new_term(api: EmbeddedApi) -> None:
-    """Everything is listed again in it: what kept the Lease from being renewed may have kept the watches behind."""
+async def lose(api: EmbeddedApi, holds: Callable[[], bool]) -> None:
+    """Let a leader lose its Lease, which nobody else takes, and lead again."""
+    await eventually(holds)
+    broken = api.faults.add(InjectedFault(Do.RESPOND, verb="update", resource="leases", status=403, times=None))
+    await eventually(lambda: broken.hits and not holds())
+    api.faults.clear()
+    await eventually(holds)
+
+
+def take(api: EmbeddedApi, name: str) -> None:
+    """Let another replica have held the Lease until long ago."""
+    lease = api.get("leases", name, NAMESPACE)
+    changed = {
+        "holderIdentity": "other",
+        "renewTime": "2026-03-01T12:00:00.000000Z",
+        "leaseTransitions": lease["spec"]["leaseTransitions"] + 1,
+    }
+    api.replace({**lease, "spec": {**lease["spec"], **changed}})
+
+
+async def test_tenure_ends_when_another_replica_held_the_lease(api: EmbeddedApi) -> None:
     async with electing(api, "first") as first:
         await eventually(first.holds)
-        broken = api.faults.add(InjectedFault(Do.RESPOND, verb="update", resource="leases", status=403, times=None))
+        await lose(api, first.holds)
+        assert (first.term, first.tenure) == (2, 1)
+        take(api, NAME)
+        await eventually(lambda: first.term == 3)
+        assert first.tenure == 2
+
+
+async def test_tenure_ends_with_a_takeover_that_had_no_answer(api: EmbeddedApi) -> None:
+    """The next read shows this replica as the holder, but another one has held the Lease since its last term."""
+    async with electing(api, "first") as first:
+        await eventually(first.holds)
+        lost = api.faults.add(InjectedFault(Do.DROP_AFTER, verb="update", resource="leases", times=None))
+        take(api, NAME)
         await eventually(lambda: not first.holds())
+        await eventually(lambda: api.get("leases", NAME, NAMESPACE)["spec"]["holderIdentity"] == "first")
+        assert lost.hits > 0
         api.faults.clear()
         await eventually(first.holds)
-        assert (first.term, broken.hits > 0) == (2, True)
+        assert (first.term, first.tenure) == (2, 2)
+
+
+async def test_tenure_ends_with_the_lease_itself(api: EmbeddedApi) -> None:
+    async with electing(api, "first") as first:
+        await eventually(first.holds)
+        broken = api.faults.add(InjectedFault(Do.RESPOND, resource="leases", status=403, times=None))
+        await eventually(lambda: broken.hits and not first.holds())
+        api.delete("leases", NAME, NAMESPACE)
+        api.faults.clear()
+        await eventually(first.holds)
+        assert (first.term, first.tenure) == (2, 2)
+
+
+async def test_only_a_term_after_another_leader_lists_again() -> None:
+    """30.3: a leader that gets its Lease back opens its watches again instead, because they may be dead."""
+    async with answering(Cluster) as cluster:
+        api = cluster.api
+        api.register("kueue.x-k8s.io", ("v1beta2",), "Workload", "workloads")
+        timing = quicker(QUICK, lease={"duration_s": 4, "renew_deadline_s": 3.0})
+        flags = ("--leader-elect", "--queues", "true", "--jobs-may-reserve", "true", "--qualifications", "true")
+        async with running_controller(cluster, *flags, timing=timing) as controller:
+            leads = controller.leadership.holds
+            cluster.submit("before")
+            await eventually(lambda: cluster.state("before") == "Allocated", 60, "the workload is Allocated")
+            await eventually(lambda: api.watches.count("jobs") == 1, 60, "jobs are watched")
+            kinds = {each.resource for each in api.requests("watch")}
+            api.log.clear()
+
+            await lose(api, leads)
+            cluster.submit("again", count=1)
+            await eventually(lambda: cluster.state("again") == "Pending", 60, "the next term plans")
+            assert {each.resource for each in api.requests("list")} & kinds == set()
+            assert {"nodes", "resourceclaims", "workloads", "jobs"} <= {each.resource for each in api.requests("watch")}
+            assert {each.resource for each in api.requests("watch")} <= kinds
+
+            take(api, CONTROLLER)
+            await eventually(lambda: {each.resource for each in api.requests("list")} >= kinds, 60, "it lists all")
 
 
 async def test_plan_keeps_its_index_while_it_pauses(api: EmbeddedApi) -> None:
