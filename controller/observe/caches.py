@@ -14,7 +14,7 @@ import msgspec
 
 from controller.observe import decode, projections, unreadable
 from controller.observe.agents import Reports
-from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from controller.observe.model import JOBS_QUEUED, ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
 from controller.observe.slices import PublishedSlice, published_nodes, published_slice
 from controller.timing import CacheTiming
 from neuron_dra.core import capacity_block, names, node_conditions
@@ -150,6 +150,8 @@ class Caches(Generic[IndexT]):
         self._pod_nodes = unreadable.PodNodes(client, self.claims, on_change)
         self._timing = timing
         self._namespaces_forbidden = False  # Namespaces cannot be read
+        self.queued_namespaces: set[str] = set()
+        """Those in which every new reservation needs a queue."""
         self._index = index
         self._index.namespaces = {}
         self._pinned = False
@@ -335,6 +337,8 @@ class Caches(Generic[IndexT]):
             index.namespaces = None
         for key, namespace in _touched(self.namespaces):
             index.put_namespace(_name(key), None if namespace is None else namespace.limit)
+            queued = namespace is not None and namespace.jobs == JOBS_QUEUED
+            (self.queued_namespaces.add if queued else self.queued_namespaces.discard)(_name(key))
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.refresh()
         return index

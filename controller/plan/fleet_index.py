@@ -27,6 +27,7 @@ from controller.observe.model import (
     Workload,
 )
 from controller.plan import outage, placement, refused_pods
+from controller.plan.changed_workloads import ChangedWorkloads
 from controller.plan.evidence import Evidence
 from controller.plan.places import Places
 from controller.plan.reserved import (
@@ -78,6 +79,7 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self.slot_index = SlotIndex()
         self._stale: set[str] = set()
+        self._followed: list[ChangedWorkloads] = []
         self.version = 0
         """A number that changes whenever objects may have changed."""
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
@@ -287,6 +289,10 @@ class FleetIndex:
         put(self.ultraserver_by_name, name, ultraserver)
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
+        for one in (before, ultraserver):
+            uids = {each.allocation.workload_uid for each in (one.reservations if one is not None else ())}
+            for each in self._followed:
+                each.holders |= uids
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
@@ -297,8 +303,19 @@ class FleetIndex:
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """Follow a change of a NeuronUltraServerWorkload; None: it was deleted."""
-        self.evidence.put_workload(key, self.workload_by_key.get(key), workload)
+        before = self.workload_by_key.get(key)
+        self.evidence.put_workload(key, before, workload)
         put(self.workload_by_key, key, workload)
+        for each in self._followed:
+            each.note(before, workload)
+
+    def follow_workloads(self) -> ChangedWorkloads:
+        """Return what gets all changes of workloads from now on; all that there are have changed at first."""
+        made = ChangedWorkloads(holders={*self.holders})
+        for each in self.workloads:
+            made.note(None, each)
+        self._followed.append(made)
+        return made
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
         """Follow a change of a ResourceClaimTemplate; None: it was deleted."""

@@ -67,14 +67,19 @@ def admissions(view: QueueView) -> dict[str, Admission]:
     """Return by UID what the queue of each workload allows; those without a queue are not in it."""
     found = {}
     for workload in view.workloads:
-        try:
-            admission = admission_of(view, workload)
-        except Exception as err:  # one workload must not end the plans for all others
-            text = f"the controller cannot decide about its queue: {isolation.named(err)}; {isolation.ADVICE}"
-            admission = Admission(view.held(workload.uid, workload).groups, False, Reason.INTERNAL_ERROR, text)
+        admission = admission_or_error(view, workload)
         if admission is not None:
             found[workload.uid] = admission
     return found
+
+
+def admission_or_error(view: QueueView, workload: Workload) -> Admission | None:
+    """Return what a workload's queue allows; None without a queue. An error keeps what is reserved."""
+    try:
+        return admission_of(view, workload)
+    except Exception as err:  # one workload must not end the plans for all others
+        text = f"the controller cannot decide about its queue: {isolation.named(err)}; {isolation.ADVICE}"
+        return Admission(view.held(workload.uid, workload).groups, False, Reason.INTERNAL_ERROR, text)
 
 
 def admission_of(view: QueueView, workload: Workload) -> Admission | None:

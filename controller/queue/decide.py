@@ -103,29 +103,48 @@ class QueueDecision:
     errors: dict[str, Exception] = field(default_factory=dict)
 
 
+NOTHING: Final = QueueDecision()
+
+
 def decide(view: QueueView) -> QueueDecision:
     """Return what to write. Nothing, while Kueue's Workloads are not known."""
     decision = QueueDecision()
     if view.unknown:
         return decision
-    present = set()
-    for workload in sorted(view.workloads, key=lambda each: each.ref):
-        present.add(workload.uid)
+    present = {each.uid: each for each in sorted(view.workloads, key=lambda each: each.ref)}
+    for uid in (*present, *sorted(view.kueue.keys() - present.keys())):
+        one = decide_one(view, uid, present.get(uid))
+        decision.writes |= one.writes
+        decision.notes += one.notes
+        decision.moments += one.moments
+        decision.errors |= one.errors
+    return decision
+
+
+def decide_one(view: QueueView, uid: str, workload: Workload | None) -> QueueDecision:
+    """Return what to write for the workload with this UID; None: it is gone."""
+    decision = QueueDecision()
+    if workload is None:
+        write = _after_the_end(view, uid)
+    else:
         try:
             write = _Step(view, decision, workload).write()
         except Exception as err:  # one workload must not end the decisions about all others
-            decision.errors[workload.ref] = err
-            continue
-        if write is not None:
-            decision.writes[workload.uid] = write
-    for uid in sorted(view.kueue.keys() - present):
-        for found in view.kueue[uid]:
-            # Without the workload its name is not known, but its UID is in the name.
-            if found.name.endswith(f"-{uid[:8]}") and not view.held(uid, None).some:
-                write = _finish(found, gone=True)
-                if write is not None:
-                    decision.writes[uid] = write
+            return QueueDecision(errors={workload.ref: err})
+    if write is not None:
+        decision.writes[uid] = write
     return decision
+
+
+def _after_the_end(view: QueueView, uid: str) -> Write | None:
+    """Return the next step of the end of what Kueue has of a workload that is gone."""
+    for found in sorted(view.kueue.get(uid, ()), key=lambda each: each.ref):
+        # Without the workload its name is not known, but its UID is in the name.
+        if found.name.endswith(f"-{uid[:8]}") and not view.held(uid, None).some:
+            write = _finish(found, gone=True)
+            if write is not None:
+                return write
+    return None
 
 
 def _finish(found: KueueWorkload, *, gone: bool = False) -> Write | None:

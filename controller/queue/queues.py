@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,25 +19,26 @@ from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, JOBS_QUEUED, Admission, QueueRecord, Workload, condition
+from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
+from controller.plan.changed_workloads import ChangedWorkloads
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.reasons import Reason
-from controller.queue.admission import HeldNodes, QueueView, admissions
+from controller.queue.admission import HeldNodes, QueueView
 from controller.queue.decide import (
     CreateKueueWorkload,
     LetGo,
-    QueueEvent,
     RecordQueue,
     Write,
     WriteSpec,
     WriteStatus,
     apply_status,
-    decide,
 )
-from controller.queue.model import IN_USE, KueueWorkload, name_for
+from controller.queue.due_times import DueTimes
+from controller.queue.kept import KeptQueueDecisions
+from controller.queue.model import IN_USE, KueueWorkload
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
-from neuron_dra.core.turns import in_turn
+from neuron_dra.core.turns import Turns
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube.client import KubeClient
@@ -82,12 +83,18 @@ class Queues:
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
         self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
+        self._kept = KeptQueueDecisions()
+        self._changes: ChangedWorkloads | None = None
+        self._moved: set[str] = set()  # UIDs of workloads whose writes may be due since the last look
+        self._ready: Turns[str] = Turns()  # UIDs of workloads with a write that is due
+        self._waits = DueTimes()  # when writes are due that were tried, by UID of the workload
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
         self._stale = False  # another replica may have changed Kueue's Workloads
         self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
         self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: dict[str, str] = {}  # by UID of the workload, the last Event
+        self._untold: Turns[str] = Turns()  # UIDs of workloads with another one
         self._errors = Errors()
 
     async def run(self) -> None:
@@ -100,6 +107,7 @@ class Queues:
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
         self._attempts.end_waits()
+        self._kept.decide_all()
 
     def doubt(self) -> None:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
@@ -107,6 +115,7 @@ class Queues:
 
     def leave_to_the_plan(self, rejected: frozenset[str]) -> None:
         """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it."""
+        self._moved |= self._rejected ^ rejected
         self._rejected = rejected
 
     async def relist(self, now: datetime.datetime) -> None:
@@ -115,6 +124,7 @@ class Queues:
         Without it, workloads with a queue wait, and all others are planned.
         """
         self._stale = True
+        self._kept.decide_all()
         self._attempts.done(_LIST)
         listing = self._begin_list(now)
         try:
@@ -153,6 +163,7 @@ class Queues:
         if outcome is WriteOutcome.WRITTEN:
             self._attempts.done(_LIST)
             self._unsettled -= unsettled
+            self._moved |= unsettled
             self._stale = self._stale and not was_stale
         else:
             log.warning("Kueue's Workloads could not be listed", extra={"error": error})
@@ -160,7 +171,8 @@ class Queues:
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> dict[str, Admission]:
         """Return what the queue of each workload allows, for a plan."""
-        return admissions(self._view(index, now))
+        self._follow(index, now)
+        return dict(self._kept.admissions)
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide, and begin the writes; return when to do so again at the latest. Raises ApiError of a list."""
@@ -177,45 +189,69 @@ class Queues:
             self._doubted = False
             index = self._caches.index()
         term = self._applier.fence.term
-        view = self._view(index, now)
-        decision = decide(view)
-        self._errors.report(decision.errors)
-        self._attempts.keep({*decision.writes, _LIST})
-        busy = self._sent.keys() | self._unsettled | view.unreadable
-        writes = {
-            uid: write for uid, write in decision.writes.items() if uid not in busy and not self._is_left(uid, write)
-        }
-        ready = (uid for uid in writes if self._attempts.due(uid, now) <= now)
-        due = in_turn(ready, lambda uid: _namespace(writes[uid]))
-        for uid in due[: AT_ONCE - len(self._sent)]:
-            self._sent[uid] = writes[uid]
-            self._work.put_nowait(partial(self._make, uid, writes[uid], now, term))
-        self._tell(decision.notes, now)
+        unreadable = self._follow(index, now)
+        self._errors.report(self._kept.errors)
+        moved, self._moved = self._moved | {*self._waits.take(now)}, set()
+        for uid in sorted(moved, key=self._kept.order):
+            self._place(uid, unreadable, now)
         # Those beyond AT_ONCE are due when one that is in progress has ended.
-        waiting = [self._attempts.due(uid, now) for uid in writes if uid not in self._sent and uid not in due]
-        return min((*moments, *decision.moments, *waiting), default=None)
+        while self._ready and len(self._sent) < AT_ONCE:
+            uid = self._ready.take()
+            write = self._sent[uid] = self._kept.writes[uid]
+            self._work.put_nowait(partial(self._make, uid, write, now, term))
+        self._tell(now)
+        moments += [each for each in (self._waits.next(), self._kept.next_moment()) if each is not None]
+        return min(moments, default=None)
 
-    def _is_left(self, uid: str, write: Write) -> bool:
-        return isinstance(write, RecordQueue) and uid in self._rejected
+    def _follow(self, index: FleetIndex, now: datetime.datetime) -> frozenset[str]:
+        """Decide what has changed; return the UIDs of workloads whose Workload of Kueue cannot be read."""
+        if self._changes is None:
+            self._changes = index.follow_workloads()
+        changes = self._changes.take()
+        for uid, workload in changes.workloads.items():
+            self._kept.put(uid, workload)
+        changed = changes.workloads.keys() | changes.holders | self._watch.follow()
+        unreadable = self._kept.named(self._watch.unreadable)
+        for uid in self._kept.follow(self._view(index, unreadable, now), changed):
+            self._moved.add(uid)
+            notes = self._kept.of(uid).notes
+            self._untold.discard(uid)
+            if not notes:
+                self._told.pop(uid, None)
+            elif self._told.get(uid) != notes[0].message:
+                self._untold.add(uid, notes[0].workload.namespace)
+        return unreadable
 
-    def _view(self, index: FleetIndex, now: datetime.datetime) -> QueueView:
-        required = set()
-        if index.namespaces is not None:
-            namespaces = (item["value"] for item in self._caches.namespaces.items.values())
-            required = {each.name for each in namespaces if each.jobs == JOBS_QUEUED}
-        unreadable = self._watch.unreadable
-        hidden = {each.uid for each in index.workloads if f"{each.namespace}/{name_for(each)}" in unreadable}
+    def _place(self, uid: str, unreadable: Collection[str], now: datetime.datetime) -> None:
+        """Let the write for a workload have its turn, or wait for its time."""
+        self._ready.discard(uid)
+        self._waits.set(uid, None)
+        write = self._kept.writes.get(uid)
+        if write is None:
+            self._attempts.done(uid)
+            return
+        left = isinstance(write, RecordQueue) and uid in self._rejected
+        if left or uid in self._sent or uid in self._unsettled or uid in unreadable:
+            return
+        at = self._attempts.due(uid, now)
+        if at <= now:
+            self._ready.add(uid, _about(write).namespace)
+        else:
+            self._waits.set(uid, at)
+
+    def _view(self, index: FleetIndex, unreadable: frozenset[str], now: datetime.datetime) -> QueueView:
+        required = () if index.namespaces is None else self._caches.queued_namespaces
         return QueueView(
-            workloads=index.workloads,
-            kueue=self._watch.by_owner(),
+            workloads=self._kept.workloads.values(),
+            kueue=self._watch.by_owner,
             unknown=self._watch.unknown or (_LISTING if self._stale else ""),
             held=lambda uid, workload: _held(index, uid, workload),
-            required=required,
+            required=frozenset(required),
             unsettled=self._unsettled | {uid for uid, write in self._sent.items() if _takes_quota(write)},
-            priorities=self._applier.priorities.found,
+            priorities=dict(self._applier.priorities.found),
             timing=self._timing,
             now=now,
-            unreadable=hidden,
+            unreadable=unreadable,
         )
 
     async def _make(self, uid: str, write: Write, now: datetime.datetime, term: int) -> None:
@@ -227,6 +263,7 @@ class Queues:
             return  # it was not sent; the next leader decides
         finally:
             del self._sent[uid]
+            self._moved.add(uid)
             self._on_change()
         match outcome:
             case WriteOutcome.WRITTEN:
@@ -307,14 +344,13 @@ class Queues:
                     return True
         return False
 
-    def _tell(self, notes: list[QueueEvent], now: datetime.datetime) -> None:
+    def _tell(self, now: datetime.datetime) -> None:
         """Post the notes that are new."""
-        uids = {note.workload.uid for note in notes}
-        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
-        new = (note for note in notes if self._told.get(note.workload.uid) != note.message)
-        for note in in_turn(new, lambda note: note.workload.namespace)[:AT_ONCE]:
+        for _ in range(min(AT_ONCE, len(self._untold))):
+            uid = self._untold.take()
+            [note] = self._kept.of(uid).notes
             workload = note.workload
-            self._told[workload.uid] = note.message
+            self._told[uid] = note.message
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
             self._work.put_nowait(partial(self._events.post, about, "Warning", note.reason, note.message, now))
 
@@ -325,10 +361,6 @@ def _takes_quota(write: Write) -> bool:
     While it is in progress, nothing may be reserved for that quota.
     """
     return isinstance(write, WriteStatus) and ("Evicted" in write.conditions or bool(write.reclaimable))
-
-
-def _namespace(write: Write) -> str:
-    return _about(write).namespace
 
 
 def _about(write: Write) -> Workload | KueueWorkload:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from controller.observe.caches import KEPT
+from controller.plan.reserved import put
 from controller.queue.model import KueueWorkload, project
 from controller.timing import QueueTiming
 from neuron_dra.errors import Forbidden, NotFound
@@ -141,6 +142,9 @@ class QueueWatch:
             fields=KueueFields,
         )
         self._problem = "Kueue's Workloads are not listed yet"
+        self.by_owner: dict[str, tuple[KueueWorkload, ...]] = {}
+        """The Workloads by UID of the workload that controls them, as of the last `follow`."""
+        self._known: dict[str, KueueWorkload] = {}  # by namespace/name
 
     @property
     def unknown(self) -> str:
@@ -162,13 +166,21 @@ class QueueWatch:
         """The Workloads, by namespace/name, that cannot be read."""
         return {key for key, each in self._reflector.damaged.items() if not each.paths}
 
-    def by_owner(self) -> dict[str, list[KueueWorkload]]:
-        """Return the Workloads by UID of the workload that controls them."""
-        found: dict[str, list[KueueWorkload]] = {}
-        for item in self._reflector.items.values():
-            value: KueueWorkload = item["value"]
-            found.setdefault(value.owner_uid, []).append(value)
-        return found
+    def follow(self) -> set[str]:
+        """Update `by_owner`; return the UIDs of workloads of which a Workload has changed."""
+        changed: set[str] = set()
+        for key in self._reflector.take_touched():
+            before, item = self._known.get(key), self._reflector.items.get(key)
+            now: KueueWorkload | None = None if item is None else item["value"]
+            put(self._known, key, now)
+            if before is not None:
+                changed.add(before.owner_uid)
+                others = tuple(each for each in self.by_owner[before.owner_uid] if each is not before)
+                put(self.by_owner, before.owner_uid, others or None)
+            if now is not None:
+                changed.add(now.owner_uid)
+                self.by_owner[now.owner_uid] = (*self.by_owner.get(now.owner_uid, ()), now)
+        return changed
 
     def remember(self, stored: Item) -> None:
         """Keep the answer to a write, so that the next decision includes it."""

@@ -36,10 +36,19 @@ def at(seconds: float) -> str:
     return (NOW - datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def workload(
-    *, queue: str = "team", record: Obj | None = RECORD, state: str = "Pending", deleting: bool = False, **spec: Any
-) -> Workload:
-    meta: Obj = {"name": "train", "namespace": "ml", "uid": "0123456789", "resourceVersion": "7"}
+def workload_item(
+    *,
+    name: str = "train",
+    uid: str = "0123456789",
+    queue: str = "team",
+    record: Obj | None = RECORD,
+    state: str = "Pending",
+    priority: str = "",
+    deleting: bool = False,
+    **spec: Any,
+) -> Obj:
+    """Return a workload as the API server has it."""
+    meta: Obj = {"name": name, "namespace": "ml", "uid": uid, "resourceVersion": "7"}
     if queue:
         meta["labels"] = {"kueue.x-k8s.io/queue-name": queue}
     if deleting:
@@ -49,14 +58,18 @@ def workload(
     if record:
         status["queue"] = record
     wanted = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 2, **spec}
-    return decode.workload({"metadata": meta, "spec": wanted, "status": status})
+    if priority:
+        wanted["priorityClassName"] = priority
+    return {"metadata": meta, "spec": wanted, "status": status}
 
 
-def kueue(
-    *conditions: tuple[str, bool, str], since_s: float = 60.0, of: Workload | None = None, **changes: Any
-) -> KueueWorkload:
-    """Kueue's Workload of the workload, as the controller wrote it, with these conditions."""
-    item = body_for(of or workload(), {})
+def workload(**options: Any) -> Workload:
+    return decode.workload(workload_item(**options))
+
+
+def kueue_item(*conditions: tuple[str, bool, str], since_s: float = 60.0, of: Obj, **changes: Any) -> Obj:
+    """Return Kueue's Workload of a workload, as the controller wrote it, with these conditions."""
+    item = body_for(decode.workload(of), {})
     meta = {"uid": "k", "resourceVersion": "5", "generation": 1, **changes.pop("metadata", {})}
     item["metadata"] = {**item["metadata"], **meta}
     item["spec"] = {**item["spec"], **changes.pop("spec", {})}
@@ -70,8 +83,12 @@ def kueue(
         }
         for kind, value, reason in conditions
     ]
-    item["status"] = {"conditions": found, **changes}
-    made = project(item)
+    return {**item, "status": {"conditions": found, **changes}}
+
+
+def kueue(*conditions: tuple[str, bool, str], of: Obj | None = None, **changes: Any) -> KueueWorkload:
+    """Return the same as the controller reads it."""
+    made = project(kueue_item(*conditions, of=of or workload_item(), **changes))
     assert made is not None
     return made
 
@@ -265,7 +282,7 @@ def test_spec_follows_while_there_is_no_quota() -> None:
     changed = write(decide(view(smaller, kueue())))
     assert isinstance(changed, WriteSpec)
     assert changed.spec["podSets"][0]["count"] == 4
-    assert write(decide(view(smaller, kueue(of=smaller)))) is None
+    assert write(decide(view(smaller, kueue(of=workload_item(serverCount=1))))) is None
 
 
 def test_record_comes_before_the_nodes() -> None:

@@ -1,0 +1,123 @@
+"""What was decided about each workload's queue, kept until something changes that it depends on. Pure.
+
+A pass costs what changed, however many workloads wait. What is kept equals the decisions about all of them
+(`admissions`, `decide`); a property test verifies that.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Set
+
+from controller.observe.model import Admission, Workload
+from controller.plan.reserved import put
+from controller.queue.admission import QueueView, admission_or_error
+from controller.queue.decide import NOTHING, QueueDecision, Write, decide_one
+from controller.queue.due_times import DueTimes
+from controller.queue.model import name_for
+
+
+class KeptQueueDecisions:
+    """The decisions by UID of the workload.
+
+    - `workloads`: those that exist.
+    - `admissions`: what the plan is told; `writes`: what is to be written.
+    """
+
+    def __init__(self) -> None:
+        self.workloads: dict[str, Workload] = {}
+        self.admissions: dict[str, Admission] = {}
+        self.writes: dict[str, Write] = {}
+        self._decisions: dict[str, QueueDecision] = {}  # those that say anything
+        self._errors: dict[str, QueueDecision] = {}
+        self._moments = DueTimes()
+        self._sharing: dict[tuple[str, str], set[str]] = {}  # UIDs by what they have in common
+        self._by_kueue_name: dict[str, str] = {}  # UID by namespace/name of Kueue's Workload
+        self._last: QueueView | None = None
+
+    @property
+    def errors(self) -> dict[str, Exception]:
+        """The errors of decisions, by workload."""
+        return {name: err for each in self._errors.values() for name, err in each.errors.items()}
+
+    def of(self, uid: str) -> QueueDecision:
+        """Return the decision about one workload."""
+        return self._decisions.get(uid, NOTHING)
+
+    def put(self, uid: str, workload: Workload | None) -> None:
+        """Follow a change of a workload; None: it is gone."""
+        before = self.workloads.get(uid)
+        if before is not None:
+            self._by_kueue_name.pop(_kueue_name(before), None)
+            for shared in _shared(before):
+                self._sharing[shared].discard(uid)
+                if not self._sharing[shared]:
+                    del self._sharing[shared]
+        put(self.workloads, uid, workload)
+        if workload is not None:
+            self._by_kueue_name[_kueue_name(workload)] = uid
+            for shared in _shared(workload):
+                self._sharing.setdefault(shared, set()).add(uid)
+
+    def named(self, kueue_names: Set[str]) -> frozenset[str]:
+        """Return the UIDs of the workloads whose Workloads of Kueue have these names, as namespace/name."""
+        return frozenset(self._by_kueue_name[name] for name in kueue_names if name in self._by_kueue_name)
+
+    def order(self, uid: str) -> tuple[str, str]:
+        """Return what workloads are sorted by that are decided at the same time."""
+        workload = self.workloads.get(uid)
+        return (workload.ref if workload is not None else ""), uid
+
+    def decide_all(self) -> None:
+        """Decide everything again with the next `follow`."""
+        self._last = None
+
+    def follow(self, view: QueueView, changed: Set[str]) -> Set[str]:
+        """Decide what has `changed`, is due, or depends on other parts of the view that changed; return all of that."""
+        due = self._affected(view)
+        if due is None:
+            due = self.workloads.keys() | view.kueue.keys() | self._decisions.keys()
+        due = due | changed | {*self._moments.take(view.now)}
+        for uid in due:
+            self._decide(view, uid)
+        self._last = view
+        return due
+
+    def next_moment(self) -> datetime.datetime | None:
+        """Return when a decision is due although nothing changes."""
+        return self._moments.next()
+
+    def _affected(self, view: QueueView) -> Set[str] | None:
+        """Return the workloads that a change of the view's common parts affects; None: all."""
+        last = self._last
+        if last is None or last.unknown != view.unknown:
+            return None
+        found = {*last.unsettled} ^ {*view.unsettled}
+        found |= last.unreadable ^ view.unreadable
+        for namespace in {*last.required} ^ {*view.required}:
+            found |= self._sharing.get(("namespace", namespace), set())
+        for name in last.priorities.keys() | view.priorities.keys():
+            if last.priorities.get(name) != view.priorities.get(name):
+                found |= self._sharing.get(("class", name), set())
+        return found
+
+    def _decide(self, view: QueueView, uid: str) -> None:
+        workload = self.workloads.get(uid)
+        admission = None if workload is None else admission_or_error(view, workload)
+        put(self.admissions, uid, admission)
+        decision = NOTHING if view.unknown else decide_one(view, uid, workload)
+        put(self._decisions, uid, decision if decision != NOTHING else None)
+        put(self._errors, uid, decision if decision.errors else None)
+        put(self.writes, uid, decision.writes.get(uid))
+        self._moments.set(uid, min(decision.moments, default=None))
+
+
+def _kueue_name(workload: Workload) -> str:
+    return f"{workload.namespace}/{name_for(workload)}"
+
+
+def _shared(workload: Workload) -> Iterator[tuple[str, str]]:
+    """Yield what a workload has in common with others, and its decisions depend on."""
+    yield "namespace", workload.namespace
+    if workload.priority_class:
+        yield "class", workload.priority_class
