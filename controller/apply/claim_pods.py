@@ -64,8 +64,11 @@ class ClaimPods:
         self._looks[use.ref] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
 
     async def _pods_on(self, node: str, namespace: str) -> list[projections.Pod]:
-        """Return the pods of a namespace on a node. Raises ApiError, MALFORMED."""
+        """Return the pods of a namespace on a node. Raises ApiError, MALFORMED; also if one of them cannot be read."""
         found: list[projections.Pod] = []
         async for page in self._client.list(PODS, namespace, fieldSelector=f"spec.nodeName={node}"):
-            found += page.decoded(projections.Pod).objects
+            listed = page.decoded(projections.Pod)
+            if listed.damaged:
+                raise ValueError(f"pod {listed.damaged[0].key}: {listed.damaged[0].why}")
+            found += listed.objects
         return found

@@ -89,6 +89,7 @@ class JobView:
     - `in_use`: returns True if a claim of the workload is allocated.
     - `queues`: Kueue admits workloads that have a queue.
     - `unkept`: fields of a workload's spec that the API server drops.
+    - `unread_jobs`: kind, and namespace/name, of the objects that cannot be read; `unread_workloads`: UIDs of those.
     """
 
     jobs: Collection[Job]
@@ -101,6 +102,8 @@ class JobView:
     in_use: Callable[[Workload], bool]
     queues: bool = True
     unkept: Collection[str] = ()
+    unread_jobs: Collection[tuple[str, str]] = ()
+    unread_workloads: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -121,11 +124,18 @@ def decide(view: JobView) -> JobDecision:
         of_known_jobs.add((job.namespace, job.mark))
         _take(view, there, found, job)
     for (namespace, mark), workloads in sorted(there.made.items()):
-        if (namespace, mark) not in of_known_jobs and mark.partition("/")[0] in view.kinds:
+        if (namespace, mark) not in of_known_jobs and _is_gone(view, namespace, mark):
             for each in workloads:
                 _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
     writes = in_turn(found.writes, lambda write: _about(write).namespace)
     return JobDecision(writes, in_turn(found.notes, _namespace), found.errors)
+
+
+def _is_gone(view: JobView, namespace: str, mark: str) -> bool:
+    """Return True if a job that is not among those that ask does not exist, or asks for nothing."""
+    kind, _, rest = mark.partition("/")
+    name = rest.rpartition("/")[0]
+    return kind in view.kinds and (kind, f"{namespace}/{name}") not in view.unread_jobs
 
 
 def _take(view: JobView, there: _There, found: JobDecision, job: Job) -> None:
@@ -224,6 +234,12 @@ class _JobStep:
                 "reservation is queued",
             )
         if job.over or job.queue:
+            return
+        if unread := [each.name for each in self._own if each.uid in self._view.unread_workloads]:
+            self._warn(
+                Reason.INTERNAL_ERROR,
+                f"NeuronUltraServerWorkload {unread[0]} cannot be read: what it reserves stays; correct or delete it",
+            )
             return
         if job.managed_by:
             self._warn(

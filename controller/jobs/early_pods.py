@@ -82,7 +82,7 @@ class EarlyPods:
         try:
             waiting: list[Wire] = []
             async for page in self._client.list(PODS, template.namespace, fieldSelector=UNSCHEDULED):
-                waiting += [pod for pod in page.decoded(dict).objects if waits_for(pod, template)]
+                waiting += [pod for pod in page.decoded(dict).objects if _waits_for(pod, template)]
             due = waiting[:most]
             await asyncio.gather(*(self._one(pod, template, now) for pod in due))
             return len(due)
@@ -102,6 +102,14 @@ class EarlyPods:
             await self._client.patch(PODS, meta["namespace"], meta["name"], patch, "status")
         except (NotFound, Conflict):
             return  # it changed meanwhile, which wakes it too
+
+
+def _waits_for(pod: Wire, template: Template) -> bool:
+    """Return the same, and False for a malformed pod: the others of its namespace do not wait for it."""
+    try:
+        return waits_for(pod, template)
+    except MALFORMED:
+        return False
 
 
 def waits_for(pod: Wire, template: Template) -> bool:

@@ -125,6 +125,8 @@ class JobReservations:
             in_use=lambda workload: _in_use(index, workload),
             queues=self._queues,
             unkept=self._applier.schemas.unkept,
+            unread_jobs=self._watches.unreadable,
+            unread_workloads=self._caches.unread_workloads(),
         )
 
     async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:

@@ -68,6 +68,14 @@ class JobWatches:
         """Return True if each kind was listed, or cannot be."""
         return not self._by_kind.keys() - self.kinds - self._forbidden
 
+    @property
+    def unreadable(self) -> frozenset[tuple[str, str]]:
+        """Kind, and namespace/name, of the objects that cannot be read; they may be jobs that ask."""
+        found: set[tuple[str, str]] = set()
+        for name, reflector in self._listed.items():
+            found |= {(name, key) for key, each in reflector.damaged.items() if not each.paths}
+        return frozenset(found)
+
     def jobs(self) -> Iterator[Job]:
         """Yield every job that asks for UltraServers."""
         for each in self._listed.values():

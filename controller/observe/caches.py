@@ -135,12 +135,14 @@ class Caches(Generic[IndexT]):
             namespace=NAMESPACE,
             salvage=unreadable.existing(decode.ultraserver),
         )
-        self.workloads = self._watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.existing(decode.workload))
+        self.workloads = self._watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.until_deleted(decode.workload))
         self.templates = self._watched(
             CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {})
         )
-        self.namespaces = self._watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
-        self.classes = self._watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self.namespaces = self._watched(
+            NAMESPACES, decode.namespace, gives_up_on=(Forbidden,), salvage=unreadable.existing(decode.namespace, {})
+        )
+        self.classes = self._watched(DEVICE_CLASSES, decode.name, salvage=unreadable.existing(decode.name, {}))
         if claims_for_a_node is None:
             self._claims_for_a_node = CLAIMS_FOR_A_NODE
         else:
@@ -296,11 +298,18 @@ class Caches(Generic[IndexT]):
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
-        """Read the claims of a node's pods that the watch does not show on the node. Raises ApiError, MALFORMED."""
+        """Read the claims of a node's pods that the watch does not show on the node. Raises ApiError, MALFORMED.
+
+        If a pod cannot be read, all claims are: its claims are not known.
+        """
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
-                for pod in page.decoded(projections.Pod).objects:
+                listed = page.decoded(projections.Pod)
+                if listed.damaged:
+                    await self.claims.relist()
+                    return
+                for pod in listed.objects:
                     names |= {(pod.metadata.namespace, name) for name in pod.claims}
             for namespace, name in sorted(names):
                 have = self.claims.items.get(f"{namespace}/{name}")
@@ -374,6 +383,12 @@ class Caches(Generic[IndexT]):
             if not each.paths:
                 found[_name(key)] = f"the object cannot be read: {each.why}"
         return found
+
+    def unread_workloads(self) -> frozenset[str]:
+        """Return the UIDs of the workloads that cannot be read: what they ask for now is unknown."""
+        keys = [key for key, each in self.workloads.damaged.items() if not each.paths]
+        found = (self.workloads.items.get(key) for key in keys)
+        return frozenset(item["value"].uid for item in found if item is not None)
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:

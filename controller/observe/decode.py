@@ -304,6 +304,11 @@ def template(item: Wire) -> Template:
     )
 
 
+def name(item: Wire) -> str:
+    """Return the name of an object, of which nothing else counts."""
+    return str(item["metadata"]["name"])
+
+
 def namespace(item: Wire) -> Namespace:
     """Return a Namespace with its limit, and whether its jobs may reserve."""
     meta = item["metadata"]

@@ -65,16 +65,47 @@ def claim(raw: Raw, have: Item | None) -> Item | None:
 def existing(make: Callable[[Any], Any], spec: object = UNREADABLE) -> Salvage:
     """Return a function for kinds of which an unreadable object must not count as deleted.
 
-    It returns what was last read, else what `make` returns for an object with this `spec` and no status.
+    It returns what was last read, else the stand-in that `make` returns.
     """
 
     def salvage(raw: Raw, have: Item | None) -> Item | None:
-        meta = msgspec.to_builtins(objects.identity(raw))
-        if have is not None:
-            return have
-        return {"value": make({"metadata": meta, "spec": spec})}
+        return have if have is not None else stand_in(make, raw, spec)
 
     return salvage
+
+
+def until_deleted(make: Callable[[Any], Any]) -> Salvage:
+    """Return such a function, also for a kind of which one that is being deleted has to be released.
+
+    That needs only its metadata.
+    """
+
+    def salvage(raw: Raw, have: Item | None) -> Item | None:
+        if have is not None and not metadata(raw).get("deletionTimestamp"):
+            return have
+        return stand_in(make, raw)
+
+    return salvage
+
+
+def stand_in(make: Callable[[Any], Any], raw: Raw, spec: object = UNREADABLE) -> Item:
+    """Return what `make` returns for an object with its metadata, this `spec` and no status.
+
+    If the metadata cannot be read either, it has only what identifies the object.
+    """
+    try:
+        return {"value": make({"metadata": metadata(raw), "spec": spec})}
+    except MALFORMED:
+        return {"value": make({"metadata": msgspec.to_builtins(objects.identity(raw)), "spec": spec})}
+
+
+def metadata(raw: Raw) -> Item:
+    """Return the metadata of an object, read alone; only what identifies it if that cannot be decoded."""
+    who: Item = msgspec.to_builtins(objects.identity(raw))
+    try:
+        return objects.value_at(raw, ("metadata",), dict[str, Any]) or who
+    except MALFORMED:
+        return who
 
 
 def _use(who: objects.Identity, nodes: tuple[str, ...], pods: tuple[tuple[str, str], ...]) -> ClaimUse:

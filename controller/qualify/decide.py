@@ -330,7 +330,7 @@ def _wanted_nodes(view: QualifyView, test: GroupTest) -> list[str]:
 def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> list[WriteQualification]:
     """Return the write of a qualification's status, if that changes."""
     surveyed = view.surveys.get(asked.name)
-    if surveyed is None or asked.deleting:
+    if surveyed is None or asked.deleting or asked.unread:
         return []
     testing = len([test for test in view.tests_of(asked) if not test.stopping]) + begun
     status = bodies.status(asked, surveyed, testing, resting(view, asked), view.refusals.get(asked.name, ""), view.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.observe.model import SLOT_SIZES, Workload
@@ -62,6 +62,7 @@ class Qualification:
     - `pod`: what the pods of a test take from the spec as it is.
     - `exempt`: the UltraServers whose failures raise no fault, because an administrator says so.
     - `problem`: what is wrong with the spec; such a qualification tests nothing.
+    - `unread`: the object cannot be read, and nothing is written to it.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Qualification:
     pod: Mapping[str, Any] = field(default_factory=dict)
     status: Wire = field(default_factory=dict)
     problem: str = ""
+    unread: bool = False
 
 
 def qualification(item: Wire) -> Qualification:
@@ -133,6 +135,11 @@ def qualification(item: Wire) -> Qualification:
         status=item.get("status") or {},
         problem="; ".join(problems),
     )
+
+
+def unread_qualification(item: Wire) -> Qualification:
+    """Return what stands in for a qualification of which only the metadata can be read: what its tests found stays."""
+    return replace(qualification(item), problem="the object cannot be read", unread=True)
 
 
 PASSED_ON: Final = (
@@ -208,6 +215,11 @@ def pod_of_test(item: Wire) -> PodOfTest:
         message=str(ended.get("message") or "")[:MESSAGE_AT_MOST],
         lost=_lost(status, ended, waiting),
     )
+
+
+def unread_pod(item: Wire) -> PodOfTest:
+    """Return what stands in for a pod of which only the metadata can be read: it says nothing about its node."""
+    return replace(pod_of_test(item), lost="it cannot be read")
 
 
 def _lost(status: Wire, ended: Wire, waiting: Wire) -> str:

@@ -7,8 +7,16 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from controller.observe import unreadable
 from controller.observe.caches import projected
-from controller.qualify.model import PodOfTest, Qualification, pod_of_test, qualification
+from controller.qualify.model import (
+    PodOfTest,
+    Qualification,
+    pod_of_test,
+    qualification,
+    unread_pod,
+    unread_qualification,
+)
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.errors import Forbidden, NotFound
@@ -34,6 +42,7 @@ class QualifyWatches:
             on_change=on_change,
             gives_up_on=(NotFound, Forbidden),
             project=projected(qualification),
+            salvage=unreadable.existing(unread_qualification, {}),
         )
         self._pods = Reflector(
             client,
@@ -42,6 +51,7 @@ class QualifyWatches:
             on_change=on_change,
             gives_up_on=(Forbidden,),
             project=projected(pod_of_test),
+            salvage=lambda raw, have: unreadable.stand_in(unread_pod, raw, {}),
         )
         self._needs_pods = asyncio.Event()
         self._absent = False

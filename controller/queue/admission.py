@@ -44,6 +44,7 @@ class QueueView:
     - `required`: namespaces in which every new reservation needs a queue.
     - `unsettled`: UIDs of workloads for which a write had no answer.
     - `unreadable`: UIDs of workloads whose Workload of Kueue cannot be read.
+    - `unread`: UIDs of workloads that cannot be read themselves.
     """
 
     workloads: Collection[Workload]
@@ -56,6 +57,7 @@ class QueueView:
     timing: QueueTiming
     now: datetime.datetime
     unreadable: frozenset[str] | set[str] = frozenset()
+    unread: frozenset[str] = frozenset()
 
     def of(self, workload: Workload) -> KueueWorkload | None:
         """Return the Workload of Kueue that counts for a workload."""

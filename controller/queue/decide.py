@@ -174,16 +174,18 @@ class _Step:
             return None if held.some else _finish(found)
         if found.deleting:
             return None if held.some or IN_USE not in found.finalizers else LetGo(found)
-        if not found.has_quota:
-            return self._queued(found)
-        if found.evicted:
+        if found.has_quota and found.evicted:
             return None if held.some else _returned(found)
-        return self._with_quota(found)
+        if workload.uid in self._view.unread:
+            return None  # what it asks for is unknown
+        return self._with_quota(found) if found.has_quota else self._queued(found)
 
     def _without(self) -> Write | None:
         """Kueue's Workload does not exist."""
         workload = self._workload
         if workload.deleting or workload.expired or workload.problem or self._held.some:
+            return None
+        if workload.uid in self._view.unread:
             return None
         record = workload.queue_record
         if not workload.queue:

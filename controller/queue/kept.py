@@ -94,6 +94,7 @@ class KeptQueueDecisions:
             return None
         found = {*last.unsettled} ^ {*view.unsettled}
         found |= last.unreadable ^ view.unreadable
+        found |= last.unread ^ view.unread
         for namespace in {*last.required} ^ {*view.required}:
             found |= self._sharing.get(("namespace", namespace), set())
         for name in last.priorities.keys() | view.priorities.keys():

@@ -41,6 +41,7 @@ from controller.timing import QueueTiming
 from neuron_dra.core.turns import Turns
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import ApiError, Conflict
+from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS
@@ -252,6 +253,7 @@ class Queues:
             timing=self._timing,
             now=now,
             unreadable=unreadable,
+            unread=self._caches.unread_workloads(),
         )
 
     async def _make(self, uid: str, write: Write, now: datetime.datetime, term: int) -> None:
@@ -334,14 +336,13 @@ class Queues:
         self._applier.schemas.check(NEURON_WORKLOADS, patch, stored)
 
     async def _exists(self, kueue: KueueWorkload) -> bool:
-        """Return True if the workload that controls Kueue's Workload exists. Raises ApiError.
+        """Return True if the workload that controls Kueue's Workload exists, read or not. Raises ApiError, MALFORMED.
 
         The watch of workloads may lag behind, and what is finished stays so.
         """
         async for page in self._client.list(NEURON_WORKLOADS, kueue.namespace):
-            for item in page.decoded(dict).objects:
-                if item["metadata"]["uid"] == kueue.owner_uid:
-                    return True
+            if any(objects.identity(raw).uid == kueue.owner_uid for raw in page.items):
+                return True
         return False
 
     def _tell(self, now: datetime.datetime) -> None:

@@ -41,6 +41,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from tests.support.waiting import eventually
 from tests.unit.test_jobs_decide import job, view
+from tests.unit.test_jobs_decide import workload as workload_of_job
 from tests.unit.test_qualification_decide import ASKED, begun, seen
 from tests.unit.test_queue_decide import NOTHING, NOW, RECORD, workload
 
@@ -210,7 +211,6 @@ async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(ap
         assert queues._sent == {}
 
 
-@pytest.mark.xfail(strict=True, reason="whether a workload exists follows from its identity alone")
 async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: EmbeddedApi) -> None:
     """The watch of workloads lags behind; what is Finished stays so."""
     api.create(reservation("a", "train", status={"state": "Allocated", "queue": RECORD}))
@@ -284,6 +284,44 @@ def test_an_error_about_one_job_is_its_event() -> None:
     assert [each.job.name for each in found.writes if isinstance(each, jobs.CreateWorkload)] == ["train"]
     assert [(each.job.name, each.reason) for each in found.notes] == [("bad", "InternalError")]
     assert list(found.errors) == ["Job ml/bad"]
+
+
+def test_a_job_that_cannot_be_read_keeps_its_reservation() -> None:
+    there = view(workloads=(workload_of_job(),))
+    assert [type(each).__name__ for each in jobs.decide(there).writes] == ["DeleteWorkload"]
+    assert jobs.decide(replace(there, unread_jobs={("Job", "ml/train")})).writes == []
+
+
+def test_a_reservation_that_cannot_be_read_stays_although_its_job_asks_for_another() -> None:
+    found = jobs.decide(replace(view(job(), workloads=(workload_of_job(template="x"),)), unread_workloads={"w-train"}))
+    assert (found.writes, [each.reason for each in found.notes]) == ([], ["InternalError"])
+
+
+async def test_a_pod_with_damage_keeps_no_other_pod_waiting() -> None:
+    """Its own job may be another one: the pods of a namespace are read together."""
+    asks: Any = [{"name": "n", "resourceClaimTemplateName": "rct"}]
+    pods: list[Any] = []
+    for number, claims in enumerate(["x", 7, [None], [7], {"a": 1}, asks]):
+        meta = {"namespace": "ml", "name": f"p{number}", "resourceVersion": "1"}
+        pods.append({"metadata": meta, "spec": {"resourceClaims": claims}})
+    touched: list[str] = []
+
+    class Pods(KubeClient):
+        def __init__(self) -> None:
+            super().__init__(KubeConfig("pods:"))
+
+        async def _send(self, method: str, path: str, *_: Any) -> bytes:
+            if method == "PATCH":
+                touched.append(path)
+                raise NotFound("gone")
+            return msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": pods})
+
+    template = Template("ml", "rct", "t", "w-train", deleting=False)
+    early = EarlyPods(Pods(), JobTiming(), Fence(Alone()))
+    early._fence.enter(1)
+    await early.look([workload_of_job()], {("ml", "rct"): template}, NOW)
+    await early.look([workload_of_job()], {("ml", "rct"): template}, NOW + datetime.timedelta(seconds=60))
+    assert touched == ["/api/v1/namespaces/ml/pods/p5/status"]
 
 
 def test_an_error_about_one_qualification_lets_others_test() -> None:

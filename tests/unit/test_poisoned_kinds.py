@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.metrics import Metrics
+from controller.plan import planning
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.reflector import Reflector
@@ -40,10 +41,12 @@ def before() -> World:
     return world()
 
 
-def poisoned(item: Obj, value: bytes, version: str = "8000") -> bytes:
-    """Return an object with a value in a label, and a part, that cannot be decoded."""
+def poisoned(item: Obj, value: bytes, version: str = "8000", *, metadata: bool = True) -> bytes:
+    """Return an object with a spec, and with `metadata` also a label, that cannot be decoded."""
     made: Any = copy.deepcopy(item)
-    made["metadata"] |= {"resourceVersion": version, "labels": {"poison": msgspec.Raw(value)}}
+    made["metadata"]["resourceVersion"] = version
+    if metadata:
+        made["metadata"]["labels"] = {"poison": msgspec.Raw(value)}
     if "spec" in made:
         made["spec"] = msgspec.Raw(value)
     return msgspec.json.encode(made)
@@ -152,24 +155,30 @@ def about(decision: Decided, name: str) -> object:
     return decision.writes.get(name), decision.verdicts.get(name)
 
 
-MENDS: Final = {
-    "neuronultraserverqualifications": "an unreadable qualification keeps the results of its tests",
-    "neuronultraserverworkloads": "an unreadable workload keeps its Workload of Kueue",
-}
-ALL: Final = [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=MENDS[name])] if name in MENDS else [])
-    for name in names()
-]
-
-
-@pytest.mark.parametrize("name", ALL)
-async def test_what_cannot_be_read_is_not_gone(before: World, name: str) -> None:
+@pytest.mark.parametrize("metadata", [True, False], ids=["nothing", "metadata"])
+@pytest.mark.parametrize("name", names())
+async def test_what_cannot_be_read_is_not_gone(before: World, name: str, metadata: bool) -> None:
     """An object that was never read leads to no write, and to no change of other tenants."""
+    poison = POISON["half of a pair"]
     expected = await decided(before, {})
     for whose, key in {owner(before.objects[key]): key for key in watched(before, name)}.items():
-        found = await decided(before, {key: poisoned(before.objects[key], POISON["half of a pair"])})
+        found = await decided(before, {key: poisoned(before.objects[key], poison, metadata=metadata)})
         assert new_writes(found, expected, whose) == [], key
         assert changed(found, expected) <= {whose}, key
+
+
+async def test_a_workload_that_cannot_be_read_is_released_when_it_is_deleted(before: World) -> None:
+    key = ("NeuronUltraServerWorkload", "job-grows", "train")
+    scene = Scene(before.objects)
+    await scene.read()
+    item = copy.deepcopy(before.objects[key])
+    item["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    workloads = scene.reflectors["neuronultraserverworkloads"]
+    workloads._receive("MODIFIED", poisoned(item, POISON["nesting"], metadata=False))
+    kept = workloads.items["job-grows/train"]["value"]
+    assert (kept.deleting, kept.finalizers) == (True, tuple(item["metadata"]["finalizers"]))
+    plan = planning.plan_of(scene.caches.index(), before.now)
+    assert plan.verdicts[kept.uid].state == "Deallocating"
 
 
 async def decided(before: World, texts: dict[Key, bytes]) -> Decided:
