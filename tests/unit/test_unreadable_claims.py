@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.observe.caches import Caches
+from controller.apply.claim_pods import ClaimPods
+from controller.observe.caches import Caches, wall_clock
+from controller.observe.model import ClaimUse, Consumer
 from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
@@ -37,7 +39,7 @@ def raw(item: Obj, *, results: bool = True, anything: bool = True) -> bytes:
 
 
 class Shelf(KubeClient):
-    """An API server with these texts of claims, and a pod on node-p."""
+    """An API server with these texts of claims, a pod on node-p, and one that cannot be read."""
 
     def __init__(self, *claims: bytes) -> None:
         super().__init__(KubeConfig("shelf:"))
@@ -46,6 +48,9 @@ class Shelf(KubeClient):
     async def _send(self, method: str, path: str, *_: object) -> bytes:
         if path.endswith("/resourceclaims"):
             return b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[%s]}' % b",".join(self.claims)
+        if path.endswith("/pods"):
+            pods = b'{"metadata":{"name":"p","namespace":"ml"},"spec":%s}' % BAD
+            return b'{"kind":"List","metadata":{},"items":[%s]}' % pods
         if path.endswith("/pods/pod-c"):
             return b'{"metadata":{"name":"pod-c","uid":"p"},"spec":{"nodeName":"node-p"}}'
         raise NotFound(path, status=404)
@@ -107,3 +112,19 @@ async def test_unreadable_objects_are_logged_once(caplog: pytest.LogCaptureFixtu
     caches = await caches_of(raw(claim("c", "node-a")))
     await caches.claims.relist()
     assert [each.__dict__["object"] for each in caplog.records] == ["ml/c"]
+
+
+async def test_claims_of_a_pod_that_cannot_be_read_are_read_with_all_others() -> None:
+    shelf = Shelf(raw(claim("c", "node-a"), anything=False))
+    caches = Caches(shelf, lambda: None, FleetIndex(), DEFAULT_TIMING.caches, claims_for_a_node=0)
+    await caches.claims.relist()
+    shelf.claims = (*shelf.claims, raw(claim("new", "node-b"), anything=False))
+    await caches.reread_claims({"node-b"})
+    assert held(caches) == {"c": ("node-a",), "new": ("node-b",)}
+
+
+async def test_a_pod_that_cannot_be_read_may_use_a_claim_of_its_group() -> None:
+    use = ClaimUse("ml", "c", ("node-a",), None, others=(Consumer("scheduling.k8s.io", "podgroups", "g"),))
+    looks = ClaimPods(Shelf(), DEFAULT_TIMING.pods)
+    await looks.look([use], wall_clock())
+    assert looks.found == {}
