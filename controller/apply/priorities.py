@@ -10,6 +10,7 @@ from typing import Final
 
 from controller.timing import WriteTiming
 from neuron_dra.core.turns import in_turn
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
@@ -52,9 +53,14 @@ class Priorities:
     async def _one(self, name: str, now: datetime.datetime) -> None:
         self._due[name] = now + datetime.timedelta(seconds=self._timing.class_s)
         try:
-            value = (await self._client.read(PRIORITY_CLASSES, "", name)).get("value")
-            self.found[name] = value if isinstance(value, int) else 0
+            self.found[name] = value_of(await self._client.read(PRIORITY_CLASSES, "", name))
         except NotFound:
             self.found.pop(name, None)
         except (ApiError, *MALFORMED) as err:
             log.warning("a PriorityClass could not be read", extra={"class": name, "error": str(err) or repr(err)})
+
+
+def value_of(item: Wire) -> int:
+    """Return the value of a PriorityClass; 0 for what is no number."""
+    value = item.get("value")
+    return value if type(value) is int else 0

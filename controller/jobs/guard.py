@@ -52,10 +52,10 @@ class Guard:
             return _ABSENT
         except Forbidden as err:
             return f"the controller may not read the policy {POLICY}: apply the ClusterRole of this release ({err})"
-        return "" if _denies(policy, binding) else _ABSENT
+        return "" if denies(policy, binding) else _ABSENT
 
 
-def _denies(policy: Wire, binding: Wire) -> bool:
+def denies(policy: Wire, binding: Wire) -> bool:
     """Return True if the binding rejects in all namespaces what the policy forbids."""
     spec, bound = policy.get("spec") or {}, binding.get("spec") or {}
     return (

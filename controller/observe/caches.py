@@ -135,7 +135,8 @@ class Caches(Generic[IndexT]):
             namespace=NAMESPACE,
             salvage=unreadable.existing(decode.ultraserver),
         )
-        self.workloads = self._watched(NEURON_WORKLOADS, decode.workload, salvage=unreadable.until_deleted(decode.workload))
+        released = unreadable.until_deleted(decode.workload)
+        self.workloads = self._watched(NEURON_WORKLOADS, decode.workload, salvage=released)
         self.templates = self._watched(
             CLAIM_TEMPLATES, decode.template, salvage=unreadable.existing(decode.template, {})
         )

@@ -94,11 +94,17 @@ SERVICE_PLACE = f"/api/v1/namespaces/{OURS}/services"
 ENDPOINT_PLACE = f"/apis/discovery.k8s.io/v1/namespaces/{OURS}/endpointslices"
 WORKLOAD_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{OURS}/neuronultraserverworkloads"
 WATCHED_WORKLOADS = WORKLOAD_PLACE.replace(OURS, WATCHED)
+JOB_PLACE = f"/apis/batch/v1/namespaces/{OURS}/jobs"
+STATEFUL_SET_PLACE = f"/apis/apps/v1/namespaces/{OURS}/statefulsets"
+JOB_SET_PLACE = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{OURS}/jobsets"
+LEADER_WORKER_PLACE = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{OURS}/leaderworkersets"
+CLASS_PLACE = "/apis/scheduling.k8s.io/v1/priorityclasses"
 KUEUE_PLACE = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{OURS}/workloads"
 TEST_PODS = "/api/v1/namespaces/neuron-qualification/pods"
 TEST_WORKLOADS = "/apis/neuron.aws.com/v1/namespaces/neuron-qualification/neuronultraserverworkloads"
 QUALIFICATION_PLACE = "/apis/neuron.aws.com/v1beta1/neuronultraserverqualifications"
 POLICY_PLACE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+RULE_PLACE = POLICY_PLACE.replace("policybindings", "policies")
 
 
 def meta(name: str, **more: Any) -> Obj:
@@ -195,6 +201,38 @@ def qualification() -> Obj:
     return {"apiVersion": "neuron.aws.com/v1beta1", "kind": kind, **meta("forged", annotations=exempt), "spec": spec}
 
 
+ASKS = {"neuron.aws.com/ultraservers": "topologySize=4, instanceType=trn3.48xlarge"}
+
+
+def pods_of_job() -> Obj:
+    """The template of a job's pods."""
+    spec = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    return {"metadata": {"labels": {"app": "forged"}}, "spec": spec}
+
+
+def asking(spec: Obj) -> Obj:
+    """A job of any kind that asks for UltraServers."""
+    return {**meta("forged", annotations=ASKS, labels={"app": "forged"}), "spec": spec}
+
+
+def job_set() -> Obj:
+    part = {"name": "w", "replicas": 1, "template": {"spec": {"template": pods_of_job()}}}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **asking({"replicatedJobs": [part]})}
+
+
+def leader_workers() -> Obj:
+    pods = pods_of_job()
+    pods["spec"]["restartPolicy"] = "Always"
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 4, "workerTemplate": pods}}
+    return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", **asking(spec)}
+
+
+def stateful_set() -> Obj:
+    pods = pods_of_job()
+    pods["spec"]["restartPolicy"] = "Always"
+    return asking({"serviceName": "s", "selector": {"matchLabels": {"app": "forged"}}, "template": pods})
+
+
 def tokenless() -> Obj:
     """A pod without a service account token."""
     made = pod()
@@ -203,6 +241,9 @@ def tokenless() -> Obj:
 
 
 PHASE = {"status": {"phase": "Succeeded"}}
+DONE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+EVICTED = {"type": "Evicted", "status": "True", "reason": "Forged", "message": "m"}
+EVICTION = {"status": {"conditions": [{**EVICTED, "lastTransitionTime": "2026-11-26T08:00:00Z"}]}}
 APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
 ALLOCATED = {"status": {"state": "Ready", "allocations": []}}
 NOTICED = {
@@ -429,6 +470,28 @@ ROWS: Sequence[Row] = (
     *patches(f"{KUEUE_PLACE}/of-a-reservation", {"spec": {"active": False}}, "", CONTROLLER, TENANT),
     Row(CONTROLLER, "DELETE", f"{KUEUE_PLACE}/of-a-job", None, QUEUES),
     Row(CONTROLLER, "DELETE", f"{KUEUE_PLACE}/of-a-reservation", None, ""),
+    # What Kueue says of them: whoever may write that in a namespace gives out, or takes, its quota.
+    *patches(f"{KUEUE_PLACE}/of-a-reservation/status", EVICTION, RBAC, EDITOR, ADMIN, RESERVER, PLUGIN),
+    *patches(f"{KUEUE_PLACE}/of-a-reservation/status", EVICTION, "", TENANT, MASTER),
+    *creates(KUEUE_PLACE, kueue_workload(of_a_reservation=True), RBAC, RESERVER),
+    # Jobs that ask for UltraServers: they are requests. The controller only reads them.
+    *creates(JOB_PLACE, asking({"template": pods_of_job()}), "", TENANT, EDITOR, ADMIN),
+    *creates(JOB_PLACE, asking({"template": pods_of_job()}), RBAC, RESERVER, PLUGIN, CONTROLLER),
+    *creates(STATEFUL_SET_PLACE, stateful_set(), "", TENANT, EDITOR, ADMIN),
+    *creates(STATEFUL_SET_PLACE, stateful_set(), RBAC, RESERVER, PLUGIN, CONTROLLER),
+    *creates(JOB_SET_PLACE, job_set(), "", TENANT),
+    *creates(JOB_SET_PLACE, job_set(), RBAC, RESERVER, PLUGIN, CONTROLLER),
+    *creates(LEADER_WORKER_PLACE, leader_workers(), "", TENANT),
+    *creates(LEADER_WORKER_PLACE, leader_workers(), RBAC, RESERVER, PLUGIN, CONTROLLER),
+    *patches(f"{JOB_PLACE}/older/status", DONE, RBAC, EDITOR, ADMIN, RESERVER, PLUGIN, CONTROLLER),
+    *patches(f"{STATEFUL_SET_PLACE}/older/status", DONE, RBAC, EDITOR, ADMIN, RESERVER, PLUGIN, CONTROLLER),
+    *patches(f"{JOB_SET_PLACE}/older/status", DONE, RBAC, RESERVER, PLUGIN, CONTROLLER),
+    *patches(f"{LEADER_WORKER_PLACE}/older/status", DONE, RBAC, RESERVER, PLUGIN, CONTROLLER),
+    # What a PriorityClass is worth.
+    *creates(CLASS_PLACE, {**meta("forged"), "value": 1}, "", MASTER),
+    *creates(CLASS_PLACE, {**meta("forged"), "value": 1}, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, LANDLORD),
+    # What pods of jobs wait for, and what Kubernetes says of them.
+    *patches(f"{POD_PLACE}/older/status", conditions("Ready"), RBAC, EDITOR, ADMIN, RESERVER, PLUGIN),
     # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),
@@ -487,6 +550,10 @@ ROWS: Sequence[Row] = (
     *creates(TEST_PODS, pod(), RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     *patches(f"{TEST_PODS}/older/status", PHASE, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     # Ways to bypass the policies.
+    *patches(f"{POLICY_PLACE}/{JOBS}", {"spec": {"validationActions": ["Audit"]}}, RBAC, TENANT, EDITOR, ADMIN),
+    *patches(f"{POLICY_PLACE}/{JOBS}", {"spec": {"validationActions": ["Audit"]}}, RBAC, LANDLORD, PLUGIN, CONTROLLER),
+    *patches(f"{RULE_PLACE}/{JOBS}", {"spec": {"failurePolicy": "Ignore"}}, RBAC, TENANT, EDITOR, ADMIN),
+    *patches(f"{RULE_PLACE}/{JOBS}", {"spec": {"failurePolicy": "Ignore"}}, RBAC, LANDLORD, PLUGIN, CONTROLLER),
     Row(ADMIN, "DELETE", f"{POLICY_PLACE}/{CLAIMS}", None, RBAC),
     Row(TENANT, "DELETE", f"{POLICY_PLACE}/{LIMITS}", None, RBAC),
     *creates("/apis/resource.k8s.io/v1/deviceclasses", {**meta("forged"), "spec": {}}, RBAC, TENANT, ADMIN, CONTROLLER),

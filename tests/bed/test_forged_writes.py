@@ -271,29 +271,40 @@ def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
         running_bed.kubectl(*words, f"--replicas={found['spec']['replicas']}")
 
 
-def kueues_kind() -> Obj:
-    """Return Kueue's CRD of Workloads, for rights alone."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+def kind_of(group: str, version: str, kind: str) -> Obj:
+    """Return the CRD of a kind of another project, for rights alone."""
+    plural = f"{kind.lower()}s"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
     spec = {
-        "group": "kueue.x-k8s.io",
-        "names": {"plural": "workloads", "kind": "Workload"},
+        "group": group,
+        "names": {"plural": plural, "kind": kind},
         "scope": "Namespaced",
-        "versions": [version],
+        "versions": [{**served, "schema": {"openAPIV3Schema": anything}}],
     }
-    return made("CustomResourceDefinition", "workloads.kueue.x-k8s.io", "apiextensions.k8s.io/v1", spec=spec)
+    # As the groups of Kubernetes' projects need it.
+    meta = {"annotations": {"api-approved.kubernetes.io": "unapproved, for a test of rights"}}
+    return made("CustomResourceDefinition", f"{plural}.{group}", "apiextensions.k8s.io/v1", metadata=meta, spec=spec)
+
+
+FOREIGN = {
+    table.KUEUE_PLACE: kind_of("kueue.x-k8s.io", "v1beta2", "Workload"),
+    table.JOB_SET_PLACE: kind_of("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    table.LEADER_WORKER_PLACE: kind_of("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+}
+"""Kinds of other projects, by the path of their collection."""
 
 
 @pytest.fixture(scope="module")
 def queues(api: Api) -> Iterator[None]:
-    """The API server has Kueue's Workloads."""
-    kind = kueues_kind()
-    absent = api.get(address(kind)) is None
-    if absent:
+    """The API server has the kinds of Kueue, JobSet and LeaderWorkerSet."""
+    absent = [kind for kind in FOREIGN.values() if api.get(address(kind)) is None]
+    for kind in absent:
         api.put(kind)
-    eventually("Kueue's kind is served", lambda: api.get(table.KUEUE_PLACE), 60)
+    for path in FOREIGN:
+        eventually(f"{path} is served", lambda path=path: api.get(path), 60)
     yield
-    if absent:
+    for kind in absent:
         api.remove(kind)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from controller.apply import priorities
+from controller.jobs import early_pods, guard, kinds
 from controller.observe import decode, slices
+from controller.observe.model import Template
 from controller.qualify import model
+from controller.queue import model as queue_model
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from tests.bed.forged_writes import ROWS, TESTED, Row, User, qualification
+from tests.support.kinds_read import kinds_read
+from tests.unit import beside_scene
 from tests.unit.test_fields import KINDS, NODE, Watched, published
 from tests.unit.truth_owners import ANY, TRUTHS, Truth
 from tests.unit.ultraserver_world import World
@@ -28,6 +36,15 @@ PLACES = {
     "NeuronUltraServerWorkload": "/neuronultraserverworkloads",
     "NeuronUltraServerQualification": "/neuronultraserverqualifications",
     "Pod": "/namespaces/neuron-qualification/pods",
+    "TenantPod": "/namespaces/forged-tenant/pods",
+    "Job": "/jobs",
+    "JobSet": "/jobsets",
+    "LeaderWorkerSet": "/leaderworkersets",
+    "StatefulSet": "/statefulsets",
+    "Workload": "/apis/kueue.x-k8s.io/",
+    "PriorityClass": "/priorityclasses",
+    "ValidatingAdmissionPolicy": "/validatingadmissionpolicies/",
+    "ValidatingAdmissionPolicyBinding": "/validatingadmissionpolicybindings/",
 }
 
 
@@ -45,6 +62,7 @@ def with_a_result(item: Obj) -> Obj:
     return {**item, "status": {**item["status"], **TESTED["status"]}}
 
 
+@functools.cache
 def fields_read() -> dict[str, set[Path]]:
     """Return the paths that are read of each kind, without those that other paths go on from."""
     world = workload_in_use()
@@ -62,6 +80,7 @@ def fields_read() -> dict[str, set[Path]]:
         "NeuronUltraServerWorkload": (decode.workload, world.all("NeuronUltraServerWorkload")),
         "NeuronUltraServerQualification": (model.qualification, [qualification()]),
         "Pod": (model.pod_of_test, [ended]),
+        **readers_beside(),
     }
     found = {}
     for kind, (read, items) in readers.items():
@@ -70,6 +89,39 @@ def fields_read() -> dict[str, set[Path]]:
             read(Watched(item, seen))
         found[kind] = {path for path in seen if not any(is_below(other, path) for other in seen - {path})}
     return found
+
+
+def readers_beside() -> dict[str, tuple[Callable[[Any], object], list[Obj]]]:
+    """Return what reads each kind of jobs and queues, and objects of it with all fields."""
+    scene = beside_scene.world()
+    of = {kind: scene.all(kind) for kind in ("Workload", "PriorityClass", *(each.name for each in kinds.KINDS))}
+    orphan = {**of["Workload"][0], "metadata": {**of["Workload"][0]["metadata"], "ownerReferences": []}}
+    of["Workload"].append(orphan)
+    [policy], [binding] = scene.all("ValidatingAdmissionPolicy"), scene.all("ValidatingAdmissionPolicyBinding")
+    early = scene.get("Pod", "early", "job-early")
+    template = Template("job-early", "rct", "t", "w", deleting=False)
+    return {
+        "Workload": (queue_model.project, of["Workload"]),
+        "PriorityClass": (priorities.value_of, of["PriorityClass"]),
+        "ValidatingAdmissionPolicy": (lambda item: guard.denies(item, binding), [policy]),
+        "ValidatingAdmissionPolicyBinding": (lambda item: guard.denies(policy, item), [binding]),
+        "TenantPod": (lambda item: woken(item, template, scene.now), [early]),
+        **{each.name: (each.job, of[each.name]) for each in kinds.KINDS},
+    }
+
+
+def woken(pod: Obj, template: Template, now: datetime.datetime) -> object:
+    """Read a pod as the controller does that wakes it."""
+    return early_pods.waits_for(pod, template) and early_pods.touched(pod, template, now)
+
+
+NOTHING_FOLLOWS: Final = {
+    "deviceclasses": "only their names are read",
+    "services": "one that is not as the controller writes it, or not the workload's, is reported",
+    "endpointslices": "the same",
+    "leases": "the replicas of the controller, which alone may write it: see the chart's Role",
+}
+"""Kinds that are read and are no truth about tenants, and why."""
 
 
 def is_below(path: Path, other: Path) -> bool:
@@ -113,6 +165,11 @@ def test_each_field_that_is_read_has_an_owner() -> None:
     read = fields_read()
     orphans = [f"{kind} {'.'.join(path)}" for kind, paths in read.items() for path in sorted(paths)]
     assert [each for each in orphans if owner(each.split()[0], tuple(each.split()[1].split("."))) is None] == []
+
+
+def test_each_kind_that_is_read_has_owners() -> None:
+    read = {beside_scene.plural(kind) for kind in fields_read()}
+    assert kinds_read() - read == NOTHING_FOLLOWS.keys()
 
 
 def test_each_owner_has_a_field_that_is_read() -> None:

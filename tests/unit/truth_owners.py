@@ -193,6 +193,86 @@ TRUTHS: Sequence[Truth] = (
         "RBAC; a node can lie about itself, and passes a test then",
         denied=(TENANT, EDITOR, ADMIN, PLUGIN),
     ),
+    # Jobs that ask for UltraServers.
+    *(
+        Truth(
+            *(kind, path, "whoever may write these jobs"),
+            "it is a request: a label and the limit of the namespace decide what it gets",
+            denied=(RESERVER, PLUGIN),
+            allowed=(TENANT, EDITOR, ADMIN),
+        )
+        for kind in ("Job", "StatefulSet")
+        for path in ("spec", "metadata.annotations", "metadata.labels")
+    ),
+    *(
+        Truth(
+            *(kind, "status", "Kubernetes' controllers of jobs"),
+            "RBAC; it releases the job's own reservation, and no other",
+            denied=(EDITOR, ADMIN, RESERVER, PLUGIN),
+        )
+        for kind in ("Job", "StatefulSet")
+    ),
+    *(
+        Truth(
+            *(kind, path, "whoever may write these jobs"),
+            "it is a request: a label and the limit of the namespace decide what it gets",
+            denied=(RESERVER, PLUGIN),
+            allowed=(TENANT,),
+        )
+        for kind in ("JobSet", "LeaderWorkerSet")
+        for path in ("spec", "metadata.annotations", "metadata.labels")
+    ),
+    *(
+        Truth(
+            *(kind, "status", "the project's controller"),
+            "RBAC; it releases the job's own reservation, and no other",
+            denied=(RESERVER, PLUGIN),
+        )
+        for kind in ("JobSet", "LeaderWorkerSet")
+    ),
+    Truth(
+        *("TenantPod", "spec.resourceClaims", "whoever creates the pod"),
+        "a pod that names a template may get one condition",
+        denied=(PLUGIN,),
+        allowed=(EDITOR,),
+    ),
+    Truth(
+        *("TenantPod", "status", "Kubernetes, and the node's kubelet"),
+        "RBAC; the pod is woken or it is not",
+        denied=(EDITOR, ADMIN, RESERVER, PLUGIN),
+    ),
+    # Whether a label of a namespace counts, and how workloads are ordered.
+    Truth(
+        *("ValidatingAdmissionPolicy", "spec", "administrators"),
+        "RBAC; without it jobs reserve nothing",
+        denied=(TENANT, EDITOR, ADMIN, LANDLORD, PLUGIN),
+    ),
+    Truth(
+        *("ValidatingAdmissionPolicyBinding", "spec", "administrators"),
+        "RBAC; without it jobs reserve nothing",
+        denied=(TENANT, EDITOR, ADMIN, LANDLORD, PLUGIN),
+    ),
+    Truth(
+        *("PriorityClass", "value", "administrators"),
+        "RBAC, and the API server lets nobody change it; a policy restricts who may use a class",
+        denied=(TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, LANDLORD),
+    ),
+    # Kueue's Workloads.
+    *(
+        Truth(
+            *("Workload", path, CONTROLLER),
+            "one counts for a workload only with the name, the owner and the pods that the controller writes",
+            denied=(EDITOR, RESERVER, PLUGIN),
+            allowed=(TENANT,),
+        )
+        for path in ("spec", "metadata.labels", "metadata.ownerReferences", "metadata.finalizers")
+    ),
+    Truth(
+        *("Workload", "status", "Kueue"),
+        "RBAC: whoever may write it gives out quota, and reserves within the limit of the namespace",
+        denied=(EDITOR, ADMIN, RESERVER, PLUGIN),
+        allowed=(TENANT,),
+    ),
     # Namespaces.
     Truth(
         "Namespace", "metadata.annotations", "users with the verb limit", "RBAC and a policy", (TENANT, EDITOR, ADMIN)
