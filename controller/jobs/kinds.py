@@ -13,7 +13,7 @@ from controller.observe.model import QUEUE_LABEL
 from neuron_dra.core import names
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION
 from neuron_dra.core.wire import Wire
-from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.requests import JOB_SETS, JOBS, LEADER_WORKER_SETS, STATEFUL_SETS, Resource
 
 Sets = Iterator[tuple[int, Wire]]
 """How many pods run at the same time, and their template."""
@@ -114,11 +114,6 @@ def _leader_workers(spec: Wire) -> Sets:
 def _replicas(spec: Wire) -> Sets:
     yield _number(spec.get("replicas")), spec.get("template") or {}
 
-
-JOB_SETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", namespaced=True)
-LEADER_WORKER_SETS: Final = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", namespaced=True)
-JOBS: Final = Resource("batch", "v1", "jobs", namespaced=True)
-STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", namespaced=True)
 
 KINDS: Final = (
     Kind("Job", JOBS, _job, {"Complete": "is complete", "Failed": "has failed"}),

@@ -6,6 +6,7 @@ import datetime
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from neuron_dra.ask.doctor import gather
@@ -18,6 +19,7 @@ from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_inspect_cluster import answer, fill, run
 from tests.support import installations
 
+HALF = b'"\\ud800"'
 PLURALS = {
     CRDS: ("apiextensions.k8s.io", "customresourcedefinitions"),
     POLICIES: ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
@@ -67,6 +69,54 @@ async def test_what_never_answers_is_unknown() -> None:
         api.faults.add(InjectedFault(verb="list", resource="validatingadmissionpolicies", do=Do.HANG, times=None))
         found = await gather._rest(KubeConfig(api.url), snapshot.build([]), DoctorTiming(kind_s=0.2))
     assert found.unread[POLICIES] == "no answer within 0.2 s"
+
+
+def about_objects(output: str) -> list[str]:
+    """Return the lines of a report that say what cannot be read."""
+    return [each["text"] for each in json.loads(output)["checks"] if each["area"] == "objects"]
+
+
+async def test_jobs_and_qualifications_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """Of a cluster those that cannot be decoded, and those with a field of another type."""
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        api.register("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets")
+        asked = "NeuronUltraServerQualification"
+        about = {"apiVersion": "neuron.aws.com/v1beta1", "kind": asked, "metadata": {"name": "nightly"}}
+        spec = {"instanceTypes": ["trn3.48xlarge"], "image": "i"}
+        api.apply({**about, "spec": spec, "status": {"conditions": [{"type": "x", "message": msgspec.Raw(HALF)}]}})
+        meta = {"name": "train", "namespace": "default"}
+        for name, value in (("train", "x"), ("sound", 4)):
+            parts = [{"name": "w", "replicas": value}]
+            body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {**meta, "name": name}}
+            api.apply({**body, "spec": {"replicatedJobs": parts}})
+        done = await answer("doctor", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")), "-o", "json")
+    assert done.returncode == 1
+    [line] = about_objects(done.stdout)
+    assert f"{asked} nightly (" in line
+    assert "JobSet default/train (spec.replicatedJobs[0].replicas is 'x': it must be a whole number)" in line
+    assert "sound" not in line
+
+
+async def test_jobs_that_may_not_be_listed_are_unknown(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        api.faults.add(InjectedFault(verb="list", resource="neuronultraserverqualifications", status=403, times=None))
+        done = await answer("doctor", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")), "-o", "json")
+    assert about_objects(done.stdout) == ["whether each NeuronUltraServerQualification can be read: forbidden"]
+
+
+def test_jobs_of_a_file_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    meta = {"name": "train", "namespace": "ml"}
+    jobs = [
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"parallelism": "x"}},
+        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "v"}, "spec": {"suspend": 7}},
+    ]
+    file.write_text(json.dumps({"kind": "List", "items": [*installations.healthy(), *jobs]}))
+    done = run("doctor", "--snapshot", str(file), "-o", "json")
+    [line] = about_objects(done.stdout)
+    assert line.endswith("left out: Job ml/train (spec.parallelism is 'x': it must be a whole number)")
 
 
 @pytest.mark.parametrize("name", STRANGE)

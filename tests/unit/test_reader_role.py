@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from neuron_dra.ask.doctor import requested
 from neuron_dra.ask.read import cluster
 from neuron_dra.kube import requests
 from neuron_dra.kube.requests import Resource
@@ -34,6 +35,10 @@ def test_readers_may_list_each_kind_of_a_snapshot() -> None:
 
 def test_readers_may_read_what_doctor_checks() -> None:
     assert [each.plural for each in OF_DOCTOR if not {"get", "list"} <= allowed(each)] == []
+
+
+def test_readers_may_list_the_jobs_and_qualifications_that_doctor_checks() -> None:
+    assert [kind for kind, resource in requested.RESOURCES.items() if "list" not in allowed(resource)] == []
 
 
 def test_readers_may_change_nothing_and_see_no_secrets() -> None:

@@ -10,11 +10,11 @@ import gc
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from neuron_dra.ask.doctor import crd_fields
+from neuron_dra.ask.doctor import crd_fields, requested
 from neuron_dra.ask.doctor.seen import (
     BINDINGS,
     CRDS,
@@ -30,7 +30,7 @@ from neuron_dra.ask.doctor.seen import (
 from neuron_dra.ask.doctor.timing import DEFAULT_TIMING, DoctorTiming
 from neuron_dra.ask.read import cluster, source, views
 from neuron_dra.ask.read.pod_views import PodOwners
-from neuron_dra.ask.read.snapshot import Snapshot, named
+from neuron_dra.ask.read.snapshot import DamagedObject, Snapshot, named
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Forbidden, NotFound, SettingsError
@@ -47,6 +47,8 @@ _SHAPES: Final[Mapping[str, Any]] = {
     BINDINGS: views.shape(BindingView),
     LEASES: views.shape(LeaseView),
 }
+NOT_SERVED: Final = "this API server does not serve them"
+T = TypeVar("T")
 _PART: Final = "app.kubernetes.io/name"
 
 
@@ -58,7 +60,8 @@ def from_file(name: str) -> Seen:
         if item["kind"] in KINDS and not (item["kind"] == LEASES and item["metadata"]["name"] != LEASE):
             found[item["kind"]].append(_checked(item))
     unread = {kind: "the file has none" for kind, objects in found.items() if not objects}
-    return Seen(snapshot, found, unread, why_no_version="a file does not have it")
+    damaged = requested.damaged(items)
+    return Seen(snapshot, found, unread, damaged, why_no_version="a file does not have it")
 
 
 def connected(args: argparse.Namespace) -> tuple[KubeConfig, str, asyncio.Runner]:
@@ -94,20 +97,28 @@ async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> S
         async def read(kind: str, reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
             return await _read(kind, unread, reading, timing.kind_s)
 
-        definitions, policies, bindings, leases, seen = await asyncio.gather(
+        asked = asyncio.gather(*(_asked(client, kind, unread, timing.kind_s) for kind in requested.RESOURCES))
+        definitions, policies, bindings, leases, seen, damaged = await asyncio.gather(
             read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, wanted)),
             read(POLICIES, _list(client, POLICIES, requests.POLICIES)),
             read(BINDINGS, _list(client, BINDINGS, requests.POLICY_BINDINGS)),
             read(LEASES, _by_name(client, LEASES, requests.LEASES, held)),
             _version(client, Seen(snapshot), timing.kind_s),
+            asked,
         )
     objects = {CRDS: definitions, POLICIES: policies, BINDINGS: bindings, LEASES: leases}
-    return replace(seen, objects=objects, unread=unread)
+    return replace(seen, objects=objects, unread=unread, damaged=[each for found in damaged for each in found])
 
 
-async def _read(
-    kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[Wire]], limit_s: float
-) -> list[Wire]:
+async def _asked(client: KubeClient, kind: str, unread: dict[str, str], limit_s: float) -> list[DamagedObject]:
+    """Return the objects of a kind that cannot be read; none of a kind that the cluster does not have."""
+    found = await _read(kind, unread, requested.listed(client, kind), limit_s)
+    if unread.get(kind) == NOT_SERVED:
+        del unread[kind]
+    return found
+
+
+async def _read(kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[T]], limit_s: float) -> list[T]:
     """Return the objects; if they cannot be read within `limit_s` seconds, none, and `unread` gets the reason."""
     try:
         async with asyncio.timeout(limit_s):
@@ -120,9 +131,11 @@ async def _read(
         else:
             unread[kind] = "the API server rejects the credentials"
     except NotFound:
-        unread[kind] = "this API server does not serve them"
+        unread[kind] = NOT_SERVED
     except (ApiError, SettingsError) as err:
         unread[kind] = str(err)
+    except MALFORMED:
+        unread[kind] = "the API server's answer is no list"
     return []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from neuron_dra.api import objects
-from neuron_dra.ask.doctor import counters, crd_fields
+from neuron_dra.ask.doctor import counters, crd_fields, requested
 from neuron_dra.ask.doctor.crd_fields import CrdRule
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, BindingView, LeaseView, Seen
@@ -225,17 +225,21 @@ def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
 
 def _damaged(seen: Seen) -> Iterator[Line]:
     """Yield a line for objects of which values, or the whole, cannot be decoded."""
-    parts = [f"{each.kind} {each.key}" for each in seen.snapshot.damaged if each.paths]
+    damaged = [*seen.snapshot.damaged, *seen.damaged]
+    parts = [f"{each.kind} {each.key}" for each in damaged if each.paths]
     if parts:
         text = f"values that their author wrote cannot be decoded, and are left out: {words.listed(parts)}"
         yield unknown("objects", text, "nothing else is affected; have their author correct or delete them")
     whole = []
-    for each in seen.snapshot.damaged:
+    for each in damaged:
         if not each.paths:
             whole.append(f"{each.kind} {each.key} ({each.why})")
     if whole:
         text = f"objects cannot be decoded, and are left out: {words.listed(whole)}"
         yield wrong("objects", "Unreadable", text, "correct or delete them")
+    for kind, why in seen.unread.items():
+        if kind in requested.RESOURCES:
+            yield unknown("objects", f"whether each {kind} can be read: {why}")
 
 
 def _time(text: object) -> datetime.datetime | None:

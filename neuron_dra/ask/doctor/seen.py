@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.snapshot import DamagedObject, Snapshot
 from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.core.wire import Wire
 
@@ -52,6 +52,7 @@ class Seen:
     """A cluster at one moment.
 
     - `objects`: those of KINDS, by kind; `unread`: why objects of a kind could not be read.
+    - `damaged`: jobs and qualifications of which values, or the whole, cannot be decoded.
     - `version`: of the API server, empty if unknown; `serves_v1`: whether it serves resource.k8s.io/v1.
     - `why_no_version`: why the version is unknown.
     - `now`: the API server's clock; None if unknown.
@@ -60,6 +61,7 @@ class Seen:
     snapshot: Snapshot
     objects: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    damaged: Sequence[DamagedObject] = ()
     version: str = ""
     serves_v1: bool = True
     why_no_version: str = ""

@@ -1,0 +1,75 @@
+"""Objects that the controller decides by, and that no other command reads: can all of them be read?
+
+A job or a qualification that cannot be read changes nothing: what it has reserved, or found, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from neuron_dra.ask.read.snapshot import DamagedObject
+from neuron_dra.core import shapes
+from neuron_dra.core.wire import Wire
+from neuron_dra.kube import requests
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import Resource
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    "NeuronUltraServerQualification": requests.NEURON_QUALIFICATIONS,
+    "Job": requests.JOBS,
+    "JobSet": requests.JOB_SETS,
+    "LeaderWorkerSet": requests.LEADER_WORKER_SETS,
+    "StatefulSet": requests.STATEFUL_SETS,
+}
+_CONDITIONS: Final = {"conditions": [{"type": str, "status": str}]}
+_PODS: Final = {"spec": {"nodeSelector": {}, "resourceClaims": [{"resourceClaimTemplateName": str}]}}
+_INNER: Final = {"parallelism": int, "completions": int, "template": _PODS}
+_META: Final = {"annotations": {}, "labels": {}}
+_JOB: Final = {
+    "metadata": _META,
+    "spec": {
+        **_INNER,
+        "suspend": bool,
+        "managedBy": str,
+        "replicas": int,
+        "replicatedJobs": [{"replicas": int, "template": {"spec": _INNER}}],
+        "leaderWorkerTemplate": {"size": int, "leaderTemplate": _PODS, "workerTemplate": _PODS},
+    },
+    "status": _CONDITIONS,
+}
+_QUALIFICATION: Final = {"metadata": _META, "spec": {"instanceTypes": [str], "thresholds": [{}]}, "status": {}}
+
+
+def damaged(items: Iterable[Wire]) -> list[DamagedObject]:
+    """Return which of these objects the controller cannot read: those with a field of another type."""
+    found: list[DamagedObject] = []
+    for item in items:
+        kind, meta = str(item.get("kind")), item.get("metadata")
+        if kind not in RESOURCES or not _is_of(item, RESOURCES[kind]) or not isinstance(meta, Mapping):
+            continue
+        shape: Any = _QUALIFICATION if kind == "NeuronUltraServerQualification" else _JOB
+        if text := shapes.wrong(item, shape):
+            namespace, name = str(meta.get("namespace") or ""), str(meta.get("name") or "")
+            found.append(DamagedObject(kind, namespace, name, why=text))
+    return found
+
+
+def _is_of(item: Wire, resource: Resource) -> bool:
+    """Return True for an object of this group: other groups have kinds of the same name."""
+    return str(item.get("apiVersion", "")).startswith(f"{resource.group}/")
+
+
+async def listed(client: KubeClient, kind: str) -> list[DamagedObject]:
+    """Return which objects of a kind cannot be read. Raises ApiError, and one of MALFORMED for a page that is no list.
+
+    Only their names are kept: a cluster may have many jobs.
+    """
+    resource = RESOURCES[kind]
+    found: list[DamagedObject] = []
+    version = f"{resource.group}/{resource.version}"
+    async for page in client.list(resource):
+        read = page.decoded(dict[str, Any])
+        found += damaged({**item, "apiVersion": version, "kind": kind} for item in read.objects)
+        found += [DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in read.damaged]
+    return found
