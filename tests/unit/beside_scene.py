@@ -49,9 +49,13 @@ from tests.unit.ultraserver_world import World
 
 TYPE = "trn3.48xlarge"  # of all tenants
 QUALIFICATIONS: Final = {"nightly": "trn2p.48xlarge", "weekly": "trn2u.48xlarge"}
-RESOURCES: Final = {"Workload": "workloads", "PriorityClass": "priorityclasses", "DeviceClass": "deviceclasses"}
-RESOURCES |= {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
-RESOURCES |= {"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings"}
+PLURALS: Final = {
+    "Workload": "workloads",
+    "PriorityClass": "priorityclasses",
+    "DeviceClass": "deviceclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 POLICY: Final = "neuron-dra-driver-jobs-reserve"
@@ -62,7 +66,7 @@ EVERYBODY: Final = "everybody"
 
 def plural(kind: str) -> str:
     """Return the plural name of a kind."""
-    return RESOURCES.get(kind, f"{kind.lower()}s")
+    return PLURALS.get(kind, f"{kind.lower()}s")
 
 
 class Shelf(KubeClient):
@@ -244,7 +248,7 @@ def _with_tests(made: World) -> None:
 
 def _test(made: World, name: str) -> None:
     uid = made.get("NeuronUltraServerQualification", name)["metadata"]["uid"]
-    kind = {"instanceType": QUALIFICATIONS[name], "resourceClaimTemplate": {"name": f"{name}-test"}}
+    kind: Obj = {"instanceType": QUALIFICATIONS[name], "resourceClaimTemplate": {"name": f"{name}-test"}}
     made.submit(f"{name}-test", namespace=TESTS, **kind)
     item = copy.deepcopy(made.get("NeuronUltraServerWorkload", f"{name}-test", TESTS))
     item["metadata"]["annotations"] = {TARGET: Target(name, uid, 1, f"us-{name}0", 0).text}

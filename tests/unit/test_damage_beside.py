@@ -47,7 +47,7 @@ def cases(before: World) -> list[tuple[Any, Path, Any]]:
     rng = random.Random(1)
     places = sorted(first.values(), key=repr)
     rng.shuffle(places)
-    found = []
+    found: list[tuple[Any, Path, Any]] = []
     while len(found) < DAMAGES:
         found += [(*rng.choice(place), rng.choice(VALUES)) for place in places]
     return found[:DAMAGES]
@@ -61,11 +61,11 @@ def changes(found: Decided, expected: Decided, item: Obj) -> list[str]:
         have, should = found.writes.get(name, []), expected.writes.get(name, [])
         if whose == EVERYBODY:
             # It may keep something from being done, and make nothing happen.
-            wrong = [each for each in have if each[:2] not in [one[:2] for one in should]]
+            is_right = {one[:2] for one in have} <= {one[:2] for one in should}
         else:
-            wrong = [] if name == whose or have == should else [*have, "instead of", *should]
-        if wrong:
-            texts.append(f"{name} has {str(wrong)[:300]}")
+            is_right = name == whose or have == should
+        if not is_right:
+            texts.append(f"{name} has {str(have)[:300]} instead of {str(should)[:300]}")
         if name != whose and found.verdicts.get(name) != expected.verdicts.get(name):
             texts.append(f"{name} is {found.verdicts.get(name)}")
     return texts

@@ -25,7 +25,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 _CONDITIONS: Final = {"conditions": [{"type": str, "status": str}]}
 _PODS: Final = {"spec": {"nodeSelector": {}, "resourceClaims": [{"resourceClaimTemplateName": str}]}}
 _INNER: Final = {"parallelism": int, "completions": int, "template": _PODS}
-_META: Final = {"annotations": {}, "labels": {}}
+_META: Final[Mapping[str, Any]] = {"annotations": {}, "labels": {}}
 _JOB: Final = {
     "metadata": _META,
     "spec": {
