@@ -112,9 +112,24 @@ async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> S
 
 async def _asked(client: KubeClient, kind: str, unread: dict[str, str], limit_s: float) -> list[DamagedObject]:
     """Return the objects of a kind that cannot be read; none of a kind that the cluster does not have."""
-    found = await _read(kind, unread, requested.listed(client, kind), limit_s)
+    found = await _read(kind, unread, _listed(client, kind), limit_s)
     if unread.get(kind) == NOT_SERVED:
         del unread[kind]
+    return found
+
+
+async def _listed(client: KubeClient, kind: str) -> list[DamagedObject]:
+    """Return the objects of a kind that cannot be read. Only their names are kept: a cluster may have many jobs.
+
+    Raises ApiError, and one of MALFORMED for a page that is no list.
+    """
+    resource = requested.RESOURCES[kind]
+    found: list[DamagedObject] = []
+    version = f"{resource.group}/{resource.version}"
+    async for page in client.list(resource):
+        read = page.decoded(dict[str, Any])
+        found += requested.damaged({**item, "apiVersion": version, "kind": kind} for item in read.objects)
+        found += [DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in read.damaged]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Objects that the controller decides by, and that no other command reads: can all of them be read?
+"""Objects that the controller decides by, and that no other command reads: can all of them be read? Pure.
 
 A job or a qualification that cannot be read changes nothing: what it has reserved, or found, stays as it is.
 """
@@ -12,7 +12,6 @@ from neuron_dra.ask.read.snapshot import DamagedObject
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube import requests
-from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import Resource
 
 RESOURCES: Final[Mapping[str, Resource]] = {
@@ -58,18 +57,3 @@ def damaged(items: Iterable[Wire]) -> list[DamagedObject]:
 def _is_of(item: Wire, resource: Resource) -> bool:
     """Return True for an object of this group: other groups have kinds of the same name."""
     return str(item.get("apiVersion", "")).startswith(f"{resource.group}/")
-
-
-async def listed(client: KubeClient, kind: str) -> list[DamagedObject]:
-    """Return which objects of a kind cannot be read. Raises ApiError, and one of MALFORMED for a page that is no list.
-
-    Only their names are kept: a cluster may have many jobs.
-    """
-    resource = RESOURCES[kind]
-    found: list[DamagedObject] = []
-    version = f"{resource.group}/{resource.version}"
-    async for page in client.list(resource):
-        read = page.decoded(dict[str, Any])
-        found += damaged({**item, "apiVersion": version, "kind": kind} for item in read.objects)
-        found += [DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in read.damaged]
-    return found
