@@ -11,14 +11,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from controller.decisions.actions import Plan
+from controller.decisions.reasons import WAITS_FOR_QUEUE
+from controller.decisions.states import State
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.spares import SIZE, Numbers
 from controller.observe import decode
 from controller.observe.model import ENDS_SOON, condition
 from controller.plan import queue
-from controller.plan.actions import Plan
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.reasons import WAITS_FOR_QUEUE
-from controller.plan.spares import SIZE, Numbers
-from controller.plan.states import State
 from neuron_dra.core import vocabulary
 
 PREFIX = "neuron_ultraserver"

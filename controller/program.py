@@ -14,12 +14,12 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
+from controller.decisions.actions import Verdict
+from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
-from controller.plan.actions import Verdict
-from controller.plan.fleet_index import FleetIndex
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
 from controller.queue.queues import Queues

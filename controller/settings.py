@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from controller.fleet import spares as spare_groups
 from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
-from controller.plan import spares as spare_groups
 from controller.plan.planning import Limits
 from neuron_dra import setting_table
 from neuron_dra.core import capacity_block, durations, node_conditions

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from controller.plan.actions import Action
+from controller.decisions.actions import Action
 
 IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more at once would queue at the server
 

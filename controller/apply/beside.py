@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from controller.apply.fence import EndedTerm
-from controller.plan.fleet_index import FleetIndex
+from controller.fleet.fleet_index import FleetIndex
 from controller.timing import PassTiming
 from neuron_dra.core import backoff
 from neuron_dra.errors import ApiError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from controller.plan.actions import Action, SetFinalizers, WriteWorkloadStatus
+from controller.decisions.actions import Action, SetFinalizers, WriteWorkloadStatus
 
 WAITING_WRITES: Final = 250
 """About a second of a pass: the API server takes a few hundred writes a second."""

@@ -20,12 +20,12 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
+from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, Verdict
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
 from controller.observe.model import Admission, Known, Turn, shortened
 from controller.plan import planning
-from controller.plan.actions import NOTHING_KEPT, Action, Evict, Plan, Verdict
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.timing import Timing
 from neuron_dra.core import backoff

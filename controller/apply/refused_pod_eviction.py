@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_eviction import evict
 from controller.apply.write_backoff import Tries
+from controller.fleet.refused_pods import LOOK_AGAIN, event_message, refused_until
 from controller.observe.model import Suspect
-from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
 from controller.timing import PodTiming
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient

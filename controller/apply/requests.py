@@ -14,10 +14,7 @@ from controller.apply.priorities import Priorities
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
-from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, ENDS_SOON, EXPIRED, FINALIZER, IN_USE, condition
-from controller.plan import block_end
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -31,8 +28,11 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.fleet.fleet_index import FleetIndex
+from controller.observe.caches import Caches
+from controller.observe.model import API_VERSION, ENDS_SOON, EXPIRED, FINALIZER, IN_USE, condition
+from controller.plan import block_end
 from controller.plan.expiry import SOON
-from controller.plan.fleet_index import FleetIndex
 from controller.timing import Timing
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable

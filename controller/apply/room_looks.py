@@ -7,12 +7,12 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from controller.decisions.actions import Verdict
+from controller.decisions.reasons import Reason
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.spares import Numbers
 from controller.observe.model import Known
 from controller.plan import room
-from controller.plan.actions import Verdict
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.reasons import Reason
-from controller.plan.spares import Numbers
 from controller.timing import RoomTiming
 
 log = logging.getLogger(__name__)

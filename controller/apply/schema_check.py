@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from controller.decisions import objects as render
 from controller.observe import results
 from controller.observe.model import GROUP, shortened
-from controller.plan import objects as render
 from controller.timing import WriteTiming
 from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.rendezvous import HOST, Rendezvous

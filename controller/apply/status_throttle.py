@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from controller.plan.actions import Action, Plan, WriteWorkloadStatus
+from controller.decisions.actions import Action, Plan, WriteWorkloadStatus
 from controller.timing import WriteTiming
 
 _NUMBER: Final = re.compile(r"\d+", re.ASCII)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,

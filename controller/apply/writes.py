@@ -11,15 +11,15 @@ from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
-from controller.metrics import Metrics
-from controller.observe.caches import Caches
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateUltraServer,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.plan.fleet_index import FleetIndex
+from controller.fleet.fleet_index import FleetIndex
+from controller.metrics import Metrics
+from controller.observe.caches import Caches
 from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests, Unavailable

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.objects import MANAGED
+from controller.decisions.reasons import Reason
 from controller.jobs import authority
 from controller.jobs.model import Job
 from controller.observe.model import (
@@ -26,8 +28,6 @@ from controller.observe.model import (
     condition,
 )
 from controller.plan import isolation
-from controller.plan.objects import MANAGED
-from controller.plan.reasons import Reason
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
 from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import GROUPS_AT_MOST

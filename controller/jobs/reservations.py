@@ -11,6 +11,7 @@ from typing import Final
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
+from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.decide import (
     ChangeWorkload,
     CreateWorkload,
@@ -27,7 +28,6 @@ from controller.jobs.model import Job
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Workload
-from controller.plan.fleet_index import FleetIndex
 from controller.timing import JobTiming
 from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import Phase, Tag

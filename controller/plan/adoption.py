@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from controller.decisions.objects import time
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.holdings import Holdings
 from controller.observe.model import Reservation, Workload
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings
-from controller.plan.objects import time
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag, UnreadAllocation
 
 

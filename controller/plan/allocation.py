@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.decisions import objects
+from controller.decisions.actions import Action
+from controller.decisions.reasons import Reason
+from controller.fleet import placement
+from controller.fleet.held import Held
+from controller.fleet.view import Step, TurnKey, View, join_texts
 from controller.observe import decode
 from controller.observe.model import SLOT_SIZES, Reservation, Turn, shortened
-from controller.plan import binding, migration, objects, placement, queue, recovery, releasing, verdicts
-from controller.plan.actions import Action
-from controller.plan.held import Held
-from controller.plan.reasons import Reason
+from controller.plan import binding, migration, queue, recovery, releasing, verdicts
 from controller.plan.verdicts import Done
-from controller.plan.view import Step, TurnKey, View, join_texts
 from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Phase
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.plan.view import View
+from controller.fleet.view import View
 from neuron_dra.core import rendezvous
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Phase

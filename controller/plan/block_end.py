@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 from typing import Final
 
+from controller.decisions import objects
+from controller.fleet.held import Held
+from controller.fleet.view import View
 from controller.observe.model import ENDS_SOON, condition, shortened
-from controller.plan import objects
-from controller.plan.held import Held
-from controller.plan.view import View
 from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Phase
 

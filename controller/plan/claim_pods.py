@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from controller.fleet.sight import Sight
 from controller.observe.model import ClaimUse, Pods
 from controller.observe.projections import Pod
-from controller.plan.sight import Sight
 
 ENDED: Final = ("Succeeded", "Failed")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime
 from typing import Final
 
+from controller.decisions import objects
+from controller.fleet.view import View
 from controller.observe import decode
 from controller.observe.model import EXPIRED, IN_USE, condition
-from controller.plan import objects
-from controller.plan.view import View
 
 SOON: Final = "ExpiresSoon"
 

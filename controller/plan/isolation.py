@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import datetime
 
+from controller.decisions import objects
+from controller.decisions.actions import Verdict, WriteUltraServerStatus
+from controller.decisions.reasons import Reason
+from controller.fleet.view import Step, View
 from controller.observe.discovery import Problem
 from controller.observe.model import UltraServer, condition
-from controller.plan import objects, statuses
-from controller.plan.actions import Verdict, WriteUltraServerStatus
-from controller.plan.reasons import Reason
-from controller.plan.view import Step, View
+from controller.plan import statuses
 
 REPORT = "correct the object if its fields are wrong, else report this message and the controller's log as a bug"
 ADVICE = f"its nodes stay as they are, and other workloads are not affected; {REPORT}"

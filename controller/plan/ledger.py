@@ -10,9 +10,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.observe.model import FINALIZER, ClaimUse, Meeting, Starting, Turn, Workload
-from controller.plan import queue, releasing
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     Decided,
@@ -23,17 +21,19 @@ from controller.plan.actions import (
     Verdict,
     WriteWorkloadStatus,
 )
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.free_slots import FreeSlots
-from controller.plan.held import Held
-from controller.plan.holdings import Holdings
-from controller.plan.placement import Slot
-from controller.plan.quota import Quota
-from controller.plan.reasons import WAITING
+from controller.decisions.reasons import WAITING
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.free_slots import FreeSlots
+from controller.fleet.held import Held
+from controller.fleet.holdings import Holdings
+from controller.fleet.placement import Slot
+from controller.fleet.quota import Quota
+from controller.fleet.sight import Sight
+from controller.fleet.view import Reads, Step, TurnKey, View
+from controller.observe.model import FINALIZER, ClaimUse, Meeting, Starting, Turn, Workload
+from controller.plan import queue, releasing
 from controller.plan.restoration import Failures
-from controller.plan.sight import Sight
 from controller.plan.strategies import NO_OP, STRATEGIES
-from controller.plan.view import Reads, Step, TurnKey, View
 
 
 @dataclass(frozen=True, slots=True)

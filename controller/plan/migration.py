@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controller.decisions import objects
+from controller.decisions.reasons import Reason
+from controller.fleet import placement
+from controller.fleet.view import View
 from controller.observe.model import shortened
-from controller.plan import objects, placement, releasing
-from controller.plan.reasons import Reason
+from controller.plan import releasing
 from controller.plan.recovery import node_faults
-from controller.plan.view import View
 from neuron_dra.core.notice import Notice, NoticeReason
 
 

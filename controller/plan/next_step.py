@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from controller.decisions.actions import SetFinalizers, Verdict
+from controller.decisions.reasons import Reason
+from controller.decisions.states import State
+from controller.fleet.view import Step, View, join_texts
 from controller.observe.model import EXPIRED, FINALIZER, IN_USE, condition, shortened
 from controller.plan import block_end, isolation, pod_start, recovery, releasing, rendezvous, restart_all, statuses
-from controller.plan.actions import SetFinalizers, Verdict
 from controller.plan.allocation import allocate
-from controller.plan.reasons import Reason
-from controller.plan.states import State
-from controller.plan.view import Step, View, join_texts
 
 RELEASING: Final = (Reason.RELEASING, "the reservation is being released")
 """Reason and message of a release that waits for nothing but its writes."""

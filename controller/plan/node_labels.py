@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controller.decisions.actions import LabelNode
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.discovery import labels
-from controller.plan.actions import LabelNode
-from controller.plan.fleet_index import FleetIndex
 
 
 def changes(index: FleetIndex, nodes: Iterable[str]) -> list[LabelNode]:

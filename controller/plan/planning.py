@@ -14,9 +14,8 @@ from collections.abc import Generator, Sequence, Set
 from dataclasses import replace
 from typing import cast
 
-from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect, shortened
-from controller.plan import claim_pods, node_labels, objects, outage, queue, restoration, statuses, ultraserver_writes
-from controller.plan.actions import (
+from controller.decisions import objects
+from controller.decisions.actions import (
     NOTHING_KEPT,
     Action,
     Kept,
@@ -25,16 +24,19 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.free_slots import FreeSlots
-from controller.plan.holdings import Holdings
+from controller.decisions.reasons import Reason
+from controller.fleet import outage
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.free_slots import FreeSlots
+from controller.fleet.holdings import Holdings
+from controller.fleet.limits import DEFAULT_LIMITS, Limits
+from controller.fleet.quota import Quota
+from controller.fleet.sight import Sight
+from controller.fleet.spares import SparePool
+from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect, shortened
+from controller.plan import claim_pods, node_labels, queue, restoration, statuses, ultraserver_writes
 from controller.plan.ledger import Ledger
-from controller.plan.limits import DEFAULT_LIMITS, Limits
 from controller.plan.next_step import next_step
-from controller.plan.quota import Quota
-from controller.plan.reasons import Reason
-from controller.plan.sight import Sight
-from controller.plan.spares import SparePool
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 

@@ -10,9 +10,9 @@ import datetime
 from collections.abc import Iterable
 from typing import Final
 
+from controller.fleet.view import View
 from controller.observe import decode
 from controller.observe.model import Starting, scheduling_refusal, shortened
-from controller.plan.view import View
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
 

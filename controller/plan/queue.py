@@ -14,14 +14,15 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 
+from controller.decisions import objects
+from controller.decisions.reasons import Reason
+from controller.fleet import placement
+from controller.fleet.held import Held
+from controller.fleet.holdings import Holdings
+from controller.fleet.limits import Limits
+from controller.fleet.view import TurnKey, View
 from controller.observe import decode
 from controller.observe.model import Template, Turn, Workload, condition
-from controller.plan import objects, placement
-from controller.plan.held import Held
-from controller.plan.holdings import Holdings
-from controller.plan.limits import Limits
-from controller.plan.reasons import Reason
-from controller.plan.view import TurnKey, View
 
 Order = tuple[bool, bool, bool, int, datetime.datetime, str]
 

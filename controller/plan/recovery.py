@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.decisions import objects
+from controller.decisions.reasons import Reason
+from controller.fleet import outage, placement
+from controller.fleet.held import Held
+from controller.fleet.view import View
 from controller.observe import decode
 from controller.observe.model import ENDS_SOON, ClusterNode, PublishedNode, Reservation, Workload, condition
-from controller.plan import objects, outage, placement
-from controller.plan.held import Held
-from controller.plan.reasons import Reason
-from controller.plan.view import View
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
 

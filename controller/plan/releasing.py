@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from controller.decisions import objects
+from controller.decisions.actions import Action, DeleteTemplate, Evict
+from controller.decisions.reasons import Reason
+from controller.fleet.held import Held
+from controller.fleet.sight import Sight
+from controller.fleet.view import View, join_texts
 from controller.observe import decode
 from controller.observe.model import NODE_NAMES_SHOWN, ClaimUse, Consumer, Reservation, shortened
-from controller.plan import claim_pods, objects
-from controller.plan.actions import Action, DeleteTemplate, Evict
-from controller.plan.held import Held
-from controller.plan.reasons import Reason
-from controller.plan.sight import Sight
-from controller.plan.view import View, join_texts
+from controller.plan import claim_pods
 from neuron_dra.core.notice import NoticeReason
 from neuron_dra.core.ultraserver import Allocation, Phase
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from controller.decisions import objects
+from controller.fleet.view import View
 from controller.observe import decode
 from controller.observe.model import API_VERSION, Meeting
-from controller.plan import claim_pods, objects
-from controller.plan.view import View
+from controller.plan import claim_pods
 from neuron_dra.core import rendezvous
 from neuron_dra.core.wire import Wire
 

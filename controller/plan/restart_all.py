@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from controller.plan import objects, releasing, restart_limit
-from controller.plan.actions import Verdict
-from controller.plan.reasons import Reason
-from controller.plan.states import State
+from controller.decisions import objects
+from controller.decisions.actions import Verdict
+from controller.decisions.reasons import Reason
+from controller.decisions.states import State
+from controller.fleet.view import Step, View
+from controller.plan import releasing, restart_limit
 from controller.plan.verdicts import degradation
-from controller.plan.view import Step, View
 from neuron_dra.core.notice import NoticeReason
 
 

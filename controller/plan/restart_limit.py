@@ -9,11 +9,12 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from controller.decisions import objects
+from controller.decisions.reasons import Reason
+from controller.fleet.view import View
 from controller.observe import decode
 from controller.observe.model import Reservation, Workload, condition
-from controller.plan import objects, releasing
-from controller.plan.reasons import Reason
-from controller.plan.view import View
+from controller.plan import releasing
 
 FIRST_WAIT = datetime.timedelta(seconds=10)
 LONGEST_WAIT = datetime.timedelta(minutes=10)

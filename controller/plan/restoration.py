@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.decisions.objects import time
+from controller.decisions.reasons import Reason
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.holdings import Holdings
+from controller.fleet.quota import Quota
 from controller.observe.model import (
     Reservation,
     Workload,
 )
 from controller.plan.adoption import adopt_entries
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings
-from controller.plan.objects import time
-from controller.plan.quota import Quota
-from controller.plan.reasons import Reason
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag, object_name
 from neuron_dra.core.wire import Wire
 

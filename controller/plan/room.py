@@ -18,6 +18,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.decisions.actions import Plan, WriteUltraServerStatus
+from controller.fleet import placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
+from controller.fleet.places import everywhere
+from controller.fleet.spares import SIZE, Numbers
 from controller.observe.model import (
     NOTHING_KNOWN,
     ClaimUse,
@@ -28,12 +34,7 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import placement, planning
-from controller.plan.actions import Plan, WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
-from controller.plan.places import everywhere
-from controller.plan.spares import SIZE, Numbers
+from controller.plan import planning
 from neuron_dra.core.ultraserver import Phase, read_allocations
 
 GROUPS_AT_MOST: Final = 64

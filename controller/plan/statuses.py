@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 
+from controller.decisions import objects
+from controller.decisions.actions import Action, Record, Verdict, WriteWorkloadStatus
+from controller.decisions.reasons import Reason
+from controller.decisions.states import State
+from controller.fleet import outage
+from controller.fleet.view import Step, View
 from controller.observe.model import ENDS_SOON, Workload
 from controller.observe.model import condition as stored_condition
-from controller.plan import block_end, expiry, objects, outage, restart_limit
-from controller.plan.actions import Action, Record, Verdict, WriteWorkloadStatus
-from controller.plan.reasons import Reason
+from controller.plan import block_end, expiry, restart_limit
 from controller.plan.recovery import node_faults
-from controller.plan.states import State
-from controller.plan.view import Step, View
 from neuron_dra.core.ultraserver import Phase
 
 

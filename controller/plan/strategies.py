@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from controller.fleet.view import Strategy
 from controller.plan import restart_all, restart_limit
-from controller.plan.view import Strategy
 
 NO_OP: Final = Strategy("NoOp")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.observe.discovery import Group, Problem
-from controller.observe.model import RESERVED, Reservation, UltraServer, shortened
-from controller.plan import isolation, objects
-from controller.plan.actions import (
+from controller.decisions import objects
+from controller.decisions.actions import (
     Action,
     CreateUltraServer,
     DeleteUltraServer,
@@ -15,8 +13,11 @@ from controller.plan.actions import (
     UpdateTopology,
     WriteUltraServerStatus,
 )
+from controller.decisions.reasons import Reason
+from controller.observe.discovery import Group, Problem
+from controller.observe.model import RESERVED, Reservation, UltraServer, shortened
+from controller.plan import isolation
 from controller.plan.ledger import Ledger
-from controller.plan.reasons import Reason
 from neuron_dra.core.ultraserver import UnreadAllocation
 
 

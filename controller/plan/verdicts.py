@@ -6,13 +6,15 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.decisions import objects
+from controller.decisions.actions import Action, CreateTemplate, DeleteTemplate, Verdict
+from controller.decisions.reasons import WAITING, Reason
+from controller.decisions.states import State
+from controller.fleet import placement
+from controller.fleet.view import View, join_texts
 from controller.observe import decode
 from controller.observe.model import Reservation, Workload, shortened
-from controller.plan import objects, placement, recovery, releasing
-from controller.plan.actions import Action, CreateTemplate, DeleteTemplate, Verdict
-from controller.plan.reasons import WAITING, Reason
-from controller.plan.states import State
-from controller.plan.view import View, join_texts
+from controller.plan import recovery, releasing
 from neuron_dra.core.ultraserver import Phase
 
 SHORTAGE_REASONS = (

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from controller.decisions import objects
 from controller.observe.model import API_VERSION, Workload
-from controller.plan import objects
 from controller.qualify.model import OF_TEST, GroupTest, Qualification
 from controller.qualify.survey import ResultSurvey
 from neuron_dra.core.qualification import NAMESPACE, TESTS, Target

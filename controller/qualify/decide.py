@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.states import State
+from controller.fleet import outage, placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
 from controller.observe.discovery import Group
 from controller.observe.model import Reservation, shortened
 from controller.observe.results import RESULTS_AT_MOST, GroupResult
-from controller.plan import outage, placement
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
-from controller.plan.states import State
 from controller.qualify import bodies, survey
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.survey import ResultSurvey

@@ -13,15 +13,15 @@ from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
+from controller.decisions.actions import Verdict
+from controller.decisions.reasons import Reason
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
+from controller.fleet.placement import Slot
 from controller.metrics import Metrics, QualificationFigures
 from controller.observe import results
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION
-from controller.plan.actions import Verdict
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
-from controller.plan.placement import Slot
-from controller.plan.reasons import Reason
 from controller.qualify import bodies, survey, yielding
 from controller.qualify.decide import (
     DeletePod,

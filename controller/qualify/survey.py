@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.placement import KINDS, Slot
+from controller.fleet.places import everywhere
 from controller.observe.model import UltraServer
 from controller.observe.results import GroupResult
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.placement import KINDS, Slot
-from controller.plan.places import everywhere
 from controller.qualify import verdict
 from controller.qualify.model import Qualification
 

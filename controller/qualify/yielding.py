@@ -12,18 +12,18 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.decisions.actions import Verdict
+from controller.decisions.reasons import Reason
+from controller.decisions.states import State
+from controller.fleet import placement, suitable
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.free_slots import FreeSlots
+from controller.fleet.holdings import Holdings
+from controller.fleet.limits import Limits
+from controller.fleet.placement import KINDS, Slot
+from controller.fleet.places import everywhere
+from controller.fleet.spares import SparePool
 from controller.observe.model import Workload
-from controller.plan import placement, suitable
-from controller.plan.actions import Verdict
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.free_slots import FreeSlots
-from controller.plan.holdings import Holdings
-from controller.plan.limits import Limits
-from controller.plan.placement import KINDS, Slot
-from controller.plan.places import everywhere
-from controller.plan.reasons import Reason
-from controller.plan.spares import SparePool
-from controller.plan.states import State
 from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
 

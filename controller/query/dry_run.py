@@ -10,12 +10,12 @@ import datetime
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.decisions.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe import decode
 from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Workload
 from controller.observe.projections import Pod
 from controller.plan import claim_pods, planning
-from controller.plan.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 
 

@@ -18,10 +18,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from controller.decisions.actions import Kept
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.model import FleetSnapshot, Known
-from controller.plan.actions import Kept
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import Limits
 from controller.query import dry_run, queries
 from controller.query.dry_run import Grouped

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from controller.observe import discovery
-from controller.observe.model import FleetSnapshot, condition
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -21,6 +19,8 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.observe import discovery
+from controller.observe.model import FleetSnapshot, condition
 from neuron_dra.core.wire import Wire
 
 

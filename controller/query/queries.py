@@ -12,14 +12,15 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.decisions import objects
+from controller.decisions.actions import Plan, WriteUltraServerStatus
+from controller.fleet import placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.holdings import Holdings
+from controller.fleet.places import Overlay
 from controller.observe import decode
 from controller.observe.discovery import Group
 from controller.observe.model import API_VERSION, SLOT_SIZES, Workload
-from controller.plan import objects, placement
-from controller.plan.actions import Plan, WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Holdings
-from controller.plan.places import Overlay
 from controller.plan.planning import ULTRASERVERS_A_STEP, Limits
 from controller.query import dry_run, plan_text
 from controller.query.dry_run import Grouped

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from controller.decisions import objects
+from controller.decisions.reasons import Reason
 from controller.observe.model import JOBS_QUEUED, QUEUE_LABEL, Admission, Workload
-from controller.plan import isolation, objects
-from controller.plan.reasons import Reason
+from controller.plan import isolation
 from controller.queue.model import NO_PLACE, KueueWorkload, name_for
 from controller.timing import QueueTiming
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from controller.decisions import objects
 from controller.observe import decode
 from controller.observe.model import SLOT_SIZES, QueueRecord, Workload, condition
-from controller.plan import objects
 from controller.queue.admission import HeldNodes, QueueView, returns_at
 from controller.queue.model import (
     IN_USE,

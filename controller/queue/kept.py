@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Set
 
+from controller.fleet.reserved import put
 from controller.observe.model import Admission, Workload
-from controller.plan.reserved import put
 from controller.queue.admission import QueueView, admission_or_error
 from controller.queue.decide import NOTHING, QueueDecision, Write, decide_one
 from controller.queue.due_times import DueTimes

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.objects import MANAGED, owner_of
 from controller.observe import decode
 from controller.observe.model import GROUP, Workload
-from controller.plan.objects import MANAGED, owner_of
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 

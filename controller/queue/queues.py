@@ -18,11 +18,11 @@ from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
+from controller.decisions.reasons import Reason
+from controller.fleet.changed_workloads import ChangedWorkloads
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
-from controller.plan.changed_workloads import ChangedWorkloads
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.reasons import Reason
 from controller.queue.admission import HeldNodes, QueueView
 from controller.queue.decide import (
     CreateKueueWorkload,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.fleet.reserved import put
 from controller.observe.caches import KEPT
-from controller.plan.reserved import put
 from controller.queue.model import KueueWorkload, project
 from controller.timing import QueueTiming
 from neuron_dra.errors import Forbidden, NotFound

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from controller.decisions.actions import Action, CreateUltraServer, LabelNode, Plan, WriteUltraServerStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe import decode, slices
 from controller.plan import planning
-from controller.plan.actions import Action, CreateUltraServer, LabelNode, Plan, WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)

@@ -16,9 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.observe import decode, results
-from controller.plan import planning
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     DeleteTemplate,
@@ -28,7 +26,9 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.plan.limits import DEFAULT_LIMITS
+from controller.fleet.limits import DEFAULT_LIMITS
+from controller.observe import decode, results
+from controller.plan import planning
 from controller.qualify import survey, yielding
 from controller.qualify.decide import (
     DeletePod,

@@ -22,9 +22,9 @@ import pytest
 import yaml
 from prometheus_client import start_http_server
 
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
-from controller.plan.fleet_index import FleetIndex
 from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.api import claims as wire
 from neuron_dra.api.objects import node_object

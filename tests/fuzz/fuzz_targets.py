@@ -14,10 +14,10 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from controller.decisions import objects
+from controller.decisions.actions import WriteUltraServerStatus
 from controller.observe import decode as controller_decode
 from controller.observe import discovery
-from controller.plan import objects
-from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from controller.fleet import suitable
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.sight import Sight
+from controller.fleet.spares import SparePool
 from controller.observe import discovery
-from controller.plan import block_end, suitable
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.sight import Sight
-from controller.plan.spares import SparePool
+from controller.plan import block_end
 from neuron_dra.core.ultraserver import object_name
 from tests.support.fleet import blocks, programs, qualifications, spares
 from tests.support.fleet.fleet import USERS, Fleet

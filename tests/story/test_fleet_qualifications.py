@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from controller.apply.write_backoff import Tries
+from controller.fleet import suitable
 from controller.observe import results
 from controller.observe.results import GroupResult
-from controller.plan import suitable
 from controller.qualify import decide, survey, verdict, yielding
 from controller.qualify import qualifications as qualify
 from controller.qualify.model import EXEMPT

@@ -16,32 +16,23 @@ from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
+from controller.decisions import objects
+from controller.fleet import outage, placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.free_slots import FreeSlots
+from controller.fleet.placement import Slot
+from controller.fleet.places import Overlay
+from controller.fleet.quota import Quota
+from controller.fleet.sight import Sight
+from controller.fleet.spares import SparePool
+from controller.fleet.view import View
 from controller.jobs import decide
 from controller.observe import discovery
 from controller.observe.agents import Reports
 from controller.observe.model import ClusterNode
 from controller.plan import allocation as serving
-from controller.plan import (
-    binding,
-    next_step,
-    objects,
-    outage,
-    placement,
-    queue,
-    recovery,
-    rendezvous,
-    restoration,
-    ultraserver_writes,
-)
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.free_slots import FreeSlots
+from controller.plan import binding, next_step, queue, recovery, rendezvous, restoration, ultraserver_writes
 from controller.plan.ledger import Ledger
-from controller.plan.placement import Slot
-from controller.plan.places import Overlay
-from controller.plan.quota import Quota
-from controller.plan.sight import Sight
-from controller.plan.spares import SparePool
-from controller.plan.view import View
 from controller.qualify import yielding
 from controller.queue import decide as queue_decide
 from controller.queue import queues

@@ -16,9 +16,9 @@ import yaml
 from controller import settings as controller_settings
 from controller.apply import schema_check
 from controller.apply.requests import Applier
+from controller.decisions.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.plan.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
 from controller.program import NAME, Controller
 from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.arguments import Parser

@@ -15,9 +15,7 @@ from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.metrics import Metrics
-from controller.observe.caches import Caches
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     DeleteTemplate,
@@ -27,7 +25,9 @@ from controller.plan.actions import (
     Plan,
     WriteUltraServerStatus,
 )
-from controller.plan.fleet_index import FleetIndex
+from controller.fleet.fleet_index import FleetIndex
+from controller.metrics import Metrics
+from controller.observe.caches import Caches
 from controller.plan.planning import DEFAULT_LIMITS
 from controller.program import NAME as CONTROLLER
 from controller.timing import DEFAULT_TIMING, LeaseTiming

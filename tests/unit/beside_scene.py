@@ -17,6 +17,10 @@ import msgspec
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
+from controller.decisions.actions import Verdict
+from controller.decisions.objects import owner_of
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import DEFAULT_LIMITS
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
@@ -24,10 +28,6 @@ from controller.observe import decode
 from controller.observe.caches import Caches
 from controller.observe.model import Known
 from controller.plan import planning
-from controller.plan.actions import Verdict
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import DEFAULT_LIMITS
-from controller.plan.objects import owner_of
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
 from controller.queue.model import body_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from controller.plan.actions import Evict
+from controller.decisions.actions import Evict
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World

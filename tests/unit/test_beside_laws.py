@@ -17,6 +17,7 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.priorities import Priorities
 from controller.apply.requests import Applier
+from controller.fleet.fleet_index import FleetIndex
 from controller.jobs import decide as jobs
 from controller.jobs.early_pods import LISTS_AT_ONCE, EarlyPods
 from controller.jobs.reservations import JobReservations
@@ -24,7 +25,6 @@ from controller.jobs.watches import JobWatches
 from controller.observe import decode
 from controller.observe.caches import Caches
 from controller.observe.model import Template, Workload
-from controller.plan.fleet_index import FleetIndex
 from controller.qualify.decide import decide as decide_tests
 from controller.queue.admission import QueueView, admissions
 from controller.queue.decide import decide as decide_queue

@@ -6,9 +6,9 @@ import datetime
 
 import pytest
 
+from controller.decisions.actions import WriteWorkloadStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.model import condition
-from controller.plan.actions import WriteWorkloadStatus
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import capacity_block

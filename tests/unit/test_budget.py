@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.apply import budget
 from controller.apply.budget import WAITING_WRITES
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     Evict,

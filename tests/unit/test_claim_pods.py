@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.decisions.actions import Evict
 from controller.observe import decode
 from controller.observe.model import ClaimUse, Consumer
 from controller.observe.projections import Pod
-from controller.plan.actions import Evict
 from controller.plan.claim_pods import users
 from controller.plan.planning import plan
 from neuron_dra.core.wire import Obj

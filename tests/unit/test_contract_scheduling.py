@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.decisions import objects
 from controller.observe import model
-from controller.plan import objects
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, failures, scheduler, selectors

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.decisions.actions import Action, Plan
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.plan import planning
-from controller.plan.actions import Action, Plan
-from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from controller.plan.actions import Plan
+from controller.decisions.actions import Plan
 from controller.plan.planning import plan, plan_of
 from neuron_dra.core.wire import Obj
 from tests.unit.test_fleet_index import Course, follow, two_allocated

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.plan.states import State
+from controller.decisions.states import State
 from controller.qualify.model import NEVER_STARTS
 from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
@@ -21,7 +21,7 @@ from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "observe", "apply", "limits", "jobs", "qualify", "queue")
+CONTROLLER = ("plan", "fleet", "decisions", "observe", "apply", "limits", "jobs", "qualify", "queue")
 OTHERS = {
     *(
         "All",

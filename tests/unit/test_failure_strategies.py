@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.plan.actions import CreateTemplate, DeleteTemplate
+from controller.decisions.actions import CreateTemplate, DeleteTemplate
 from hack.bench.ultraservers import ultraserver
 from tests.unit.failing_world import (
     LIMITS,

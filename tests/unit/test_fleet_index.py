@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.decisions.actions import NOTHING_KEPT
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.discovery import discover
 from controller.observe.model import FleetSnapshot
-from controller.plan.actions import NOTHING_KEPT
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan, plan_of
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from controller.decisions.actions import NOTHING_KEPT
+from controller.fleet import placement
+from controller.fleet.census import Census
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import DEFAULT_LIMITS
+from controller.fleet.places import everywhere
+from controller.fleet.view import Step
 from controller.observe.model import Known, Workload
-from controller.plan import placement
-from controller.plan.actions import NOTHING_KEPT
-from controller.plan.census import Census
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.ledger import Ledger
-from controller.plan.limits import DEFAULT_LIMITS
-from controller.plan.places import everywhere
 from controller.plan.planning import begin
-from controller.plan.view import Step
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import START, World
 

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.held import Held
+from controller.fleet.holdings import Holdings
+from controller.fleet.limits import DEFAULT_LIMITS
+from controller.fleet.sight import Sight
 from controller.observe.model import (
     NOTHING_KNOWN,
     ClaimUse,
@@ -16,11 +21,6 @@ from controller.observe.model import (
     Reservation,
     UltraServer,
 )
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.held import Held
-from controller.plan.holdings import Holdings
-from controller.plan.limits import DEFAULT_LIMITS
-from controller.plan.sight import Sight
 from neuron_dra.core.notice import UNTOLD
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from tests.unit.ultraserver_world import START

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from controller.decisions.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.places import everywhere
 from controller.observe.model import UltraServer, Workload
-from controller.plan.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.places import everywhere
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from controller.apply.fence import unelected
 from controller.apply.requests import Applier
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED
-from controller.plan.fleet_index import FleetIndex
 from controller.queue.admission import QueueView, admissions
 from controller.queue.decide import decide
 from controller.queue.model import KueueWorkload

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics as ControllerMetrics
 from controller.plan import planning
-from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.metrics import PluginMetrics

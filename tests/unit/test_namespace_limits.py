@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.plan.actions import Action
+from controller.decisions.actions import Action
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
 from tests.unit.failing_world import break_links

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.actions import Evict
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
 from controller.metrics import Metrics
-from controller.plan.actions import Evict
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.capacity_block import ANNOTATION

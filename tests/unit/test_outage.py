@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from controller.decisions import states
+from controller.decisions.actions import DeleteTemplate, Evict
+from controller.fleet import outage
 from controller.observe.model import ClusterNode
-from controller.plan import outage, states
-from controller.plan.actions import DeleteTemplate, Evict
 from controller.plan.planning import Limits
 from neuron_dra.core.ultraserver import Phase
 from tests.unit.failing_world import (

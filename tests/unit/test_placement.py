@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.fleet import placement
 from controller.observe import decode
 from controller.observe.discovery import Group
-from controller.plan import placement
 from controller.plan.planning import plan
 from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import controller
+from controller.decisions.actions import Kept, WriteUltraServerStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe import decode
 from controller.observe.model import FINALIZER, UltraServer, Workload
-from controller.plan.actions import Kept, WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import START, World

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.decisions.actions import CreateUltraServer
+from controller.fleet.fleet_index import FleetIndex
 from controller.main import main
 from controller.plan import planning
-from controller.plan.actions import CreateUltraServer
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import DEFAULT_LIMITS
 from controller.query import dry_run, queries
 from controller.query.dry_run import Grouped

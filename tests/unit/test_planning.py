@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.actions import Action, Evict, SetUltraServerFinalizers, WriteWorkloadStatus
 from controller.observe import decode
-from controller.plan.actions import Action, Evict, SetUltraServerFinalizers, WriteWorkloadStatus
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import DEFAULT_LIMITS
+from controller.fleet.places import Overlay
+from controller.fleet.spares import SparePool
 from controller.observe import decode
 from controller.observe.model import condition
 from controller.observe.results import GroupResult, written
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import DEFAULT_LIMITS
-from controller.plan.places import Overlay
-from controller.plan.spares import SparePool
 from controller.qualify import survey
 from controller.qualify.decide import QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.refused_pods import event_message, refused_until
 from controller.observe.model import Suspect
-from controller.plan.refused_pods import event_message, refused_until
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
 from tests.unit.failing_world import LIMITS, U0, not_ready, running

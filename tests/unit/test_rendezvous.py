@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.decisions.actions import WriteUltraServerStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.model import Known, Meeting
 from controller.plan import planning
 from controller.plan import rendezvous as plan
-from controller.plan.actions import WriteUltraServerStatus
-from controller.plan.fleet_index import FleetIndex
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe import decode
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import node_conditions

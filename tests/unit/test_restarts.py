@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.decisions.actions import Evict
 from controller.observe import decode
 from controller.observe.model import Workload
 from controller.plan import restart_limit
-from controller.plan.actions import Evict
 from tests.unit.failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
 from tests.unit.ultraserver_world import World
 

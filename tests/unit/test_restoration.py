@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.actions import Evict, WriteWorkloadStatus
 from controller.observe import decode
-from controller.plan.actions import Evict, WriteWorkloadStatus
 from controller.plan.planning import Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE, Phase

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.model import ClusterNode, FleetSnapshot, UltraServer, Workload
-from controller.plan.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
-from controller.plan.fleet_index import FleetIndex
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from controller.apply.room_looks import RoomLooks
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
+from controller.fleet.spares import Numbers
 from controller.observe.model import Workload
 from controller.plan import room
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
 from controller.plan.planning import plan
 from controller.plan.room import Room
-from controller.plan.spares import Numbers
 from controller.timing import RoomTiming
 from hack.bench.ultraservers import ultraserver
 from tests.unit.ultraserver_world import World

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from controller.fleet import placement, places
+from controller.fleet.placement import Slot, links_up
+from controller.fleet.places import Overlay, Places
 from controller.observe.discovery import Group
 from controller.observe.model import PublishedNode
-from controller.plan import placement, places
-from controller.plan.placement import Slot, links_up
-from controller.plan.places import Overlay, Places
 
 TYPE = "trn3.48xlarge"
 

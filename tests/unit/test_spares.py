@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from controller.fleet import spares
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
 from controller.metrics import Metrics
 from controller.observe.model import condition
-from controller.plan import spares
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
 from controller.plan.planning import plan_of
 from controller.query import grpc_server, queries
 from controller.query.dry_run import Grouped

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.apply.status_throttle import StatusThrottle
-from controller.plan.actions import (
+from controller.decisions.actions import (
     CreateUltraServer,
     Evict,
     Plan,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.plan.actions import WriteUltraServerStatus
+from controller.decisions.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj

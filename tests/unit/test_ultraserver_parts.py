@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.objects import claim_template
 from controller.observe import slices as observed
 from controller.observe.model import Workload
-from controller.plan.objects import claim_template
 from neuron_dra.api.objects import healthy_node, slice_objects
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.world import imagined

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from controller.apply.claim_pods import ClaimPods
+from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches, wall_clock
 from controller.observe.model import ClaimUse, Consumer
-from controller.plan.fleet_index import FleetIndex
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NotFound

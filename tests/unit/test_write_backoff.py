@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.apply.write_backoff import Backoff
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     Evict,

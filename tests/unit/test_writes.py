@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from controller.apply import batches
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     Evict,

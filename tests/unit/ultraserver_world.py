@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.observe import decode
-from controller.observe.model import API_VERSION, FleetSnapshot, Turn
-from controller.plan.actions import (
+from controller.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -25,6 +23,8 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from controller.observe import decode
+from controller.observe.model import API_VERSION, FleetSnapshot, Turn
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE

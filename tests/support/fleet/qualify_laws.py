@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from controller.decisions.reasons import Reason
 from controller.observe import results
 from controller.observe.results import GroupResult
-from controller.plan.reasons import Reason
 from neuron_dra.core import durations
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS

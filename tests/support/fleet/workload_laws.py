@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from controller.plan.reasons import Reason
+from controller.decisions.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire

@@ -10,10 +10,10 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.limits import Limits
+from controller.fleet.outage import Outage
 from controller.observe.model import ClaimUse, ClusterNode, Known, PublishedNode, Reservation
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.limits import Limits
-from controller.plan.outage import Outage
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 
+from controller.fleet import placement
+from controller.fleet.census import Census
+from controller.fleet.places import Places, everywhere
 from controller.observe.discovery import Group
-from controller.plan import placement
-from controller.plan.census import Census
-from controller.plan.places import Places, everywhere
 
 
 class SlotIndex:

@@ -12,6 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.decisions import objects
+from controller.decisions.actions import Action, Verdict, WriteWorkloadStatus
+from controller.decisions.reasons import Reason
+from controller.decisions.states import State
+from controller.fleet import places, suitable
+from controller.fleet.free_slots import FreeSlots
+from controller.fleet.held import Held
+from controller.fleet.holdings import Draft, Holdings
+from controller.fleet.limits import Limits
+from controller.fleet.placement import KINDS, Shortage, Slot, most_of_a_kind
+from controller.fleet.places import Overlay, Places, everywhere
+from controller.fleet.quota import Quota
+from controller.fleet.sight import Sight
 from controller.observe.model import (
     SLOT_SIZES,
     Admission,
@@ -24,18 +37,6 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import objects, places, suitable
-from controller.plan.actions import Action, Verdict, WriteWorkloadStatus
-from controller.plan.free_slots import FreeSlots
-from controller.plan.held import Held
-from controller.plan.holdings import Draft, Holdings
-from controller.plan.limits import Limits
-from controller.plan.placement import KINDS, Shortage, Slot, most_of_a_kind
-from controller.plan.places import Overlay, Places, everywhere
-from controller.plan.quota import Quota
-from controller.plan.reasons import Reason
-from controller.plan.sight import Sight
-from controller.plan.states import State
 from neuron_dra.core.qualification import Target
 from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Allocation, Phase, UnreadAllocation
 

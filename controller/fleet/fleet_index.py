@@ -13,6 +13,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 
+from controller.fleet import outage, placement, refused_pods
+from controller.fleet.changed_workloads import ChangedWorkloads
+from controller.fleet.evidence import Evidence
+from controller.fleet.places import Places
+from controller.fleet.reserved import (
+    Reserved,
+    Totals,
+    nodes_in,
+    put,
+    take,
+)
+from controller.fleet.slot_index import SlotIndex
 from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
     NOTHING_KNOWN,
@@ -26,18 +38,6 @@ from controller.observe.model import (
     UltraServer,
     Workload,
 )
-from controller.plan import outage, placement, refused_pods
-from controller.plan.changed_workloads import ChangedWorkloads
-from controller.plan.evidence import Evidence
-from controller.plan.places import Places
-from controller.plan.reserved import (
-    Reserved,
-    Totals,
-    nodes_in,
-    put,
-    take,
-)
-from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from controller.plan import placement
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.placement import KINDS, Slot
-from controller.plan.places import Overlay, Places, everywhere
+from controller.fleet import placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.placement import KINDS, Slot
+from controller.fleet.places import Overlay, Places, everywhere
 from neuron_dra.core import catalogue
 
 SIZE: Final = 4

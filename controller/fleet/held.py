@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controller.decisions.states import check_step
 from controller.observe.model import Reservation
-from controller.plan.states import check_step
 from neuron_dra.core.notice import Notice
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Phase

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.states import State
 from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn, Workload
-from controller.plan.states import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from controller.plan.placement import KINDS, Slot
+from controller.fleet.placement import KINDS, Slot
 
 EVERYWHERE = -1
 """The depth of the place that has all slots."""

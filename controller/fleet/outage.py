@@ -13,9 +13,9 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from controller.decisions import objects
 from controller.observe import decode
 from controller.observe.model import ClusterNode, PublishedNode, Reservation, Workload, condition, shortened
-from controller.plan import objects
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from controller.decisions.reasons import Reason
+from controller.fleet import placement
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.holdings import Draft, Holdings
+from controller.fleet.places import Overlay
+from controller.fleet.spares import SIZE, SparePool, free_or_tested, tested_nodes
 from controller.observe.model import Workload
-from controller.plan import placement
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.holdings import Draft, Holdings
-from controller.plan.places import Overlay
-from controller.plan.reasons import Reason
-from controller.plan.spares import SIZE, SparePool, free_or_tested, tested_nodes
 
 
 @dataclass(frozen=True, slots=True)

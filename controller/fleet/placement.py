@@ -11,10 +11,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.decisions.reasons import Reason
 from controller.observe import results
 from controller.observe.discovery import Group
 from controller.observe.model import NODE_NAMES_SHOWN, PublishedNode, Workload, shortened
-from controller.plan.reasons import Reason
 
 KINDS = ("neuron_node", "neuron_device")
 """The resourceTypes that nodes publish. A workload gets nodes of one of them, because its template requests one."""

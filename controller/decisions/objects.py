@@ -10,6 +10,9 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from controller.decisions.actions import Record, Verdict
+from controller.decisions.reasons import Reason
+from controller.decisions.states import PROGRESSING, State
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
 from controller.observe.model import (
@@ -23,9 +26,6 @@ from controller.observe.model import (
     condition,
     shortened,
 )
-from controller.plan.actions import Record, Verdict
-from controller.plan.reasons import Reason
-from controller.plan.states import PROGRESSING, State
 from neuron_dra.core import names
 from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, UnreadAllocation

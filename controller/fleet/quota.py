@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from controller.decisions.reasons import Reason
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.held import Held
+from controller.fleet.holdings import Holdings
+from controller.fleet.placement import Shortage
 from controller.observe.model import LIMIT_ANNOTATION, Workload
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.held import Held
-from controller.plan.holdings import Holdings
-from controller.plan.placement import Shortage
-from controller.plan.reasons import Reason
 
 _NUMBER = re.compile(r"\d{1,6}", re.ASCII)
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 
+from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.held import Held, sizes
 from controller.observe.model import Reservation
-from controller.plan.fleet_index import FleetIndex
-from controller.plan.held import Held, sizes
 from neuron_dra.core.ultraserver import UnreadAllocation
 
 

@@ -6,8 +6,8 @@ import bisect
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
+from controller.fleet.placement import Tally
 from controller.observe.discovery import Group
-from controller.plan.placement import Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 
+from controller.fleet.placement import Slot
 from controller.observe import decode
 from controller.observe.model import Workload
-from controller.plan.placement import Slot
 
 
 def needed_until(workload: Workload, now: datetime.datetime) -> datetime.datetime:
