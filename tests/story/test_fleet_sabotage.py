@@ -27,7 +27,7 @@ from controller.fleet.sight import Sight
 from controller.fleet.spares import SparePool
 from controller.fleet.view import View
 from controller.jobs import decide
-from controller.observe import discovery
+from controller.observe import caches, discovery
 from controller.observe.agents import Reports
 from controller.observe.model import ClusterNode
 from controller.plan import allocation as serving
@@ -260,7 +260,7 @@ def leaves_finalizers(patch: pytest.MonkeyPatch) -> None:
 
 def requires_no_queue(patch: pytest.MonkeyPatch) -> None:
     """35."""
-    patch.setattr(queues, "JOBS_QUEUED", "no namespace has this")
+    patch.setattr(caches, "JOBS_QUEUED", "no namespace has this")
 
 
 def empties_slices_first(patch: pytest.MonkeyPatch) -> None:

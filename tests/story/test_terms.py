@@ -271,8 +271,11 @@ async def test_only_a_term_after_another_leader_lists_again() -> None:
             await lose(api, leads)
             cluster.submit("again", count=1)
             await eventually(lambda: cluster.state("again") == "Pending", 60, "the next term plans")
+            beside = {"nodes", "resourceclaims", "workloads", "jobs"}
+            await eventually(
+                lambda: {each.resource for each in api.requests("watch")} >= beside, 60, "watches are opened"
+            )
             assert {each.resource for each in api.requests("list")} & kinds == set()
-            assert {"nodes", "resourceclaims", "workloads", "jobs"} <= {each.resource for each in api.requests("watch")}
             assert {each.resource for each in api.requests("watch")} <= kinds
 
             take(api, CONTROLLER)

@@ -10,10 +10,10 @@ from tests.unit.failing_world import LIMITS, not_ready, running
 from tests.unit.ultraserver_world import World
 
 RETURNS = 10
-"""32 stays in 22 modules; what decisions read and say has rooms of its own, `controller/fleet` and `controller/decisions`.
+"""32 stays in 22 modules. What decisions read is in `controller/fleet`, what they say in `controller/decisions`.
 
-At edec578 all of it was in `controller/plan`: 130 stays in 24 modules, 106 returns; of them 46, 12 and 34 in modules that
-decide. Of all three rooms it is 193, 41 and 152 now.
+At edec578 all of it was in `controller/plan`: 130 stays in 24 modules with 106 returns; in the 12 modules that decided, 46
+with 34. In all three rooms together it is 193 in 41 with 152 now.
 """
 
 
