@@ -12,7 +12,7 @@ from tests.unit.ultraserver_world import World
 RETURNS = 10
 """32 stays in 22 modules. What decisions read is in `controller/fleet`, what they say in `controller/decisions`.
 
-At edec578 all of it was in `controller/plan`: 130 stays in 24 modules with 106 returns; in the 12 modules that decided, 46
+At edec578 all of it was in `controller/plan`: 130 stays in 24 modules, 106 returns; in the 12 modules that decided, 46
 with 34. In all three rooms together it is 193 in 41 with 152 now.
 """
 
