@@ -15,10 +15,10 @@ from controller.apply.fence import unelected
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED
+from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED, Workload
 from controller.queue.admission import QueueView, admissions
 from controller.queue.decide import decide
-from controller.queue.model import KueueWorkload
+from controller.queue.model import KueueWorkload, name_for
 from controller.queue.queues import AT_ONCE, Queues, _held
 from controller.queue.watches import QueueWatch
 from controller.timing import DEFAULT_TIMING, QueueTiming
@@ -27,6 +27,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
 from tests.unit.test_plan_costs import lines
 from tests.unit.test_queue_decide import ADMISSION, ADMITTED, GIVEN_BACK, NOW, READY, RECORD, kueue_item, workload_item
@@ -96,7 +97,13 @@ class Followed:
             priorities=self.applier.priorities.found,
             timing=QueueTiming(),
             now=self.now,
+            unreadable={each.uid for each in index.workloads if kueue_name(each) in self.watch.unreadable},
+            unread=self.caches.unread_workloads(),
         )
+
+
+def kueue_name(workload: Workload) -> str:
+    return f"{workload.namespace}/{name_for(workload)}"
 
 
 class Changes(RuleBasedStateMachine):
@@ -144,6 +151,15 @@ class Changes(RuleBasedStateMachine):
     def doubt(self, names: Collection[str]) -> None:
         self.there.queues._unsettled = {f"{name}{name * 8}" for name in names}
 
+    @rule(names=st.sets(st.sampled_from(NAMES)))
+    def damage_workloads(self, names: Collection[str]) -> None:
+        self.there.caches.workloads.damaged = {f"ml/{name}": damaged(name) for name in names}
+
+    @rule(names=st.sets(st.sampled_from(NAMES)))
+    def damage_kueue(self, names: Collection[str]) -> None:
+        found = [each for each in self.there.caches.index().workloads if each.name in names]
+        self.there.watch._reflector.damaged = {kueue_name(each): damaged(name_for(each)) for each in found}
+
     @rule()
     def lose_kueue(self) -> None:
         synced = self.there.watch._reflector.synced
@@ -163,6 +179,10 @@ class Changes(RuleBasedStateMachine):
         assert kept.next_moment() == min(found.moments, default=None)
         notes = [note for uid in sorted(kept.workloads) for note in kept.of(uid).notes]
         assert sorted(notes, key=str) == sorted(found.notes, key=str)
+
+
+def damaged(name: str) -> Damaged:
+    return Damaged("ml", name, why="not UTF-8")
 
 
 def ultraserver(names: Collection[str], phase: str) -> Obj:
