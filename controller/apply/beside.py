@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from controller.apply.fence import EndedTerm
+from controller.apply.fence import EndedTerm, Fence
 from controller.fleet.fleet_index import FleetIndex
 from controller.timing import PassTiming
 from neuron_dra.core import backoff
@@ -26,6 +26,36 @@ class Look(Protocol):
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
+
+
+class Resumable(Protocol):
+    """Watches of objects that only this work needs."""
+
+    async def relist(self) -> None:
+        """List everything again. Raises ApiError."""
+
+    async def resume(self) -> None:
+        """Open the watches again, and list only what cannot be resumed. Raises ApiError."""
+
+
+class WatchedTerm:
+    """Brings watches up to date when a term of leadership begins."""
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self._term = self._tenure = 0  # for which the watches are up to date
+
+    async def begin(self, watches: Resumable) -> int:
+        """Return the term of the pass. If it is new, first resume the watches, or relist them if another replica led.
+
+        Raises ApiError.
+        """
+        term = self._fence.term
+        if self._term != term:
+            tenure = self._fence.tenure
+            await (watches.resume() if self._tenure == tenure else watches.relist())
+            self._term, self._tenure = term, tenure
+        return term
 
 
 async def next_change(changed: asyncio.Event, wait_s: float | None, gather_s: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
@@ -70,7 +71,7 @@ class JobReservations:
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
         self._early_pods = EarlyPods(client, timing, applier.fence)
-        self._term = self._tenure = 0  # when all was listed
+        self._watched = WatchedTerm(applier.fence)
         # By namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
         self._rejected: dict[str, JobEvent] = {}  # by UID of the job
@@ -87,11 +88,7 @@ class JobReservations:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None  # the watches wake the controller
-        term = self._applier.fence.term
-        if self._term != term:
-            tenure = self._applier.fence.tenure
-            await (self._watches.resume() if self._tenure == tenure else self._watches.relist())
-            self._term, self._tenure = term, tenure
+        term = await self._watched.begin(self._watches)
         jobs = tuple(self._watches.jobs())
         moments = [await self._guard.look(now)] if jobs else []
         view = self._view(index, jobs)

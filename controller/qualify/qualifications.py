@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
@@ -96,7 +97,7 @@ class Qualifications:
         self._limits = limits
         self._timing = timing
         self._verdicts = verdicts
-        self._term = self._tenure = 0  # when all was listed
+        self._watched = WatchedTerm(applier.fence)
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
         self._begins = Pace(TESTS_AT_ONCE, timing.begin_s)
         self._stores = Pace(RESULTS_AT_ONCE, timing.result_s)
@@ -118,11 +119,7 @@ class Qualifications:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None
-        term = self._applier.fence.term
-        if self._term != term:
-            tenure = self._applier.fence.tenure
-            await (self._watches.resume() if self._tenure == tenure else self._watches.relist())
-            self._term, self._tenure = term, tenure
+        term = await self._watched.begin(self._watches)
         asked = self._watches.qualifications()
         targets = [each for each in index.workloads if each.target is not None]
         if not asked and not targets:
