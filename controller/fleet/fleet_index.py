@@ -289,10 +289,8 @@ class FleetIndex:
         put(self.ultraserver_by_name, name, ultraserver)
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
-        for one in (before, ultraserver):
-            uids = {each.allocation.workload_uid for each in (one.reservations if one is not None else ())}
-            for each in self._followed:
-                each.holders |= uids
+        for each in self._followed:
+            each.note_holders(before, ultraserver)
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
@@ -307,13 +305,13 @@ class FleetIndex:
         self.evidence.put_workload(key, before, workload)
         put(self.workload_by_key, key, workload)
         for each in self._followed:
-            each.note(before, workload)
+            each.note_workload(before, workload)
 
     def follow_workloads(self) -> ChangedWorkloads:
         """Return what gets all changes of workloads from now on; all that there are have changed at first."""
         made = ChangedWorkloads(holders={*self.holders})
         for each in self.workloads:
-            made.note(None, each)
+            made.note_workload(None, each)
         self._followed.append(made)
         return made
 

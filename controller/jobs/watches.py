@@ -73,7 +73,7 @@ class JobWatches:
         """Kind, and namespace/name, of the objects that cannot be read; they may be jobs that ask."""
         found: set[tuple[str, str]] = set()
         for name, reflector in self._listed.items():
-            found |= {(name, key) for key, each in reflector.damaged.items() if not each.paths}
+            found |= {(name, key) for key in reflector.unreadable}
         return frozenset(found)
 
     def jobs(self) -> Iterator[Job]:
@@ -92,7 +92,7 @@ class JobWatches:
             await each.relist()
 
     async def resume(self) -> None:
-        """Watch all kinds anew, for a leader that is the one before; list only what has no watch. Raises ApiError."""
+        """Open the watches again for a leader that regained its Lease; list what has no watch. Raises ApiError."""
         for each in self._listed.values():
             await each.resume()
 

@@ -264,7 +264,7 @@ class Caches(Generic[IndexT]):
         await self.find_nodes_of_pods()
 
     async def resume(self) -> None:
-        """Watch everything anew, for a leader that is the one before: nothing is listed. Raises ApiError.
+        """Open all watches again, for a leader that regained its Lease; nothing is listed. Raises ApiError.
 
         What kept its Lease from being renewed may have broken the watches, too.
         """
@@ -347,8 +347,10 @@ class Caches(Generic[IndexT]):
             index.namespaces = None
         for key, namespace in _touched(self.namespaces):
             index.put_namespace(_name(key), None if namespace is None else namespace.limit)
-            queued = namespace is not None and namespace.jobs == JOBS_QUEUED
-            (self.queued_namespaces.add if queued else self.queued_namespaces.discard)(_name(key))
+            if namespace is not None and namespace.jobs == JOBS_QUEUED:
+                self.queued_namespaces.add(_name(key))
+            else:
+                self.queued_namespaces.discard(_name(key))
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.refresh()
         return index
@@ -387,8 +389,7 @@ class Caches(Generic[IndexT]):
 
     def unread_workloads(self) -> frozenset[str]:
         """Return the UIDs of the workloads that cannot be read: what they ask for now is unknown."""
-        keys = [key for key, each in self.workloads.damaged.items() if not each.paths]
-        found = (self.workloads.items.get(key) for key in keys)
+        found = (self.workloads.items.get(key) for key in self.workloads.unreadable)
         return frozenset(item["value"].uid for item in found if item is not None)
 
     @contextlib.contextmanager

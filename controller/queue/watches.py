@@ -162,9 +162,9 @@ class QueueWatch:
         return {KUEUE_WORKLOADS.plural: self._reflector}
 
     @property
-    def unreadable(self) -> set[str]:
+    def unreadable(self) -> frozenset[str]:
         """The Workloads, by namespace/name, that cannot be read."""
-        return {key for key, each in self._reflector.damaged.items() if not each.paths}
+        return self._reflector.unreadable
 
     def follow(self) -> set[str]:
         """Update `by_owner`; return the UIDs of workloads of which a Workload has changed."""
@@ -195,7 +195,7 @@ class QueueWatch:
             await self._reflector.relist()
 
     async def resume(self) -> None:
-        """Watch anew, for a leader that is the one before; list only if that does not succeed. Raises ApiError."""
+        """Open the watch again for a leader that regained its Lease; list only if that fails. Raises ApiError."""
         if self._reflector.synced.is_set():
             await self._reflector.resume()
 

@@ -91,6 +91,11 @@ class Reflector:
         self._touched: set[str] = set()
         self.synced = asyncio.Event()
 
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The objects, by namespace/name, of which the whole cannot be decoded."""
+        return frozenset(key for key, each in self.damaged.items() if not each.paths)
+
     def take_touched(self) -> set[str]:
         """Return the keys of the items that were added, replaced or removed since the last call."""
         touched, self._touched = self._touched, set()
@@ -139,7 +144,7 @@ class Reflector:
         self._note(lambda: self.forget(item))
 
     async def resume(self) -> None:
-        """Watch anew from what was shown last, and list only if that does not succeed. Raises ApiError.
+        """Open the watch again where it was, and list only if that fails. Raises ApiError.
 
         The connection may be dead without a sign of it; the new one brings what the old one has missed.
         """
