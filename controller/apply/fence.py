@@ -28,7 +28,7 @@ class Fence:
 
     @property
     def tenure(self) -> int:
-        """That of the leadership: it is the same in terms between which nobody else led."""
+        """The tenure of the leadership: it does not change if nobody else led between two terms."""
         return self._leadership.tenure
 
     def enter(self, term: int) -> None:

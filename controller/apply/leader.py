@@ -28,7 +28,7 @@ class Leadership(Protocol):
     """Decides if this process may write.
 
     - `term`: changes each time that it becomes the leader.
-    - `tenure`: the same in terms between which nobody else can have held the Lease.
+    - `tenure`: changes with the term if another replica can have held the Lease in between.
     """
 
     term: int

@@ -48,7 +48,7 @@ class Admissions(Look, Protocol):
         """Read again what it depends on: a new leader begins."""
 
     def resume(self) -> None:
-        """Watch it anew: a leader begins that is the one before."""
+        """Open its watch again: this replica regained its Lease, and nobody else held it."""
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""

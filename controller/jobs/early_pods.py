@@ -105,7 +105,7 @@ class EarlyPods:
 
 
 def _waits_for(pod: Wire, template: Template) -> bool:
-    """Return the same, and False for a malformed pod: the others of its namespace do not wait for it."""
+    """Return True if a pod waits for a template. A malformed pod does not: it must not stop those beside it."""
     try:
         return waits_for(pod, template)
     except MALFORMED:

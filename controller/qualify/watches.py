@@ -100,7 +100,7 @@ class QualifyWatches:
                 await each.relist()
 
     async def resume(self) -> None:
-        """Watch it anew, for a leader that is the one before; list only what has no watch. Raises ApiError."""
+        """Open the watches again for a leader that regained its Lease; list what has no watch. Raises ApiError."""
         for each in (self._asked, self._pods):
             if each.synced.is_set():
                 await each.resume()

@@ -21,7 +21,7 @@ class KeptQueueDecisions:
     """The decisions by UID of the workload.
 
     - `workloads`: those that exist.
-    - `admissions`: what the plan is told; `writes`: what is to be written.
+    - `admissions`: what each plan gets; `writes`: what is left to write.
     """
 
     def __init__(self) -> None:
@@ -114,6 +114,7 @@ class KeptQueueDecisions:
 
 
 def _kueue_name(workload: Workload) -> str:
+    """Return namespace/name of Kueue's Workload."""
     return f"{workload.namespace}/{name_for(workload)}"
 
 

@@ -59,7 +59,7 @@ _LIST: Final = "list"
 
 
 class Queues:
-    """Decides in each pass of the controller, and keeps no state but waits, writes in progress, and what was told.
+    """Decides in each pass of the controller what has changed. It can forget all that it keeps, and decide it again.
 
     `run` makes the writes. It calls `on_change` after each, because the next decision may depend on it.
     """
@@ -135,7 +135,7 @@ class Queues:
             log.warning("workloads with a queue wait: Kueue's Workloads are not listed yet")
 
     def resume(self) -> None:
-        """Begin to watch Kueue's Workloads anew, for a leader that is the one before."""
+        """Open the watch of Kueue's Workloads again, for a leader that regained its Lease."""
         self._work.put_nowait(self._resume)
 
     async def _resume(self) -> None:
