@@ -108,3 +108,8 @@ def test_program_on_nodes_that_are_to_be_left_waits(rank: Rank) -> None:
     assert not rank.state.exists()
     rank.notice.unlink()
     assert rank.ends() == 0
+    assert rank.said() == [
+        "rank 0: Migrating: waits until this notice goes away",
+        "rank 0: begins after step 0",
+        "rank 0: finished 2 steps",
+    ]
