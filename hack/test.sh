@@ -77,7 +77,8 @@ if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
     [ "$(awk '$1 == "MemAvailable:" {print $2}' /proc/meminfo)" -lt 16000000 ] || export NEURON_DRA_TESTBED_IN_MEMORY=1
     echo "== test beds: built and started, and their tests run, beside the others (log: build/testbed-tests.log)"
     trap take_down EXIT
-    bed_tests >build/testbed-tests.log 2>&1 &
+    # The test beds go first: what waits for them takes longest. A machine that forbids this says so, and goes on.
+    (renice -n -5 $BASHPID >/dev/null || true; bed_tests) >build/testbed-tests.log 2>&1 &
     beds=$!
 fi
 
@@ -92,9 +93,8 @@ marks=$(unless_long "not testbed${beds:+ and not tool}")
 # A hundred thousand files of simulated nodes: in memory where it has room, for a disk takes minutes to remove them.
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
-# The test beds go first: what waits for them takes longest.
 # Files in their order, not the ones with most tests first: a slow file with few tests would run alone at the end.
-TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile \
+TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile \
     --no-loadscope-reorder -q --junitxml build/results-cluster-free.xml || status=1
 
 if [ -z "$beds" ]; then
