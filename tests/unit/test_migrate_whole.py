@@ -11,6 +11,7 @@ import yaml
 from neuron_dra import cli
 from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import leftovers
+from neuron_dra.ask.migrate.kustomized import MOST_FOLDERS
 from neuron_dra.ask.migrate.rewrite import Options, rewrite
 
 OLD = "aws.amazon.com/neuron"
@@ -118,6 +119,16 @@ def test_a_base_whose_overlay_patches_it_is_left_alone(
     assert migrate("--in-place", base) == 1
     assert base.read_text() == BASE
     assert f"left alone: {by} patches the old names in it; render the whole first" in capsys.readouterr().err
+
+
+def test_an_overlay_is_found_beside_more_folders_than_are_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = overlaid(tmp_path)
+    for number in range(MOST_FOLDERS + 1):
+        (tmp_path / f"aa-{number}").mkdir()
+    assert migrate("--in-place", base) == 1
+    assert "../overlays/prod/kustomization.yaml patches the old names in it" in capsys.readouterr().err
 
 
 def test_a_base_whose_overlay_leaves_its_devices_is_migrated(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How Kustomizations use a manifest: those of its folder, and overlays in folders beside and above it.
 
 An overlay is often changed apart from its base, so it is looked for: in the folders from three above the manifest down,
-or from the root of its repository, and not in more than a thousand.
+or from the root of its repository, the nearest first, and not in more than a thousand.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def uses(path: Path, has_old: HasOld) -> Iterator[str]:
             yield f"{_called(each, path)} uses it as a patch"
     known = [each for each in near if path in each.names("resources", "bases")]
     if known:
-        everything = [*near, *_below(top, {each.file for each in near})]
+        everything = [*near, *_below(above, {each.file for each in near})]
         for each in _users(path, known, everything):
             if any(_patches_old(folder, patch, has_old) for folder, patch in _patches(each)):
                 yield f"{_called(each, path)} patches the old names in it"
@@ -87,13 +87,22 @@ def _of(folder: Path) -> Iterator[_Kustomization]:
             yield _Kustomization(folder / name, document)
 
 
-def _below(top: Path, known: Collection[Path]) -> Iterator[_Kustomization]:
-    """Yield the Kustomizations of the folders in `top`, in order, without those that are known."""
-    walked = os.walk(top)
-    for place, inside, files in itertools.islice(walked, MOST_FOLDERS):
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
+def _below(above: Collection[Path], known: Collection[Path]) -> Iterator[_Kustomization]:
+    """Yield the Kustomizations of the folders in `above`, the lowest first, without those that are known."""
+    for place, files in itertools.islice(_folders(above), MOST_FOLDERS):
         if any(name in files for name in FILES):
-            yield from (each for each in _of(Path(place)) if each.file not in known)
+            yield from (each for each in _of(place) if each.file not in known)
+
+
+def _folders(above: Collection[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders in each of `above`, which lie in one another, and their files; each folder once, in order."""
+    walked: Path | None = None
+    for top in above:
+        for text, inside, files in os.walk(top):
+            place = Path(text)
+            inside[:] = sorted(name for name in inside if not name.startswith(".") and place / name != walked)
+            yield place, files
+        walked = top
 
 
 def _users(path: Path, known: list[_Kustomization], everything: list[_Kustomization]) -> list[_Kustomization]:
