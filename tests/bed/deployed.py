@@ -74,14 +74,30 @@ def plugin_pods(bed: TestBed, node: str) -> list[Obj]:
     return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
 
 
+def template_hash(bed: TestBed) -> str:
+    """Return the hash that pods of the DaemonSet's present template have; empty until its controller has seen that.
+
+    A number of the template does not tell: a template that was changed and changed back has a new one, and the pods
+    that were not replaced in between keep the old one.
+    """
+    daemonset = bed.get("daemonset", DAEMONSET, "--namespace", NAMESPACE)
+    if daemonset["status"].get("observedGeneration") != daemonset["metadata"]["generation"]:
+        return ""
+    uid = daemonset["metadata"]["uid"]
+    revisions = {}
+    for each in bed.get("controllerrevisions", "--namespace", NAMESPACE)["items"]:
+        if uid in [owner["uid"] for owner in each["metadata"]["ownerReferences"]]:
+            revisions[each["revision"]] = each["metadata"]["labels"]["controller-revision-hash"]
+    return str(revisions[max(revisions)])
+
+
 def plugin_pod(bed: TestBed, node: str) -> Obj:
     """Wait for the driver pod of a node, and return it: one of the DaemonSet's present template."""
 
     def current() -> list[Obj]:
-        meta = bed.get("daemonset", DAEMONSET, "--namespace", NAMESPACE)["metadata"]
-        template = meta["annotations"]["deprecated.daemonset.template.generation"]
+        wanted = template_hash(bed)
         pods = plugin_pods(bed, node)
-        return [each for each in pods if each["metadata"]["labels"]["pod-template-generation"] == template]
+        return [each for each in pods if each["metadata"]["labels"]["controller-revision-hash"] == wanted]
 
     return eventually(f"a ready driver pod on {node}", current, 180)[0]
 

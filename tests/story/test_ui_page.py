@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from neuron_dra.ask.ui import files, one_file, opening, session
@@ -80,10 +81,21 @@ DEMO = {
 }
 
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # that of the browser, which starts once: it takes seconds of CPU
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium() -> AsyncIterator[Browser]:
     async with browsers.chromium() as found:
         yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """The browser, without anything that another test has opened."""
+    yield chromium
+    for context in chromium.contexts:
+        await context.close()
 
 
 async def shown(items: list[Obj], browser: Browser, views: dict[str, str], name: str, **context: Any) -> Watched:

@@ -21,6 +21,9 @@ PICTURES = Path(__file__).resolve().parent.parent.parent / "build" / "ui"
 """Where pictures of the page are kept, to be looked at."""
 PACKAGES = {"chromium": "chromium", "fonts-dejavu-core": "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"}
 
+TIMEOUT_MS = 120_000
+"""How long a page may take to show something, on a machine that is busy with much else."""
+
 browser_test = pytest.mark.tool
 """Mark a test that runs a browser."""
 
@@ -114,7 +117,7 @@ class Watched:
 async def opened(browser: Browser, host: str, address: str, **context: Any) -> Watched:
     """Return a page that has read everything."""
     made = await (await browser.new_context(**context)).new_page()
-    made.set_default_timeout(30_000)
+    made.set_default_timeout(TIMEOUT_MS)
     watched = Watched(made, host)
     await made.goto(address)
     await made.locator("#connection", has_text="live").or_(made.locator("#connection", has_text="snapshot")).wait_for()
