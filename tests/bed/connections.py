@@ -102,7 +102,7 @@ def running(bed: TestBed, proxy: SilentProxy) -> Iterator[asyncio.AbstractEventL
     thread = threading.Thread(target=inside)
     thread.start()
     try:
-        assert started.wait(20), "the proxy did not start"
+        assert started.wait(120), "the proxy did not start"
         yield loop
     finally:
         loop.call_soon_threadsafe(ends.set)

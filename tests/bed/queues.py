@@ -192,7 +192,7 @@ def _watch(bed: TestBed, kind: str, file: Path) -> Iterator[None]:
         yield
     finally:
         watch.terminate()
-        watch.wait(10)
+        watch.wait(120)
 
 
 def refused(place: Namespace, made: Obj) -> str:

@@ -126,7 +126,7 @@ def watched_slices(log: Path) -> Iterator[Callable[[], list[Obj]]]:
         yield changes
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def most_offers(changes: list[Obj], node: str) -> int:

@@ -63,7 +63,7 @@ def every_version(bed: TestBed, file: Path) -> Iterator[None]:
         yield
     finally:
         watch.terminate()
-        watch.wait(10)
+        watch.wait(120)
 
 
 def versions(file: Path) -> Iterator[dict[str, Any]]:

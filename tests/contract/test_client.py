@@ -215,7 +215,7 @@ async def test_expired_list_continuation_is_gone(api: EmbeddedApi) -> None:
 
 
 async def test_watch_yields_events_until_the_server_ends(api: EmbeddedApi, client: KubeClient) -> None:
-    async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=5) as lines:
+    async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=120) as lines:
         assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
         api.create(node_object("b" * 60, labels={"long": "x" * 60}))
         assert json.loads(await anext(lines))["type"] == "ADDED"
@@ -236,7 +236,7 @@ async def test_silent_watch_is_unavailable(api: EmbeddedApi, client: KubeClient)
 async def test_rejected_watch_raises_the_statuss_error(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(InjectedFault(verb="watch", status=410))
     with pytest.raises(Gone):
-        async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=1):
+        async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=120):
             pass
 
 

@@ -84,8 +84,8 @@ async def test_sets_are_published_in_one_pool_and_then_nothing_is_written(api: E
 async def test_dropped_counters_give_plain_slices(api: EmbeddedApi, host: PluginHost, dropped: str) -> None:
     api.dropped_fields["resourceslices"] = {dropped}
     async with host.running(**ON):
-        await eventually(lambda: len(whole_pool(api)) == 12, 30)
-        await eventually(lambda: "DRAPartitionableDevices" in "".join(off_events(api)), 30)
+        await eventually(lambda: len(whole_pool(api)) == 12)
+        await eventually(lambda: "DRAPartitionableDevices" in "".join(off_events(api)))
         assert (counters(api), writes(api)) == ([], 1)
         api.dropped_fields["resourceslices"] = set()  # it is upgraded
         await all_published(api)
@@ -95,7 +95,7 @@ async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginH
     api.delete("deviceclasses", "neuron.aws.com")
     api.create(objects.device_class("neuron.aws.com", "true"))
     async with host.running(**ON):
-        await eventually(lambda: "also selects connected sets" in "".join(off_events(api)), 30)
+        await eventually(lambda: "also selects connected sets" in "".join(off_events(api)))
         assert len(whole_pool(api)) == 12
         api.delete("deviceclasses", "neuron.aws.com")
         api.create(objects.DEVICE_CLASSES[0])
@@ -107,7 +107,7 @@ async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(api: Embedde
     """The next check may be twelve minutes away; the Node shows the new version at once."""
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4-eks-1"}}})
     async with host.running(**ON):
-        await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)), 30)
+        await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)))
         assert len(whole_pool(api)) == 12
         assert api.requests(resource="deviceclasses") == []  # what costs no request is checked first
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.36.1"}}})
@@ -116,7 +116,7 @@ async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(api: Embedde
 
 async def test_disabled_setting_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
-        await eventually(lambda: plugin.publish_state.result is not None, 30)
+        await eventually(lambda: plugin.publish_state.result is not None)
         [item] = api.objects("resourceslices")
         assert "sharedCounters" not in item["spec"]
         assert api.requests(resource="deviceclasses") == []
@@ -132,7 +132,7 @@ async def test_a_kill_while_sets_are_recorded_leaves_no_file(
     left = host.data / f".{connected.MARKER}.4242.tmp"
     left.touch()
     async with host.running(**settings):
-        await eventually(lambda: whole_pool(api), 30)
+        await eventually(lambda: whole_pool(api))
         assert not left.exists()
 
 
@@ -146,7 +146,7 @@ async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedA
     waiting = api.create(waiting)
     kept = {*(f"neuron-device-{i}" for i in range(12)), SET, "neuron-cores-3-20"}
     async with host.running() as plugin:
-        await eventually(lambda: set(whole_pool(api)) == kept, 30)
+        await eventually(lambda: set(whole_pool(api)) == kept)
         assert all(device["consumesCounters"] for device in whole_pool(api).values())
         taints = whole_pool(api)[SET]["taints"]
         assert [(taint["key"], taint["effect"]) for taint in taints] == [(divided.TAINT_KEY, "NoSchedule")]
@@ -156,9 +156,9 @@ async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedA
         api.delete("resourceclaims", "waiting", "default")
         await plugin.transactions.unprepare(ref(held))
         api.delete("resourceclaims", "held", "default")
-        await eventually(lambda: len(whole_pool(api)) == 12 and not counters(api), 30)
+        await eventually(lambda: len(whole_pool(api)) == 12 and not counters(api))
         assert not any("consumesCounters" in device for device in whole_pool(api).values())
-        await eventually(lambda: not (host.data / connected.MARKER).exists(), 30)
+        await eventually(lambda: not (host.data / connected.MARKER).exists())
 
 
 async def test_after_a_wipe_and_with_the_setting_off_allocated_sets_return(api: EmbeddedApi, host: PluginHost) -> None:
@@ -168,7 +168,7 @@ async def test_after_a_wipe_and_with_the_setting_off_allocated_sets_return(api: 
     for item in api.objects("resourceslices"):
         api.delete("resourceslices", item["metadata"]["name"])
     async with host.running():
-        await eventually(lambda: whole_pool(api), 30)
+        await eventually(lambda: whole_pool(api))
         assert SET in whole_pool(api)
         assert whole_pool(api)[SET]["consumesCounters"]
         await always(lambda: SET in whole_pool(api), 1.0)
@@ -179,7 +179,7 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
         await all_published(api)
         before = writes(api)
         host.hardware.add_ecc(5)
-        await eventually(lambda: whole_pool(api) and whole_pool(api)["neuron-set-4-3"].get("taints"), 30)
+        await eventually(lambda: whole_pool(api) and whole_pool(api)["neuron-set-4-3"].get("taints"))
         tainted = {name for name, device in whole_pool(api).items() if device.get("taints")}
         assert {"neuron-device-5", "neuron-cores-1-10", "neuron-set-2-4"} <= tainted
         assert "neuron-set-2-6" not in tainted
@@ -189,6 +189,6 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
             events = [e for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
             return [event["message"].split()[0] for event in events]
 
-        assert await eventually(reported, 30) == ["neuron-device-5"]
+        assert await eventually(reported) == ["neuron-device-5"]
     async with host.running(**ON):  # a set's mark is not a fault of its other devices
         await always(lambda: {n for n, d in whole_pool(api).items() if d.get("taints")} == tainted, 1.0)

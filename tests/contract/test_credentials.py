@@ -84,9 +84,9 @@ async def test_rejected_watch_renews_credentials(api: EmbeddedApi, login: Login)
     async with await client_of(login.kubeconfig) as client:
         login.gives_token("one")
         with pytest.raises(Forbidden):
-            async with client.watch(NODES, "", {}, idle_timeout_s=5):
+            async with client.watch(NODES, "", {}, idle_timeout_s=120):
                 pass
-        async with client.watch(NODES, "", {}, idle_timeout_s=5):
+        async with client.watch(NODES, "", {}, idle_timeout_s=120):
             pass
 
 

@@ -360,7 +360,7 @@ async def test_claims_of_a_batch_fail_independently(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
-    await eventually(lambda: plugin.publish_state.result, 60)  # else counted as another driver's
+    await eventually(lambda: plugin.publish_state.result)  # else counted as another driver's
     good = api.create(allocated_claim("good", "node-a", [0]))
     typo = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
     wrong = api.create(allocated_claim("wrong", "node-a", [1], config=[opaque(typo)]))

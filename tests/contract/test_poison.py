@@ -83,7 +83,7 @@ def template(name: str, parameters: object) -> Obj:
 async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
     task = asyncio.create_task(reflector.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await reflector.synced.wait()
         yield reflector
     finally:

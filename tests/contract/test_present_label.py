@@ -44,15 +44,15 @@ def labels(api: EmbeddedApi) -> dict[str, str]:
 async def test_a_node_that_publishes_gets_the_label_once(api: EmbeddedApi, host: PluginHost) -> None:
     before = labels(api)
     async with host.running(present_label=True):
-        await eventually(lambda: labels(api) == {**before, LABEL: "true"}, 30)
+        await eventually(lambda: labels(api) == {**before, LABEL: "true"})
     async with host.running(present_label=True) as plugin:
-        await eventually(lambda: plugin.publish_state.result is not None, 30)
+        await eventually(lambda: plugin.publish_state.result is not None)
     assert len(api.requests(verb="patch", resource="nodes")) == 1
 
 
 async def test_without_the_setting_no_node_is_written(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
-        await eventually(lambda: plugin.publish_state.result is not None, 30)
+        await eventually(lambda: plugin.publish_state.result is not None)
         await always(lambda: LABEL not in labels(api), 0.3)
     assert api.requests(verb="patch", resource="nodes") == []
 
@@ -60,6 +60,6 @@ async def test_without_the_setting_no_node_is_written(api: EmbeddedApi, host: Pl
 async def test_a_refused_label_is_tried_again_and_disturbs_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     refused = api.faults.add(InjectedFault(verb="patch", resource="nodes", status=403, times=3))
     async with host.running(present_label=True) as plugin:
-        await eventually(lambda: plugin.publish_state.result is not None, 30)
-        await eventually(lambda: labels(api).get(LABEL) == "true", 30)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        await eventually(lambda: labels(api).get(LABEL) == "true")
         assert (refused.hits, plugin.publish_state.error) == (3, "")

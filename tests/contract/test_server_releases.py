@@ -71,31 +71,31 @@ async def test_no_sets_beside_an_api_server_that_goes_wrong(
 ) -> None:
     api.answer_versions(version)
     async with host.running(**ON):
-        await eventually(lambda: issue in off(api), 30)
+        await eventually(lambda: issue in off(api))
         await always(lambda: len(published(api)) == 12 and not counters(api), 0.5)
         api.answer_versions("v1.36.3")
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
 
 
 async def test_the_setting_permits_a_release_with_backports(api: EmbeddedApi, host: PluginHost) -> None:
     api.answer_versions("v1.36.1-vendor.7")
     async with host.running(**ON, connected_sets_oldest_release="1.36.1"):
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
 
 
 async def test_the_setting_any_asks_for_no_version(api: EmbeddedApi, host: PluginHost) -> None:
     api.answer_versions("v1.36.0")
     async with host.running(**ON, connected_sets_oldest_release="any"):
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
 
 
 async def test_an_older_answer_takes_back_the_sets_that_nobody_holds(api: EmbeddedApi, host: PluginHost) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         await prepare(plugin, held)
         api.answer_versions("v1.37.0", "v1.36.1")
-        await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
+        await eventually(lambda: not unheld(api, SET) and SET in published(api))
         assert counters(api)  # the set in use keeps what it consumes
         assert "#138882" in off(api)
 
@@ -108,9 +108,9 @@ async def test_answers_that_alternate_for_ever_end_with_no_unheld_set(
     if not was_on:
         api.answer_versions(*answers)
     async with host.running(**ON):
-        await eventually(lambda: len(published(api)) == (EVERYTHING if was_on else 12), 30)
+        await eventually(lambda: len(published(api)) == (EVERYTHING if was_on else 12))
         api.answer_versions(*answers)
-        await eventually(lambda: published(api) and not unheld(api), 30)
+        await eventually(lambda: published(api) and not unheld(api))
         await always(lambda: not unheld(api), 1.0)
     async with host.running(**ON):  # a restart asks anew, and is not quicker
         await always(lambda: not unheld(api), 1.0)
@@ -122,10 +122,10 @@ async def test_a_restart_beside_a_held_set_over_a_dead_link_keeps_the_others(
 ) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         await prepare(plugin, held)
         host.hardware.break_link(0, 1)
-        await eventually(lambda: "neuron-set-2-0" not in published(api) and SET in published(api), 30)
+        await eventually(lambda: "neuron-set-2-0" not in published(api) and SET in published(api))
         left = len(published(api))
     async with host.running(**ON):
         await always(lambda: len(published(api)) == left, 2.0)
@@ -137,10 +137,10 @@ async def test_a_restart_while_sets_are_taken_back_does_not_bring_them_again(
 ) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         await prepare(plugin, held)
         api.answer_versions("v1.36.1")
-        await eventually(lambda: not unheld(api, SET) and SET in published(api), 30)
+        await eventually(lambda: not unheld(api, SET) and SET in published(api))
     api.answer_versions("v1.37.0", "v1.36.1")
     async with host.running(**ON):
         await always(lambda: not unheld(api, SET), 1.5)
@@ -156,31 +156,31 @@ def pause_s(plugin: Plugin) -> float:
 @with_timing(HURRIED, publish={"sets_check_s": (3600.0, 3600.0)})
 async def test_a_kubelet_that_goes_back_ends_the_questions(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON, unhealthy_device_hold_seconds=4) as plugin:
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         host.hardware.break_link(0, 1)
-        await eventually(lambda: SET not in published(api), 30)
+        await eventually(lambda: SET not in published(api))
         host.hardware.repair_link(0, 1)  # it counts again in four seconds, when there are no sets
-        await eventually(lambda: (0, 1) in linked.up_now(plugin.hardware.node), 30)
+        await eventually(lambda: (0, 1) in linked.up_now(plugin.hardware.node))
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4"}}})
-        await eventually(lambda: len(published(api)) == 12 and not counters(api), 30)
+        await eventually(lambda: len(published(api)) == 12 and not counters(api))
         await eventually(lambda: pause_s(plugin) > 5.0, 20, "five seconds without a look at the slices")
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}})
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
 
 
 @with_timing(HURRIED, publish={"server": {"ask_s": 0.2, "closed_s": 3600.0}})
 async def test_nothing_goes_on_again_for_a_while(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON):
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         api.answer_versions("v1.36.0")
-        await eventually(lambda: len(published(api)) == 12, 30)
+        await eventually(lambda: len(published(api)) == 12)
         api.answer_versions("v1.37.0")
         await always(lambda: len(published(api)) == 12, 1.5)
 
 
 async def test_no_answer_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON):
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         api.answer_versions("unreadable.x.y")
         await always(lambda: len(published(api)) == EVERYTHING, 1.0)
     async with host.running(**ON):

@@ -606,7 +606,7 @@ async def test_queued_claims_are_committed_together(used: Disk) -> None:
     files = SlowFiles()
     made = await transactions(used, Api(*claims), files)
     asked = [asyncio.create_task(made.prepare(c.ref)) for c in claims]
-    await asyncio.to_thread(files.began.wait, 5)
+    await asyncio.to_thread(files.began.wait, 120)
     for _ in range(100):  # the others queue
         await asyncio.sleep(0)
     files.go_on.set()
@@ -621,12 +621,12 @@ async def test_abandoned_transaction_ends_with_the_next(disk: Disk) -> None:
     def work(items: list[str]) -> list[str]:
         asked.append(items)
         began.set()
-        go_on.wait(5)
+        go_on.wait(120)
         return [item.upper() for item in items]
 
     together = GroupCommit(asyncio.Lock(), Worker("test"), work)
     leader, other = (asyncio.create_task(together(name)) for name in "ab")
-    await asyncio.to_thread(began.wait, 5)
+    await asyncio.to_thread(began.wait, 120)
     leader.cancel()
     go_on.set()
     assert await other == "B"
@@ -663,7 +663,7 @@ class SlowFiles(FaultyFiles):
 
     def write(self, path: Path, data: bytes, mode: int) -> None:
         self.began.set()
-        self.go_on.wait(5)
+        self.go_on.wait(120)
         super().write(path, data, mode)
 
 

@@ -22,7 +22,7 @@ import glob, http.client, json, os, sys
 host, port, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 def asked(path, **headers):
-    connection = http.client.HTTPConnection(host, port, timeout=20)
+    connection = http.client.HTTPConnection(host, port, timeout=120)
     connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
     return [answer.status, answer.read().decode()]

@@ -162,7 +162,7 @@ class Stream:
                     task.result()
             return all(self.rounds[device] >= before[device] + 3 for device in range(8, 12))
 
-        await eventually(further, 60)
+        await eventually(further)
 
     async def end(self) -> None:
         """Wait until all prepared claims are unprepared; raises the errors."""

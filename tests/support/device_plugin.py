@@ -76,7 +76,7 @@ async def serve(folder: Path, resource: str, count: int) -> None:
             register: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
                 f"/{VERSION}.Registration/Register"
             )
-            await register(registration(resource), timeout=10)
+            await register(registration(resource), timeout=60)
         await ended.wait()
     finally:
         await server.stop(None)

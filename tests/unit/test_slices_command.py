@@ -101,7 +101,7 @@ def test_terminal_table_is_not_truncated(trn2: Path, columns: int) -> None:
                 shown += chunk
         except OSError:
             pass  # the error of Linux when the other end is closed
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     os.close(here)
     text = shown.decode()
     assert "…" not in text

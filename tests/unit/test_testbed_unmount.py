@@ -35,7 +35,7 @@ def test_briefly_busy_mount_is_retried(mounted: Path) -> None:
         holder.stdout.readline()
         lifecycle.unmount(str(mounted))
         assert not mounted.is_mount()
-        assert holder.wait(30) == 0
+        assert holder.wait(120) == 0
 
 
 def test_busy_mount_error_names_its_users(mounted: Path) -> None:
