@@ -5,9 +5,10 @@ A line in a loop counts each time. NEURON_DRA_NODES is the size of the large fle
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -90,9 +91,11 @@ def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
     return decode.workload({"metadata": {**meta, "resourceVersion": "1", "finalizers": finalizers}, "spec": spec})
 
 
-def lines(call: Callable[[], object]) -> int:
-    """Return how many lines of the controller a call executes."""
+@contextlib.contextmanager
+def counted() -> Iterator[list[int]]:
+    """Yield a list; at the end it has one number: how many lines of the controller were executed meanwhile."""
     executed = 0
+    found: list[int] = []
 
     def local(_: FrameType, event: str, __: object) -> Any:
         nonlocal executed
@@ -105,10 +108,17 @@ def lines(call: Callable[[], object]) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        call()
+        yield found
     finally:
         sys.settrace(before)
-    return executed
+        found.append(executed)
+
+
+def lines(call: Callable[[], object]) -> int:
+    """Return how many lines of the controller a call executes."""
+    with counted() as found:
+        call()
+    return found[0]
 
 
 def cost(followed: Followed, workloads: list[Workload]) -> int:
