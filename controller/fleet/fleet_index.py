@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from controller.fleet import outage, placement, refused_pods
-from controller.fleet.changed_workloads import ChangedWorkloads
+from controller.fleet.changed_objects import ChangedObjects
 from controller.fleet.evidence import Evidence
 from controller.fleet.places import Places
 from controller.fleet.reserved import (
@@ -79,7 +79,7 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self.slot_index = SlotIndex()
         self._stale: set[str] = set()
-        self._followed: list[ChangedWorkloads] = []
+        self._followed: list[ChangedObjects] = []
         self.version = 0
         """A number that changes whenever objects may have changed."""
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
@@ -273,6 +273,8 @@ class FleetIndex:
         """Follow a change of a claim; None: it has no Neuron devices."""
         before = self._claims.get(key)
         put(self._claims, key, use)
+        for each in self._followed:
+            each.note_users(before, use)
         for name in {*(before.nodes if before else ()), *(use.nodes if use else ())}:
             uses = list(self._uses.get(name, ()))
             if before is not None and name in before.nodes:
@@ -294,10 +296,12 @@ class FleetIndex:
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
-        """Follow a change of a Namespace's limit, empty without one; None: the Namespace was deleted."""
+        """Follow a change of a Namespace and its limit, empty without one; None: the Namespace was deleted."""
         if self.namespaces is None:
             self.namespaces = {}
         put(self.namespaces, name, limit)
+        for each in self._followed:
+            each.namespaces.add(name)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """Follow a change of a NeuronUltraServerWorkload; None: it was deleted."""
@@ -307,11 +311,13 @@ class FleetIndex:
         for each in self._followed:
             each.note_workload(before, workload)
 
-    def follow_workloads(self) -> ChangedWorkloads:
-        """Return what gets all changes of workloads from now on; all that there are have changed at first."""
-        made = ChangedWorkloads(holders={*self.holders})
-        for each in self.workloads:
-            made.note_workload(None, each)
+    def follow(self) -> ChangedObjects:
+        """Return what gets all changes from now on; all that there is has changed at first."""
+        made = ChangedObjects(
+            holders={*self.holders}, templates={*self.template_by_key}, namespaces={*(self.namespaces or ())}
+        )
+        for workload in self.workloads:
+            made.note_workload(None, workload)
         self._followed.append(made)
         return made
 
@@ -321,6 +327,8 @@ class FleetIndex:
         if before is not None:
             take(self._templates_of, before.owner_uid, key)
         put(self.template_by_key, key, template)
+        for each in self._followed:
+            each.templates.add(key)
         if template is not None:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
 

@@ -119,7 +119,7 @@ def nodes_in(ultraserver: UltraServer) -> list[str]:
     return found + [node for each in ultraserver.unread for node in each.nodes]
 
 
-def take(found: dict[str, dict[Any, Any]], first: str, second: Any) -> None:
+def take(found: dict[Any, dict[Any, Any]], first: Any, second: Any) -> None:
     """Remove an entry from a dict of dicts, and an inner dict that becomes empty."""
     del found[first][second]
     if not found[first]:

@@ -9,7 +9,7 @@ Nothing is decided by who wrote what. A namespace either may reserve for jobs or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from controller.decisions.objects import MANAGED
 from controller.decisions.reasons import Reason
 from controller.jobs import authority
 from controller.jobs.model import Job
+from controller.jobs.there import Shared, Subject, There, kind_and_name, order
 from controller.observe.model import (
     API_VERSION,
     JOBS_QUEUED,
@@ -115,44 +116,61 @@ class JobDecision:
     errors: dict[str, Exception] = field(default_factory=dict)
 
 
+NOTHING: Final = JobDecision()
+
+
 def decide(view: JobView) -> JobDecision:
-    """Return what to write, and what to tell."""
+    """Return what to write, and what to tell. `kept.KeptJobDecisions` finds the same, at the cost of what changed."""
+    there = There()
+    for workload in view.workloads:
+        there.put(workload.uid, workload)
+    jobs = {(job.namespace, job.mark): job for job in view.jobs}
     found = JobDecision()
-    there = _There.of(view.workloads)
-    of_known_jobs: set[tuple[str, str]] = set()
-    for job in sorted(view.jobs, key=lambda each: (each.namespace, each.kind, each.name)):
-        of_known_jobs.add((job.namespace, job.mark))
-        _take(view, there, found, job)
-    for (namespace, mark), workloads in sorted(there.made.items()):
-        if (namespace, mark) not in of_known_jobs and _is_gone(view, namespace, mark):
-            for each in workloads:
-                _release(view, found, each, "the job is gone or asks for no UltraServers any more", gone=True)
-    writes = in_turn(found.writes, lambda write: _about(write).namespace)
+    for subject in sorted(jobs.keys() | there.made.keys(), key=order):
+        one = decide_one(view, there, subject, jobs.get(subject))
+        there.plan(subject, taken(one))
+        found.writes += one.writes
+        found.notes += one.notes
+        found.errors |= one.errors
+    writes = in_turn(found.writes, lambda write: about(write).namespace)
     return JobDecision(writes, in_turn(found.notes, _namespace), found.errors)
 
 
-def _is_gone(view: JobView, namespace: str, mark: str) -> bool:
-    """Return True if a job that is not among those that ask does not exist, or asks for nothing."""
-    kind, _, rest = mark.partition("/")
-    name = rest.rpartition("/")[0]
-    return kind in view.kinds and (kind, f"{namespace}/{name}") not in view.unread_jobs
+def decide_one(view: JobView, there: There, subject: Subject, job: Job | None) -> JobDecision:
+    """Decide about a job, or about the workloads of one that is gone or asks for nothing any more: None.
 
-
-def _take(view: JobView, there: _There, found: JobDecision, job: Job) -> None:
-    """Decide about one job. An error is its Event, and nothing is written for it: all others are decided as always."""
+    An error is the job's Event, and nothing is written for it: all others are decided as always.
+    """
     one = JobDecision()
     try:
-        _JobStep(view, there, one, job).take()
+        if job is not None:
+            _JobStep(view, there, one, job).take()
+        elif _is_gone(view, subject):
+            for each in there.own(subject):
+                _release(view, one, each, "the job is gone or asks for no UltraServers any more", gone=True)
     except Exception as err:
-        text = f"the controller cannot decide about this {job.kind}: {isolation.named(err)}; {isolation.ADVICE}"
-        one = JobDecision(notes=[JobEvent(job, True, Reason.INTERNAL_ERROR, text, text)])
-        one.errors[f"{job.kind} {job.namespace}/{job.name}"] = err
-    found.writes += one.writes
-    found.notes += one.notes
-    found.errors |= one.errors
+        kind, name = kind_and_name(subject[1])
+        text = f"the controller cannot decide about this {kind}: {isolation.named(err)}; {isolation.ADVICE}"
+        notes = [] if job is None else [JobEvent(job, True, Reason.INTERNAL_ERROR, text, text)]
+        return JobDecision(notes=notes, errors={f"{kind} {subject[0]}/{name}": err})
+    return one
 
 
-def _about(write: Write) -> Job | Workload:
+def _is_gone(view: JobView, subject: Subject) -> bool:
+    """Return True if a job that is not among those that ask does not exist, or asks for nothing."""
+    kind, name = kind_and_name(subject[1])
+    return kind in view.kinds and (kind, f"{subject[0]}/{name}") not in view.unread_jobs
+
+
+def target(write: Write) -> str:
+    """Return namespace/name of the workload that is written."""
+    if isinstance(write, CreateWorkload):
+        return f"{write.job.namespace}/{write.job.name}"
+    return write.workload.ref
+
+
+def about(write: Write) -> Job | Workload:
+    """Return the object that a write is about."""
     return write.job if isinstance(write, CreateWorkload) else write.workload
 
 
@@ -160,43 +178,12 @@ def _namespace(note: JobEvent) -> str:
     return note.job.namespace
 
 
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    """The workload that makes a template. `for_a_job`: it has a job's mark."""
-
-    name: str
-    for_a_job: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _There:
-    """The workloads by what a job asks about them. Each decision about a job costs the same, however many there are.
-
-    - `made`: by namespace and mark;
-    - `serving`: by namespace and the name of the template that they make;
-    - `names`: namespace and name of each.
-
-    Those that are about to be created are in `serving` and `names`, too: two jobs never get one template.
-    """
-
-    made: Mapping[tuple[str, str], Sequence[Workload]]
-    serving: dict[tuple[str, str], _Serving]
-    names: set[tuple[str, str]]
-
-    @classmethod
-    def of(cls, workloads: Iterable[Workload]) -> _There:
-        made: dict[tuple[str, str], list[Workload]] = {}
-        there = cls(made, {}, set())
-        for each in workloads:
-            if each.made_for:
-                made.setdefault((each.namespace, each.made_for), []).append(each)
-            there.add(each.namespace, each.name, each.template_name, for_a_job=bool(each.made_for))
-        return there
-
-    def add(self, namespace: str, name: str, template: str, *, for_a_job: bool) -> None:
-        """Note a workload that exists or is about to be created."""
-        self.serving.setdefault((namespace, template), _Serving(name, for_a_job))
-        self.names.add((namespace, name))
+def taken(decision: JobDecision) -> Iterator[Shared]:
+    """Yield the names that a decision takes for a new workload."""
+    for write in decision.writes:
+        if isinstance(write, CreateWorkload):
+            yield "name", write.job.namespace, write.job.name
+            yield "template", write.job.namespace, write.body["spec"]["resourceClaimTemplate"]["name"]
 
 
 def _release(view: JobView, found: JobDecision, workload: Workload, why: str, *, gone: bool = False) -> bool:
@@ -212,13 +199,12 @@ def _release(view: JobView, found: JobDecision, workload: Workload, why: str, *,
 class _JobStep:
     """The decision about one job. Its own workloads are those that are marked with it."""
 
-    def __init__(self, view: JobView, there: _There, found: JobDecision, job: Job) -> None:
+    def __init__(self, view: JobView, there: There, found: JobDecision, job: Job) -> None:
         self._view = view
         self._there = there
         self._found = found
         self._job = job
-        own = there.made.get((job.namespace, job.mark), ())
-        self._own = sorted(own, key=lambda each: (each.deleting, each.created, each.name))
+        self._own = there.own((job.namespace, job.mark))
 
     def take(self) -> None:
         """Decide."""
@@ -336,19 +322,19 @@ class _JobStep:
 
     def _create(self, spec: dict[str, Any], template: str) -> None:
         job = self._job
-        serving = self._there.serving.get((job.namespace, template))
-        if serving is not None and not serving.for_a_job:
-            text = f"NeuronUltraServerWorkload {serving.name}, which was not made for this job, makes the template"
+        maker = self._there.maker(job, template)
+        if maker is not None and not maker.for_a_job:
+            text = f"NeuronUltraServerWorkload {maker.name}, which was not made for this job, makes the template"
             self._say("WorkloadExists", f"{text} {template}: nothing is reserved beside it")
             return
-        if serving is not None:
+        if maker is not None:
             self._warn(
                 "TemplateNameInUse",
-                f"ResourceClaimTemplate {template} is that of another job's reservation, {serving.name}: give each "
+                f"ResourceClaimTemplate {template} is that of another job's reservation, {maker.name}: give each "
                 "job a template name of its own, or wait until that reservation has ended",
             )
             return
-        if (job.namespace, job.name) in self._there.names:
+        if self._there.has_name(job):
             self._warn("WorkloadNameTaken", f"NeuronUltraServerWorkload {job.name} exists and is not this job's")
             return
         if len(job.name) > NAME_CHARACTERS:
@@ -358,7 +344,6 @@ class _JobStep:
         if refusal is not None:
             self._warn(*refusal)
             return
-        self._there.add(job.namespace, job.name, template, for_a_job=True)
         self._found.writes.append(CreateWorkload(job, _workload(job, spec)))
 
     def _queue_refusal(self) -> tuple[str, str] | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from controller.apply.fence import EndedTerm, Fence
 from controller.apply.write_backoff import Tries
-from controller.observe.model import GROUP, UNSCHEDULED, Template, Workload
+from controller.fleet.due_times import DueTurns
+from controller.fleet.reserved import put
+from controller.observe.model import GROUP, UNSCHEDULED, Template
 from controller.timing import JobTiming
-from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -42,40 +42,58 @@ class EarlyPods:
         self._client = client
         self._timing = timing
         self._fence = fence
+        self._templates: dict[tuple[str, str], Template] = {}
+        self._by_uid: dict[str, Template] = {}
+        self._new: set[str] = set()  # UIDs of templates
         self._looks: dict[str, Tries] = {}  # by UID of the template
+        self._turns = DueTurns()  # UIDs of the templates whose pods are looked for again
 
     def end_waits(self) -> None:
         """Look for all of them again."""
-        self._looks = {}
+        self._new |= self._by_uid.keys()
 
-    async def look(
-        self, workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], now: datetime.datetime
-    ) -> datetime.datetime | None:
+    def put(self, key: tuple[str, str], template: Template | None) -> None:
+        """Follow a change of the template of a job's workload, by namespace and name; None: it is gone."""
+        before = self._templates.get(key)
+        put(self._templates, key, template)
+        if before is not None and (template is None or before.uid != template.uid):
+            del self._by_uid[before.uid]
+            self._looks.pop(before.uid, None)
+            self._turns.discard(before.uid)
+            self._new.discard(before.uid)
+        if template is not None:
+            self._by_uid[template.uid] = template
+            if before is None or before.uid != template.uid:
+                self._new.add(template.uid)
+
+    async def look(self, now: datetime.datetime) -> datetime.datetime | None:
         """Touch the pods that are due; return when to look again."""
-        there: dict[str, Template] = {}
-        for workload in workloads:
-            template = templates.get((workload.namespace, workload.template_name))
-            if workload.made_for and template is not None and template.is_of(workload) and not template.deleting:
-                there[template.uid] = template
         # Kubernetes may be about to make the claims itself.
         later = Tries(0, now + datetime.timedelta(seconds=self._timing.first_s))
-        self._looks = {uid: self._looks.get(uid, later) for uid in there}
-        due = sorted((uid for uid in there if self._is_due(uid, now)), key=lambda uid: self._looks[uid].next_at)
+        for uid in sorted(self._new):
+            self._wait(uid, later, now)
+        self._new = set()
         left = AT_ONCE
-        for uid in in_turn(due, lambda uid: there[uid].namespace)[:LISTS_AT_ONCE]:
-            if left == 0:
+        for _ in range(LISTS_AT_ONCE):
+            due = self._turns.take(now) if left else None
+            if due is None:
                 break
-            template, tries = there[uid], self._looks[uid]
-            touched = await self._touch(template, now, left)
+            tries = self._looks[due]
+            self._wait(due, tries, now)  # if the term ends now, it is still due
+            touched = await self._touch(self._by_uid[due], now, left)
             left -= touched
             # While there are some, more may be left: look again soon.
             again = Tries(0, now) if touched else tries
-            self._looks[uid] = again.once_more(self._timing.first_s, now, self._timing.longest_s)
-        return min((each.next_at for each in self._looks.values() if each.number < LOOKS), default=None)
+            self._wait(due, again.once_more(self._timing.first_s, now, self._timing.longest_s), now)
+        return self._turns.next(now)
 
-    def _is_due(self, uid: str, now: datetime.datetime) -> bool:
-        tries = self._looks[uid]
-        return tries.number < LOOKS and tries.next_at <= now
+    def _wait(self, uid: str, tries: Tries, now: datetime.datetime) -> None:
+        """Look for the pods of a template again, unless that was done often enough."""
+        self._looks[uid] = tries
+        if tries.number < LOOKS:
+            self._turns.put(uid, self._by_uid[uid].namespace, tries.next_at, now)
+        else:
+            self._turns.discard(uid)
 
     async def _touch(self, template: Template, now: datetime.datetime, most: int) -> int:
         """Touch the first pods that wait for a template; return how many there were. Raises EndedTerm."""

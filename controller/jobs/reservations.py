@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
+from controller.apply.told import Told
+from controller.fleet.changed_objects import ChangedObjects
+from controller.fleet.due_times import DueTurns
 from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.reserved import put
 from controller.jobs.decide import (
     ChangeWorkload,
     CreateWorkload,
@@ -20,17 +24,19 @@ from controller.jobs.decide import (
     JobEvent,
     JobView,
     Write,
-    decide,
+    about,
+    target,
 )
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
+from controller.jobs.kept import KeptJobDecisions
 from controller.jobs.kinds import KINDS, read
 from controller.jobs.model import Job
+from controller.jobs.there import Subject
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
-from controller.observe.model import Namespace, Workload
+from controller.observe.model import Namespace, Template, Workload
 from controller.timing import JobTiming
-from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
@@ -44,7 +50,7 @@ AT_ONCE: Final = 16
 
 
 class JobReservations:
-    """Decides after each change, and keeps no state but waits and what was told."""
+    """Decides after each change what has changed. It can forget all that it keeps, and decide it again."""
 
     def __init__(
         self,
@@ -72,10 +78,16 @@ class JobReservations:
         self._guard = Guard(client, timing)
         self._early_pods = EarlyPods(client, timing, applier.fence)
         self._watched = WatchedTerm(applier.fence)
-        # By namespace/name of the workload.
+        self._term = 0  # of the last look
+        self._kept = KeptJobDecisions()
+        self._changes: ChangedObjects | None = None
+        self._namespaces: dict[str, Namespace] = {}
+        # The writes, by namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
-        self._rejected: dict[str, JobEvent] = {}  # by UID of the job
-        self._told: dict[str, str] = {}  # by UID of the job, the key of the last note
+        self._moved: set[str] = set()  # those that may be due since the last look
+        self._turns = DueTurns()
+        self._rejected: dict[Subject, JobEvent] = {}
+        self._told: Told[Subject] = Told()
         self._errors = Errors()
 
     def end_waits(self) -> None:
@@ -83,40 +95,87 @@ class JobReservations:
         self._attempts.end_waits()
         self._guard.end_waits()
         self._early_pods.end_waits()
+        self._moved |= self._kept.writes.keys()
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None  # the watches wake the controller
+        pinned = self._caches.is_pinned
         term = await self._watched.begin(self._watches)
-        jobs = tuple(self._watches.jobs())
-        moments = [await self._guard.look(now)] if jobs else []
-        view = self._view(index, jobs)
-        if not jobs and not any(workload.made_for for workload in view.workloads):
-            return None
-        found = decide(view)
-        self._errors.report(found.errors)
-        due = [each for each in found.writes if self._attempts.due(_target(each), now) <= now]
+        if term != self._term:
+            self._kept.decide_all()
+            self._term = term
+        self._follow(index)
+        moments = [await self._guard.look(now)] if self._kept.jobs else []
+        self._decide(index)
+        self._errors.report(self._kept.errors)
+        moved, self._moved = self._moved, set()
+        for key in sorted(moved):
+            self._place(key, now)
         # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
-        await asyncio.gather(*(self._make(each, now, term) for each in due[:AT_ONCE]))
-        await self._tell(found.notes, {job.uid for job in jobs}, now)
-        keys = {_target(each) for each in found.writes}
-        self._attempts.keep(keys)
-        moments += [self._attempts.due(key, now) for key in keys]
-        early = await self._early_pods.look(view.workloads, view.templates, now)
-        return min((*moments, *([early] if early is not None else [])), default=None)
+        await _all(self._make(each, now, term) for each in self._due(now))
+        await _all(self._post(each, now) for each in self._told.take(AT_ONCE))
+        found = [self._turns.next(now), await self._early_pods.look(now)]
+        if self._kept.undecided or self._told or pinned:
+            found.append(now)  # a pinned index does not show all changes
+        return min((*moments, *(each for each in found if each is not None)), default=None)
 
-    def _view(self, index: FleetIndex, jobs: Collection[Job]) -> JobView:
-        readable = None if index.namespaces is None else self._caches.namespaces.items
-        namespaces: dict[str, Namespace] | None = None
-        if readable is not None:
-            namespaces = {item["value"].name: item["value"] for item in readable.values()}
+    def _follow(self, index: FleetIndex) -> None:
+        """Find what has to be decided because it has changed, or something that it depends on."""
+        if self._changes is None:
+            self._changes = index.follow()
+        changes = self._changes.take()
+        there = self._kept.there
+        made = {*changes.templates}
+        for uid, workload in changes.workloads.items():
+            for one in (there.workloads.get(uid), workload):
+                if one is not None:
+                    made.add((one.namespace, one.template_name))
+        self._kept.put_workloads(changes.workloads)
+        for before, job in self._watches.follow():
+            self._kept.put_job(before, job)
+        for uid in changes.holders:
+            self._kept.decide_of(there.workloads.get(uid))
+        for user in changes.users:
+            self._kept.decide_of(there.named.get(user))
+        for namespace, name in changes.templates:
+            self._kept.decide_sharing(("template", namespace, name))
+        for name in changes.namespaces:
+            item = self._caches.namespaces.items.get(f"/{name}")
+            put(self._namespaces, name, None if item is None else item["value"])
+            self._kept.decide_sharing(("namespace", name))
+        for key in made:
+            template = index.template_by_key.get(key)
+            self._early_pods.put(key, template if template is not None and self._is_made(template) else None)
+
+    def _is_made(self, template: Template) -> bool:
+        """Return True if a workload of a job made the template, and it stays."""
+        there = self._kept.there
+        owner = template.owner_uid, (template.namespace, template.workload_id or "")
+        workload = there.workloads.get(owner[0]) or there.named.get(owner[1])
+        if workload is None or template.deleting or workload.template_name != template.name:
+            return False
+        return bool(workload.made_for) and template.is_of(workload)
+
+    def _decide(self, index: FleetIndex) -> None:
+        """Decide the next that have to be."""
+        for subject, keys in self._kept.follow(self._view(index)).items():
+            self._moved |= keys
+            for key in keys - self._kept.writes.keys():
+                self._attempts.done(key)
+            if subject not in self._kept.jobs:
+                self._rejected.pop(subject, None)
+                self._told.forget(subject)
+            self._tell(subject)
+
+    def _view(self, index: FleetIndex) -> JobView:
         return JobView(
-            jobs=jobs,
+            jobs=self._kept.jobs.values(),
             kinds=self._watches.kinds,
-            workloads=[item["value"] for item in self._caches.workloads.items.values()],
+            workloads=self._kept.there.workloads.values(),
             templates=index.template_by_key,
-            namespaces=namespaces,
+            namespaces=None if index.namespaces is None else self._namespaces,
             default_limit=self._default_limit,
             unguarded=self._guard.problem,
             in_use=lambda workload: _in_use(index, workload),
@@ -126,22 +185,39 @@ class JobReservations:
             unread_workloads=self._caches.unread_workloads(),
         )
 
+    def _place(self, key: str, now: datetime.datetime) -> None:
+        """Let a write have its turn, or wait for its time."""
+        write = self._kept.writes.get(key)
+        if write is None:
+            self._turns.discard(key)
+        else:
+            self._turns.put(key, about(write).namespace, self._attempts.due(key, now), now)
+
+    def _due(self, now: datetime.datetime) -> list[Write]:
+        """Return the next writes that are due."""
+        found: list[Write] = []
+        while len(found) < AT_ONCE and (key := self._turns.take(now)) is not None:
+            if key in self._kept.writes:  # else the job is to be decided again
+                found.append(self._kept.writes[key])
+        return found
+
     async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
         """Make one write that was decided in `term`. Raises EndedTerm.
 
         What the server rejects becomes an Event, and is repeated later.
         """
-        key = _target(write)
+        key = target(write)
         job = None if isinstance(write, DeleteWorkload) else write.job
+        self._moved.add(key)  # until its effect is seen, it is decided, and waits to be repeated
         outcome, error = await self._attempts.make(key, lambda: self._send(write, term), now, term)
         match outcome:
             case WriteOutcome.WRITTEN if job is not None:
-                self._rejected.pop(job.uid, None)
+                self._reject(job, None)
                 # The watch may show nothing new after the answer, and the plan has to see it.
                 self._on_change()
             case WriteOutcome.REJECTED if job is not None:
                 text = f"the reservation was rejected: {error}"
-                self._rejected[job.uid] = JobEvent(job, True, "ReservationRejected", text, text)
+                self._reject(job, JobEvent(job, True, "ReservationRejected", text, text))
             case WriteOutcome.REJECTED:
                 log.warning("a reservation of a job was not released", extra={"workload": key, "error": error})
             case WriteOutcome.FAILED:
@@ -157,7 +233,7 @@ class JobReservations:
         match write:
             case CreateWorkload(job=job, body=body):
                 workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
-                log.info("made a reservation for a job", extra={"workload": _target(write), "job": job.mark})
+                log.info("made a reservation for a job", extra={"workload": target(write), "job": job.mark})
             case ChangeWorkload(workload=old, spec=spec, labels=labels):
                 patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}
                 workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
@@ -184,28 +260,33 @@ class JobReservations:
             return False
         return job is not None and job.uid == uid
 
-    async def _tell(self, notes: Iterable[JobEvent], uids: set[str], now: datetime.datetime) -> None:
-        """Post the notes that are new."""
-        self._told = {uid: key for uid, key in self._told.items() if uid in uids}
-        self._rejected = {uid: note for uid, note in self._rejected.items() if uid in uids}
-        new = {note.job.uid: note for note in notes} | self._rejected
-        due = in_turn(
-            (note for uid, note in new.items() if self._told.get(uid) != note.key), lambda note: note.job.namespace
-        )
-        await asyncio.gather(*(self._post(note, now) for note in due[:AT_ONCE]))
+    def _reject(self, job: Job, note: JobEvent | None) -> None:
+        """Note that the last write for a job was rejected; None: it was not."""
+        subject = job.namespace, job.mark
+        put(self._rejected, subject, note)
+        self._tell(subject)
 
-    async def _post(self, note: JobEvent, now: datetime.datetime) -> None:
-        job = note.job
-        self._told[job.uid] = note.key
-        about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
-        await self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+    def _tell(self, subject: Subject) -> None:
+        """Let a note about a job have its turn if it is new."""
+        note = self._note(subject)
+        self._told.put(subject, subject[0], note.key if note is not None else None)
+
+    def _note(self, subject: Subject) -> JobEvent | None:
+        return self._rejected.get(subject) or self._kept.note(subject)
+
+    async def _post(self, subject: Subject, now: datetime.datetime) -> None:
+        note = self._note(subject)
+        if note is not None:
+            job = note.job
+            it = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
+            await self._events.post(it, "Warning" if note.warning else "Normal", note.reason, note.message, now)
 
 
-def _target(write: Write) -> str:
-    """Return namespace/name of the workload that is written."""
-    if isinstance(write, CreateWorkload):
-        return f"{write.job.namespace}/{write.job.name}"
-    return write.workload.ref
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Do all of it at the same time; then raise the first error."""
+    for each in await asyncio.gather(*work, return_exceptions=True):
+        if each is not None:
+            raise each
 
 
 def _in_use(index: FleetIndex, workload: Workload) -> bool:

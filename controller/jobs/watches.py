@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from controller.fleet.reserved import put
 from controller.jobs.kinds import KINDS, JobFields, Kind
 from controller.jobs.model import Job
 from controller.observe.caches import KEPT
@@ -46,6 +47,8 @@ class JobWatches:
             )
             for kind in KINDS
         }
+        self._known: dict[str, dict[str, Job]] = {kind.name: {} for kind in KINDS}  # as of the last `follow`
+        self._followed: set[str] = set()  # kinds that were listed then
         self._absent: set[str] = set()  # kinds that the API server does not have
         self._forbidden: set[str] = set()
 
@@ -76,11 +79,24 @@ class JobWatches:
             found |= {(name, key) for key in reflector.unreadable}
         return frozenset(found)
 
-    def jobs(self) -> Iterator[Job]:
-        """Yield every job that asks for UltraServers."""
-        for each in self._listed.values():
-            for item in each.items.values():
-                yield item["value"]
+    def follow(self) -> list[tuple[Job | None, Job | None]]:
+        """Return each job that asks for UltraServers and has changed since the last call: as it was and as it is.
+
+        None: it was not there, or is gone.
+        """
+        changed = []
+        for name, each in self._by_kind.items():
+            keys, known = each.take_touched(), self._known[name]
+            items = each.items if each.synced.is_set() else {}
+            if each.synced.is_set() != (name in self._followed):
+                keys = known.keys() | items.keys()
+                self._followed ^= {name}
+            for key in keys:
+                before, item = known.get(key), items.get(key)
+                now: Job | None = None if item is None else item["value"]
+                put(known, key, now)
+                changed.append((before, now))
+        return changed
 
     def tasks(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the coroutine function to run for each kind. None of them ends by itself."""

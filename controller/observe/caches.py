@@ -392,6 +392,11 @@ class Caches(Generic[IndexT]):
         found = (self.workloads.items.get(key) for key in self.workloads.unreadable)
         return frozenset(item["value"].uid for item in found if item is not None)
 
+    @property
+    def is_pinned(self) -> bool:
+        """True while a plan keeps the index as it is."""
+        return self._pinned
+
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
         """Keep the index as it is: a plan reads it, and pauses so that other tasks run."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Set
 
+from controller.fleet.due_times import DueTimes
 from controller.fleet.reserved import put
+from controller.fleet.sharing import Sharing
 from controller.observe.model import Admission, Workload
 from controller.queue.admission import QueueView, admission_or_error
 from controller.queue.decide import NOTHING, QueueDecision, Write, decide_one
-from controller.queue.due_times import DueTimes
 from controller.queue.model import name_for
 
 
@@ -31,7 +32,7 @@ class KeptQueueDecisions:
         self._decisions: dict[str, QueueDecision] = {}  # those that say anything
         self._errors: dict[str, QueueDecision] = {}
         self._moments = DueTimes()
-        self._sharing: dict[tuple[str, str], set[str]] = {}  # UIDs by what they have in common
+        self._sharing: Sharing[str] = Sharing()
         self._by_kueue_name: dict[str, str] = {}  # UID by namespace/name of Kueue's Workload
         self._last: QueueView | None = None
 
@@ -49,15 +50,10 @@ class KeptQueueDecisions:
         before = self.workloads.get(uid)
         if before is not None:
             self._by_kueue_name.pop(_kueue_name(before), None)
-            for shared in _shared(before):
-                self._sharing[shared].discard(uid)
-                if not self._sharing[shared]:
-                    del self._sharing[shared]
         put(self.workloads, uid, workload)
+        self._sharing.put(uid, () if workload is None else _shared(workload))
         if workload is not None:
             self._by_kueue_name[_kueue_name(workload)] = uid
-            for shared in _shared(workload):
-                self._sharing.setdefault(shared, set()).add(uid)
 
     def named(self, kueue_names: Set[str]) -> frozenset[str]:
         """Return the UIDs of the workloads whose Workloads of Kueue have these names, as namespace/name."""
@@ -96,10 +92,10 @@ class KeptQueueDecisions:
         found |= last.unreadable ^ view.unreadable
         found |= last.unread ^ view.unread
         for namespace in {*last.required} ^ {*view.required}:
-            found |= self._sharing.get(("namespace", namespace), set())
+            found |= self._sharing.of(("namespace", namespace))
         for name in last.priorities.keys() | view.priorities.keys():
             if last.priorities.get(name) != view.priorities.get(name):
-                found |= self._sharing.get(("class", name), set())
+                found |= self._sharing.of(("class", name))
         return found
 
     def _decide(self, view: QueueView, uid: str) -> None:

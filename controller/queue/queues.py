@@ -18,8 +18,10 @@ from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
+from controller.apply.told import Told
 from controller.decisions.reasons import Reason
-from controller.fleet.changed_workloads import ChangedWorkloads
+from controller.fleet.changed_objects import ChangedObjects
+from controller.fleet.due_times import DueTurns
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
@@ -33,12 +35,10 @@ from controller.queue.decide import (
     WriteStatus,
     apply_status,
 )
-from controller.queue.due_times import DueTimes
 from controller.queue.kept import KeptQueueDecisions
 from controller.queue.model import IN_USE, KueueWorkload
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
-from neuron_dra.core.turns import Turns
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube import objects
@@ -85,17 +85,15 @@ class Queues:
         self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
         self._kept = KeptQueueDecisions()
-        self._changes: ChangedWorkloads | None = None
+        self._changes: ChangedObjects | None = None
         self._moved: set[str] = set()  # UIDs of workloads whose writes may be due since the last look
-        self._ready: Turns[str] = Turns()  # UIDs of workloads with a write that is due
-        self._waits = DueTimes()  # when writes are due that were tried, by UID of the workload
+        self._turns = DueTurns()  # UIDs of workloads with a write
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
         self._stale = False  # another replica may have changed Kueue's Workloads
         self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
         self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
-        self._told: dict[str, str] = {}  # by UID of the workload, the last Event
-        self._untold: Turns[str] = Turns()  # UIDs of workloads with another one
+        self._told: Told[str] = Told()  # by UID of the workload
         self._errors = Errors()
 
     async def run(self) -> None:
@@ -192,22 +190,22 @@ class Queues:
         term = self._applier.fence.term
         unreadable = self._follow(index, now)
         self._errors.report(self._kept.errors)
-        moved, self._moved = self._moved | {*self._waits.take(now)}, set()
+        moved, self._moved = self._moved, set()
         for uid in sorted(moved, key=self._kept.order):
             self._place(uid, unreadable, now)
-        # Those beyond AT_ONCE are due when one that is in progress has ended.
-        while self._ready and len(self._sent) < AT_ONCE:
-            uid = self._ready.take()
-            write = self._sent[uid] = self._kept.writes[uid]
-            self._work.put_nowait(partial(self._make, uid, write, now, term))
+        while len(self._sent) < AT_ONCE and (due := self._turns.take(now)) is not None:
+            write = self._sent[due] = self._kept.writes[due]
+            self._work.put_nowait(partial(self._make, due, write, now, term))
         self._tell(now)
-        moments += [each for each in (self._waits.next(), self._kept.next_moment()) if each is not None]
+        # Those beyond AT_ONCE are due when one that is in progress has ended.
+        waits = None if len(self._sent) >= AT_ONCE else self._turns.next(now)
+        moments += [each for each in (waits, self._kept.next_moment()) if each is not None]
         return min(moments, default=None)
 
     def _follow(self, index: FleetIndex, now: datetime.datetime) -> frozenset[str]:
         """Decide what has changed; return the UIDs of workloads whose Workload of Kueue cannot be read."""
         if self._changes is None:
-            self._changes = index.follow_workloads()
+            self._changes = index.follow()
         changes = self._changes.take()
         for uid, workload in changes.workloads.items():
             self._kept.put(uid, workload)
@@ -215,18 +213,15 @@ class Queues:
         unreadable = self._kept.named(self._watch.unreadable)
         for uid in self._kept.follow(self._view(index, unreadable, now), changed):
             self._moved.add(uid)
-            notes = self._kept.of(uid).notes
-            self._untold.discard(uid)
-            if not notes:
-                self._told.pop(uid, None)
-            elif self._told.get(uid) != notes[0].message:
-                self._untold.add(uid, notes[0].workload.namespace)
+            if notes := self._kept.of(uid).notes:
+                self._told.put(uid, notes[0].workload.namespace, notes[0].message)
+            else:
+                self._told.forget(uid)
         return unreadable
 
     def _place(self, uid: str, unreadable: Collection[str], now: datetime.datetime) -> None:
         """Let the write for a workload have its turn, or wait for its time."""
-        self._ready.discard(uid)
-        self._waits.set(uid, None)
+        self._turns.discard(uid)
         write = self._kept.writes.get(uid)
         if write is None:
             self._attempts.done(uid)
@@ -234,11 +229,7 @@ class Queues:
         left = isinstance(write, RecordQueue) and uid in self._rejected
         if left or uid in self._sent or uid in self._unsettled or uid in unreadable:
             return
-        at = self._attempts.due(uid, now)
-        if at <= now:
-            self._ready.add(uid, _about(write).namespace)
-        else:
-            self._waits.set(uid, at)
+        self._turns.put(uid, _about(write).namespace, self._attempts.due(uid, now), now)
 
     def _view(self, index: FleetIndex, unreadable: frozenset[str], now: datetime.datetime) -> QueueView:
         required = () if index.namespaces is None else self._caches.queued_namespaces
@@ -347,11 +338,9 @@ class Queues:
 
     def _tell(self, now: datetime.datetime) -> None:
         """Post the notes that are new."""
-        for _ in range(min(AT_ONCE, len(self._untold))):
-            uid = self._untold.take()
+        for uid in self._told.take(AT_ONCE):
             [note] = self._kept.of(uid).notes
             workload = note.workload
-            self._told[uid] = note.message
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
             self._work.put_nowait(partial(self._events.post, about, "Warning", note.reason, note.message, now))
 

@@ -24,7 +24,7 @@ from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.observe import decode
 from controller.observe.caches import Caches
-from controller.observe.model import Template, Workload
+from controller.observe.model import Template
 from controller.qualify.decide import decide as decide_tests
 from controller.queue.admission import QueueView, admissions
 from controller.queue.decide import decide as decide_queue
@@ -260,19 +260,16 @@ async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() ->
             lists.append(path)
             return b'{"kind": "PodList", "metadata": {}, "items": []}'
 
-    workloads: list[Workload] = []
     templates = {}
     for namespace, number in (*(("a", number) for number in range(1000)), ("b", 0)):
         name = f"w{number}"
-        made_for = {"neuron.aws.com/made-for": "Job/x/y"}
-        meta = {"namespace": namespace, "name": name, "uid": f"{namespace}{name}", "annotations": made_for}
-        found = decode.workload({"metadata": meta, "spec": {"instanceType": "t", "topologySize": 1, "serverCount": 1}})
-        workloads.append(found)
-        templates[namespace, name] = Template(namespace, name, f"t-{found.uid}", found.uid, deleting=False)
+        templates[namespace, name] = Template(namespace, name, f"t-{namespace}{name}", "owner", deleting=False)
     early = EarlyPods(NoPods(), JobTiming(), Fence(Alone()))
     early._fence.enter(1)
-    await early.look(workloads, templates, NOW)
-    await early.look(workloads, templates, NOW + datetime.timedelta(seconds=60))
+    for key, template in templates.items():
+        early.put(key, template)
+    await early.look(NOW)
+    await early.look(NOW + datetime.timedelta(seconds=60))
     assert len(lists) == LISTS_AT_ONCE
     assert "/api/v1/namespaces/b/pods" in lists
 
@@ -319,8 +316,9 @@ async def test_a_pod_with_damage_keeps_no_other_pod_waiting() -> None:
     template = Template("ml", "rct", "t", "w-train", deleting=False)
     early = EarlyPods(Pods(), JobTiming(), Fence(Alone()))
     early._fence.enter(1)
-    await early.look([workload_of_job()], {("ml", "rct"): template}, NOW)
-    await early.look([workload_of_job()], {("ml", "rct"): template}, NOW + datetime.timedelta(seconds=60))
+    early.put(("ml", "rct"), template)
+    await early.look(NOW)
+    await early.look(NOW + datetime.timedelta(seconds=60))
     assert touched == ["/api/v1/namespaces/ml/pods/p5/status"]
 
 

@@ -1,0 +1,50 @@
+"""Which objects have changed, for decisions that are kept until something changes that they depend on. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controller.observe.model import ClaimUse, UltraServer, Workload
+
+
+@dataclass(slots=True)
+class ChangedObjects:
+    """What has changed since the last `take`.
+
+    - `workloads`: by UID; one that is None is gone.
+    - `holders`: UIDs of the workloads whose stored reservations changed.
+    - `users`: namespace and name of the workloads whose claims changed.
+    - `templates`: namespace and name; `namespaces`: names.
+    """
+
+    workloads: dict[str, Workload | None] = field(default_factory=dict)
+    holders: set[str] = field(default_factory=set)
+    users: set[tuple[str, str]] = field(default_factory=set)
+    templates: set[tuple[str, str]] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
+
+    def note_workload(self, before: Workload | None, now: Workload | None) -> None:
+        """Note that a workload is replaced by another one, or by itself with other values."""
+        if before is not None:
+            self.workloads[before.uid] = None
+        if now is not None:
+            self.workloads[now.uid] = now
+
+    def note_holders(self, before: UltraServer | None, now: UltraServer | None) -> None:
+        """Note the workloads with reservations in a NeuronUltraServer that is replaced by another version."""
+        for one in (before, now):
+            if one is not None:
+                self.holders |= {each.allocation.workload_uid for each in one.reservations}
+
+    def note_users(self, before: ClaimUse | None, now: ClaimUse | None) -> None:
+        """Note the workloads of a claim that is replaced by another version."""
+        for one in (before, now):
+            if one is not None and one.workload_id is not None:
+                self.users.add((one.namespace, one.workload_id))
+
+    def take(self) -> ChangedObjects:
+        """Return the changes, and forget them."""
+        taken = ChangedObjects(self.workloads, self.holders, self.users, self.templates, self.namespaces)
+        self.workloads, self.holders, self.users = {}, set(), set()
+        self.templates, self.namespaces = set(), set()
+        return taken
