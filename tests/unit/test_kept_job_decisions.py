@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from controller.apply.fence import unelected
 from controller.apply.requests import Applier
@@ -170,6 +170,9 @@ class Changes(RuleBasedStateMachine):
         super().__init__()
         self.there = Followed()
         self.there.jobs._guard.problem = ""
+        self.unchecked = 0
+        for name in NAMESPACES:
+            self.there.namespace(name)
 
     @rule(options=st.fixed_dictionaries(JOBS))
     def put_job(self, options: dict[str, Any]) -> None:
@@ -235,7 +238,11 @@ class Changes(RuleBasedStateMachine):
         stored = {"apiVersion": API_VERSION, "metadata": meta, "spec": {}, "status": {"allocations": allocations}}
         self.there.store(self.there.caches.ultraservers, stored)
 
-    @rule(name=st.sampled_from(NAMESPACES), label=st.sampled_from(["true", "queue", ""]), limit=st.sampled_from("9x"))
+    @rule(
+        name=st.sampled_from(NAMESPACES),
+        label=st.sampled_from(["true", "true", "queue", ""]),
+        limit=st.sampled_from("999x"),
+    )
     def label_namespace(self, name: str, label: str, limit: str) -> None:
         meta = {"name": name, "uid": name, "labels": {JOBS_LABEL: label}, "annotations": {LIMIT_ANNOTATION: limit}}
         self.there.store(self.there.caches.namespaces, {"metadata": meta})
@@ -255,7 +262,7 @@ class Changes(RuleBasedStateMachine):
         found = {f"ml/{name}": Damaged("ml", name, why="not UTF-8") for name in names}
         self.there.caches.workloads.damaged = found
 
-    @rule(problem=st.sampled_from(["", "", "no policy"]))
+    @rule(problem=st.sampled_from(["", "", "", "no policy"]))
     def guard(self, problem: str) -> None:
         self.there.jobs._guard.problem = problem
 
@@ -297,9 +304,16 @@ class Changes(RuleBasedStateMachine):
             if isinstance(write, CreateWorkload):
                 yield write.job.namespace, write.body["spec"]["resourceClaimTemplate"]["name"]
 
-    @rule(at_once=st.sampled_from([1, 2, 100]))
-    def kept_decisions_are_those_of_a_look_at_everything(self, at_once: int) -> None:
-        self.there.drain(at_once)
+    @rule(number=st.integers(2, 5))
+    def let_changes_gather(self, number: int) -> None:
+        self.unchecked = number
+
+    @invariant()
+    def kept_decisions_are_those_of_a_look_at_everything(self) -> None:
+        self.unchecked -= 1
+        if self.unchecked > 0:
+            return
+        self.there.drain(2)
         kept, found = self.there.jobs._kept, decide(self.there.whole())
         assert kept.writes == {target(write): write for write in found.writes}
         notes = [note for each in kept._decisions.values() for note in each.notes]
@@ -309,9 +323,6 @@ class Changes(RuleBasedStateMachine):
         }
         early = self.there.jobs._early_pods
         assert early._templates == dict(made_templates(self.there))
-
-    def teardown(self) -> None:
-        self.kept_decisions_are_those_of_a_look_at_everything(1)
 
 
 def remove(reflector: Reflector, number: int) -> None:
