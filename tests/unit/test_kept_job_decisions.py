@@ -140,15 +140,20 @@ class Followed:
 
 
 NAMES, NAMESPACES, TEMPLATES = ("a", "b", "c"), ("ml", "other"), ("rct-1", "rct-2")
-PODS: tuple[Any, ...] = (pods("rct-1"), pods("rct-1"), pods("rct-2"), pods(*TEMPLATES), pods("rct-1", kind=""))
-KEYS = {"namespace": st.sampled_from(NAMESPACES), "name": st.sampled_from(NAMES), "uid": st.sampled_from(["1", "2"])}
+PODS: tuple[Any, ...] = (*[pods("rct-1")] * 4, pods("rct-2"), pods(*TEMPLATES), pods("rct-1", kind=""))
+KEYS = {
+    "namespace": st.sampled_from([*["ml"] * 5, "other"]),
+    "name": st.sampled_from(NAMES),
+    "uid": st.sampled_from([*["1"] * 5, "2"]),
+}
+LABELS = ("true", "true", "queue", "")
 JOBS: dict[str, st.SearchStrategy[Any]] = {
     **KEYS,
     "kind": st.sampled_from(["Job", "Job", "StatefulSet"]),
     "text": st.sampled_from(
         [*["topologySize=4"] * 4, "topologySize=4,priorityClassName=high", "topologySize=4,template=rct-2", "x"]
     ),
-    "count": st.sampled_from([4, 4, 8, 6, 0]),
+    "count": st.sampled_from([4, 4, 4, 8, 6, 0]),
     "template": st.sampled_from(PODS),
     "suspend": st.sampled_from([False, False, False, True]),
     "queue": st.sampled_from(["", "", "team"]),
@@ -207,7 +212,7 @@ class Changes(RuleBasedStateMachine):
     def remove_workload(self, number: int) -> None:
         remove(self.there.caches.workloads, number)
 
-    @rule(template=st.sampled_from(TEMPLATES), owner=st.sampled_from(["", "w-ml-a-1", "x"]))
+    @rule(template=st.sampled_from(TEMPLATES), owner=st.sampled_from(["", "x", *["w-ml-a-1"] * 3]))
     def put_template(self, template: str, owner: str) -> None:
         owners = [{"kind": "NeuronUltraServerWorkload", "name": "a", "uid": owner, "controller": True}] if owner else []
         meta = {"name": template, "namespace": "ml", "uid": f"t-{template}", "ownerReferences": owners}
@@ -344,6 +349,26 @@ def made_templates(there: Followed) -> Iterator[tuple[tuple[str, str], Template]
 def test_kept_decisions_are_those_of_a_look_at_everything() -> None:
     limits = settings(max_examples=150, stateful_step_count=40, deadline=None)
     run_state_machine_as_test(Changes, settings=limits)
+
+
+def test_the_first_in_the_order_gets_what_several_jobs_ask_for() -> None:
+    """Whichever came first: nothing is kept but what a decision about all of them would find."""
+    there = Followed()
+    there.jobs._guard.problem = ""
+    there.namespace("ml")
+    kept = there.jobs._kept
+
+    def reasons() -> dict[str, str]:
+        there.drain(1)
+        return {note.job.name: note.reason for each in kept._decisions.values() for note in each.notes}
+
+    for name in ("c", "b"):
+        there.job(name, "rct")
+    assert (reasons(), [*kept.writes]) == ({"c": "TemplateNameInUse"}, ["ml/b"])
+    there.job("a", "rct")
+    assert (reasons(), [*kept.writes]) == (dict.fromkeys("bc", "TemplateNameInUse"), ["ml/a"])
+    remove(there.watches._by_kind["Job"], 2)
+    assert (reasons(), [*kept.writes]) == ({"c": "TemplateNameInUse"}, ["ml/b"])
 
 
 async def decided(number: int) -> Followed:
