@@ -11,8 +11,8 @@ from typing import Final
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
+from controller.apply.event_turns import EventTurns
 from controller.apply.requests import Applier
-from controller.apply.told import Told
 from controller.fleet.changed_objects import ChangedObjects
 from controller.fleet.due_times import DueTurns
 from controller.fleet.fleet_index import FleetIndex
@@ -87,7 +87,7 @@ class JobReservations:
         self._moved: set[str] = set()  # those that may be due since the last look
         self._turns = DueTurns()
         self._rejected: dict[Subject, JobEvent] = {}
-        self._told: Told[Subject] = Told()
+        self._told: EventTurns[Subject] = EventTurns()
         self._errors = Errors()
 
     def end_waits(self) -> None:

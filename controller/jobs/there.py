@@ -37,7 +37,7 @@ def wanted(job: Job) -> Iterator[Shared]:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Maker:
+class _TemplateMaker:
     """The workload that makes a template. `for_a_job`: it has a job's mark."""
 
     name: str
@@ -58,7 +58,7 @@ class There:
         self.workloads: dict[str, Workload] = {}
         self.named: dict[tuple[str, str], Workload] = {}
         self.made: dict[Subject, dict[str, Workload]] = {}
-        self._makers: dict[Shared, list[_Maker]] = {}  # by template, in the order of names
+        self._makers: dict[Shared, list[_TemplateMaker]] = {}  # by template, in the order of names
         self._planned: dict[Shared, list[Subject]] = {}  # whose workloads are about to be created
         self._plans: dict[Subject, tuple[Shared, ...]] = {}
 
@@ -115,13 +115,13 @@ class There:
         found = self.made.get(subject, {}).values()
         return sorted(found, key=lambda each: (each.deleting, each.created, each.name))
 
-    def maker(self, job: Job, template: str) -> _Maker | None:
+    def maker(self, job: Job, template: str) -> _TemplateMaker | None:
         """Return the workload that makes a template, or is about to for a job that comes before this one."""
         shared = "template", job.namespace, template
         if shared in self._makers:
             return self._makers[shared][0]
         first = self._first(shared, job)
-        return None if first is None else _Maker(first, for_a_job=True)
+        return None if first is None else _TemplateMaker(first, for_a_job=True)
 
     def has_name(self, job: Job) -> bool:
         """Return True if the name that a job's workload would get is in use, or about to be for one before it."""
@@ -135,8 +135,8 @@ class There:
         return next((kind_and_name(each[1])[1] for each in self._planned.get(shared, ()) if order(each) < last), None)
 
 
-def _uses(workload: Workload) -> tuple[Shared, Shared, _Maker]:
+def _uses(workload: Workload) -> tuple[Shared, Shared, _TemplateMaker]:
     """Return the names that a workload uses, and what makes its template."""
     namespace, name = workload.namespace, workload.name
-    maker = _Maker(name, bool(workload.made_for))
+    maker = _TemplateMaker(name, bool(workload.made_for))
     return ("name", namespace, name), ("template", namespace, workload.template_name), maker

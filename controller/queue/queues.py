@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
+from controller.apply.event_turns import EventTurns
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
-from controller.apply.told import Told
 from controller.decisions.reasons import Reason
 from controller.fleet.changed_objects import ChangedObjects
 from controller.fleet.due_times import DueTurns
@@ -93,7 +93,7 @@ class Queues:
         self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
         self._rejected: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
-        self._told: Told[str] = Told()  # by UID of the workload
+        self._told: EventTurns[str] = EventTurns()  # by UID of the workload
         self._errors = Errors()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What is told about objects: each text once, until it changes, and namespaces take turns. No I/O."""
+"""Events about objects: each text once, until it changes, and namespaces take turns. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuron_dra.core.turns import Turns
 K = TypeVar("K", bound=Hashable)
 
 
-class Told(Generic[K]):
+class EventTurns(Generic[K]):
     """The last text about each object, and those with another one that waits for its turn."""
 
     def __init__(self) -> None:
