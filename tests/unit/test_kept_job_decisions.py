@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from controller.apply.fence import unelected
+from controller.apply.fence import EndedTerm, Fence
+from controller.apply.leader import Alone
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.decide import CreateWorkload, JobView, decide, target
@@ -33,6 +35,7 @@ from controller.timing import DEFAULT_TIMING, JobTiming
 from neuron_dra.core.job_wish import QUEUE_ANNOTATION
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
 from neuron_dra.core.wire import Obj
+from neuron_dra.errors import Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
@@ -50,6 +53,7 @@ class Server(KubeClient):
         super().__init__(KubeConfig("none:"))
         self.made: list[Obj] = []
         self.told: list[Obj] = []
+        self.broken = False
 
     async def _send(self, method: str, path: str, params: Any, body: Any, *_: object) -> bytes:
         if method == "GET":
@@ -58,6 +62,8 @@ class Server(KubeClient):
         if path.endswith("/events"):
             self.told.append(body)
             return msgspec.json.encode(body)
+        if self.broken:
+            raise Unavailable("no answer")
         self.made.append(body)
         meta = {**body["metadata"], "uid": f"made-{len(self.made)}", "resourceVersion": str(100_000 + len(self.made))}
         return msgspec.json.encode({**body, "metadata": meta})
@@ -71,7 +77,10 @@ class Followed:
         self.now = NOW
         self.caches = Caches(self.server, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
         events = EventRecorder(self.server, "here")
-        self.applier = Applier(self.server, self.caches, events, DEFAULT_TIMING, unelected())
+        self.leadership = Alone()
+        fence = Fence(self.leadership)
+        fence.enter(self.leadership.term)
+        self.applier = Applier(self.server, self.caches, events, DEFAULT_TIMING, fence)
         self.watches = JobWatches(self.server, lambda: None, JobTiming())
         for each in self.watches.reflectors.values():
             each.synced.set()
@@ -409,3 +418,59 @@ async def test_a_burst_costs_each_look_a_budget_and_ends() -> None:
         ["small", *(f"j{each}" for each in range(2_000))]
     )
     assert max(costs[1:]) < 40_000
+
+
+async def test_what_was_not_sent_or_not_answered_is_sent_later() -> None:
+    there = Followed()
+    there.namespace("ml")
+    there.job("train")
+    there.leadership.term += 1
+    with pytest.raises(EndedTerm):
+        await there.look()
+    there.applier.fence.enter(there.leadership.term)
+    there.jobs._watched._term = there.leadership.term
+    there.server.broken = True
+    there.now += datetime.timedelta(seconds=2)
+    await there.look()
+    there.server.broken = False
+    await there.look()
+    assert there.server.made == []
+    there.now += datetime.timedelta(seconds=10)
+    await there.look()
+    await there.look()
+    assert [each["metadata"]["name"] for each in there.server.made] == ["train"]
+
+
+async def test_a_new_term_decides_everything_anew() -> None:
+    """Another replica may have led meanwhile."""
+    there = Followed()
+    there.namespace("ml")
+    there.job("train", text="topologySize=3")
+    await there.look()
+    nothing = await there.look()
+    there.leadership.term += 1
+    there.applier.fence.enter(there.leadership.term)
+    there.jobs._watched._term = there.leadership.term
+    assert await there.look() > nothing + 50
+    assert await there.look() == nothing
+
+
+async def test_an_event_is_posted_again_only_when_it_changes() -> None:
+    there = Followed()
+    there.namespace("ml")
+    for text, told in (("topologySize=3", 1), ("topologySize=3 ", 1), ("topologySize=5", 2)):
+        there.job("train", text=text)
+        await there.look()
+        assert len(there.server.told) == told
+
+
+async def test_what_changes_while_a_plan_keeps_the_index_is_seen_soon() -> None:
+    there = Followed()
+    there.namespace("ml")
+    there.job("train", text="topologySize=3")
+    await there.look()
+    with there.caches.pinned():
+        assert await there.jobs.look(there.caches.index(), there.now) == there.now
+    again = await there.jobs.look(there.caches.index(), there.now)
+    assert again is not None
+    assert again > there.now
