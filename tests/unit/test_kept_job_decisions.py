@@ -148,33 +148,42 @@ class Followed:
         )
 
 
-NAMES, NAMESPACES, TEMPLATES = ("a", "b", "c"), ("ml", "other"), ("rct-1", "rct-2")
+NAMES, NAMESPACES, TEMPLATES = ("a", "b"), ("ml", "other"), ("rct-1", "rct-2")
 PODS: tuple[Any, ...] = (*[pods("rct-1")] * 4, pods("rct-2"), pods(*TEMPLATES), pods("rct-1", kind=""))
 KEYS = {
-    "namespace": st.sampled_from([*["ml"] * 5, "other"]),
+    "namespace": st.sampled_from([*["ml"] * 8, "other"]),
     "name": st.sampled_from(NAMES),
     "uid": st.sampled_from([*["1"] * 5, "2"]),
 }
-LABELS = ("true", "true", "queue", "")
+FACTS: dict[str, st.SearchStrategy[Any]] = {
+    "problem": st.sampled_from(["", "", "", "no policy"]),
+    "unkept": st.sampled_from([(), (), ("spec.priorityClassName",)]),
+    "queues": st.booleans(),
+    "default": st.sampled_from([None, 8]),
+    "listed": st.sampled_from([True, True, False]),
+    "namespace": st.sampled_from(NAMESPACES),
+    "label": st.sampled_from([*["true"] * 4, "queue", "", None]),
+    "limit": st.sampled_from(["9", "9", "9", "x", ""]),
+}
 JOBS: dict[str, st.SearchStrategy[Any]] = {
     **KEYS,
-    "kind": st.sampled_from(["Job", "Job", "StatefulSet"]),
+    "kind": st.sampled_from([*["Job"] * 4, "StatefulSet"]),
     "text": st.sampled_from(
         [*["topologySize=4"] * 4, "topologySize=4,priorityClassName=high", "topologySize=4,template=rct-2", "x"]
     ),
     "count": st.sampled_from([4, 4, 4, 8, 6, 0]),
     "template": st.sampled_from(PODS),
-    "suspend": st.sampled_from([False, False, False, True]),
-    "queue": st.sampled_from(["", "", "team"]),
+    "suspend": st.sampled_from([*[False] * 5, True]),
+    "queue": st.sampled_from([*[""] * 5, "team"]),
 }
 WORKLOADS: dict[str, st.SearchStrategy[Any]] = {
     **KEYS,
-    "template": st.sampled_from(TEMPLATES),
-    "mark": st.sampled_from(["", *(f"{kind}/{name}/1" for kind in ("Job", "StatefulSet", "Odd") for name in NAMES)]),
+    "template": st.sampled_from(["rct-1", *TEMPLATES]),
+    "mark": st.sampled_from([*["Job/{}/1"] * 5, "StatefulSet/{}/1", "Job/a/1", "Odd/{}/1", ""]),
     "count": st.sampled_from([1, 2]),
     "size": st.sampled_from([4, 4, 2]),
     "reason": st.sampled_from(["", "InsufficientCapacity"]),
-    "deleting": st.sampled_from([False, False, False, True]),
+    "deleting": st.sampled_from([*[False] * 7, True]),
     "nodes": st.sampled_from([(), ("u0-0",)]),
 }
 
@@ -198,7 +207,7 @@ class Changes(RuleBasedStateMachine):
             made["metadata"]["annotations"][QUEUE_ANNOTATION] = options["queue"]
         self.there.store(self.there.watches._by_kind[options["kind"]], made)
 
-    @rule(kind=st.sampled_from(["Job", "StatefulSet"]), number=st.integers(0, 9))
+    @rule(kind=st.sampled_from(["Job", "StatefulSet"]), number=st.integers(0, 2))
     def remove_job(self, kind: str, number: int) -> None:
         remove(self.there.watches._by_kind[kind], number)
 
@@ -207,7 +216,7 @@ class Changes(RuleBasedStateMachine):
         name, namespace = options["name"], options["namespace"]
         meta: Obj = {"name": name, "namespace": namespace, "uid": f"w-{namespace}-{name}-{options['uid']}"}
         if options["mark"]:
-            meta["annotations"] = {MADE_FOR: options["mark"]}
+            meta["annotations"] = {MADE_FOR: options["mark"].format(name)}
         if options["deleting"]:
             meta["deletionTimestamp"] = "2026-03-01T12:00:00Z"
         spec = {"instanceType": "trn3.48xlarge", "topologySize": options["size"], "serverCount": options["count"]}
@@ -217,13 +226,14 @@ class Changes(RuleBasedStateMachine):
         stored = {"metadata": meta, "spec": {**spec, "resourceClaimTemplate": {"name": options["template"]}}}
         self.there.store(self.there.caches.workloads, {**stored, "status": status})
 
-    @rule(number=st.integers(0, 9))
+    @rule(number=st.integers(0, 2))
     def remove_workload(self, number: int) -> None:
         remove(self.there.caches.workloads, number)
 
     @rule(template=st.sampled_from(TEMPLATES), owner=st.sampled_from(["", "x", *["w-ml-a-1"] * 3]))
     def put_template(self, template: str, owner: str) -> None:
-        owners = [{"kind": "NeuronUltraServerWorkload", "name": "a", "uid": owner, "controller": True}] if owner else []
+        kind = {"apiVersion": API_VERSION, "kind": "NeuronUltraServerWorkload"}
+        owners = [{**kind, "name": "a", "uid": owner, "controller": True}] if owner else []
         meta = {"name": template, "namespace": "ml", "uid": f"t-{template}", "ownerReferences": owners}
         self.there.store(self.there.caches.templates, {"metadata": meta, "spec": {"spec": {}}})
 
@@ -252,20 +262,6 @@ class Changes(RuleBasedStateMachine):
         stored = {"apiVersion": API_VERSION, "metadata": meta, "spec": {}, "status": {"allocations": allocations}}
         self.there.store(self.there.caches.ultraservers, stored)
 
-    @rule(
-        name=st.sampled_from(NAMESPACES),
-        label=st.sampled_from(["true", "true", "queue", ""]),
-        limit=st.sampled_from("999x"),
-    )
-    def label_namespace(self, name: str, label: str, limit: str) -> None:
-        meta = {"name": name, "uid": name, "labels": {JOBS_LABEL: label}, "annotations": {LIMIT_ANNOTATION: limit}}
-        self.there.store(self.there.caches.namespaces, {"metadata": meta})
-
-    @rule(name=st.sampled_from(NAMESPACES))
-    def remove_namespace(self, name: str) -> None:
-        for each in [each for key, each in self.there.caches.namespaces.items.items() if key == f"/{name}"]:
-            self.there.caches.namespaces.forget(each)
-
     @rule(names=st.sets(st.sampled_from(NAMES)))
     def damage_jobs(self, names: Collection[str]) -> None:
         found = {f"ml/{name}": Damaged("ml", name, why="not UTF-8") for name in names}
@@ -276,25 +272,22 @@ class Changes(RuleBasedStateMachine):
         found = {f"ml/{name}": Damaged("ml", name, why="not UTF-8") for name in names}
         self.there.caches.workloads.damaged = found
 
-    @rule(problem=st.sampled_from(["", "", "", "no policy"]))
-    def guard(self, problem: str) -> None:
-        self.there.jobs._guard.problem = problem
+    @rule(facts=st.fixed_dictionaries(FACTS))
+    def change_what_all_depend_on(self, facts: dict[str, Any]) -> None:
+        there = self.there
+        there.jobs._guard.problem = facts["problem"]
+        there.applier.schemas.unkept = facts["unkept"]
+        there.jobs._queues, there.jobs._default_limit = facts["queues"], facts["default"]
+        synced = there.watches._by_kind["StatefulSet"].synced
+        (synced.set if facts["listed"] else synced.clear)()
+        namespaces, name = there.caches.namespaces, facts["namespace"]
+        if facts["label"] is not None:
+            meta = {"name": name, "uid": name, "annotations": {LIMIT_ANNOTATION: facts["limit"]}}
+            there.store(namespaces, {"metadata": {**meta, "labels": {JOBS_LABEL: facts["label"]}}})
+        elif f"/{name}" in namespaces.items:
+            namespaces.forget(namespaces.items[f"/{name}"])
 
-    @rule(unkept=st.sampled_from([(), ("spec.priorityClassName",)]), queues=st.booleans())
-    def upgrade(self, unkept: tuple[str, ...], queues: bool) -> None:
-        self.there.applier.schemas.unkept = unkept
-        self.there.jobs._queues = queues
-
-    @rule(limit=st.sampled_from([None, 8]))
-    def default_limit(self, limit: int | None) -> None:
-        self.there.jobs._default_limit = limit
-
-    @rule()
-    def lose_a_kind(self) -> None:
-        synced = self.there.watches._by_kind["StatefulSet"].synced
-        (synced.clear if synced.is_set() else synced.set)()
-
-    @rule(number=st.integers(0, 9))
+    @rule(number=st.integers(0, 2))
     def break_a_job(self, number: int) -> None:
         """No decoder returns such a job; whatever raises in a decision costs that job alone."""
         bad: Any = None
@@ -356,7 +349,7 @@ def made_templates(there: Followed) -> Iterator[tuple[tuple[str, str], Template]
 
 
 def test_kept_decisions_are_those_of_a_look_at_everything() -> None:
-    limits = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    limits = settings(max_examples=200, stateful_step_count=50, deadline=None)
     run_state_machine_as_test(Changes, settings=limits)
 
 
