@@ -84,7 +84,7 @@ class JobReservations:
         self._namespaces: dict[str, Namespace] = {}
         # The writes, by namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
-        self._moved: set[str] = set()  # those that may be due since the last look
+        self._moved: set[str] = set()  # those that may be due since they were placed
         self._turns = DueTurns()
         self._rejected: dict[Subject, JobEvent] = {}
         self._told: EventTurns[Subject] = EventTurns()
@@ -110,11 +110,10 @@ class JobReservations:
         moments = [await self._guard.look(now)] if self._kept.jobs else []
         self._decide(index)
         self._errors.report(self._kept.errors)
-        moved, self._moved = self._moved, set()
-        for key in sorted(moved):
-            self._place(key, now)
+        self._place_moved(now)
         # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
         await _all(self._make(each, now, term) for each in self._due(now))
+        self._place_moved(now)
         await _all(self._post(each, now) for each in self._told.take(AT_ONCE))
         found = [self._turns.next(now), await self._early_pods.look(now)]
         if self._kept.undecided or self._told or pinned:
@@ -185,13 +184,15 @@ class JobReservations:
             unread_workloads=self._caches.unread_workloads(),
         )
 
-    def _place(self, key: str, now: datetime.datetime) -> None:
-        """Let a write have its turn, or wait for its time."""
-        write = self._kept.writes.get(key)
-        if write is None:
-            self._turns.discard(key)
-        else:
-            self._turns.put(key, about(write).namespace, self._attempts.due(key, now), now)
+    def _place_moved(self, now: datetime.datetime) -> None:
+        """Let each write that may be due now have its turn, or wait for its time."""
+        moved, self._moved = self._moved, set()
+        for key in sorted(moved):
+            write = self._kept.writes.get(key)
+            if write is None:
+                self._turns.discard(key)
+            else:
+                self._turns.put(key, about(write).namespace, self._attempts.due(key, now), now)
 
     def _due(self, now: datetime.datetime) -> list[Write]:
         """Return the next writes that are due."""
