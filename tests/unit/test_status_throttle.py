@@ -15,6 +15,7 @@ from controller.decisions.actions import (
     WriteWorkloadStatus,
 )
 from controller.timing import DEFAULT_TIMING
+from tests.unit.test_plan_costs import lines
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 MESSAGE_INTERVAL = datetime.timedelta(seconds=DEFAULT_TIMING.writes.message_s)
@@ -96,3 +97,15 @@ def test_other_words_of_a_waiting_workload_are_written_sooner() -> None:
     one = write({**status("short of 8"), "state": "Pending"}, {**status("split over 8"), "state": "Pending"})
     made.written(one, NOW)
     assert made.without_deferrable(Plan(actions=(one,)), SOON) == Plan(recheck=NOW + MESSAGE_INTERVAL)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError)
+def test_a_write_costs_the_same_however_many_were_written() -> None:
+    costs = []
+    for number in (10, 1_000):
+        made = StatusThrottle(DEFAULT_TIMING.writes)
+        for each in range(number):
+            made.written(write({}, status("new"), f"u{each}"), NOW)
+        again = write({}, status("new"), "u7")
+        costs.append(lines(lambda made=made, again=again: made.written(again, SOON)))
+    assert costs[1] == costs[0]
