@@ -161,7 +161,8 @@ class Reconciler:
         self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
-        classes = await self._read_priorities(now)
+        # Before the plan, which orders by them.
+        classes = await self._applier.priorities.look(self._caches.index(), now)
         plan = await self._plan(now)
         if plan.handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
@@ -200,6 +201,8 @@ class Reconciler:
             raise ApiError(str(group.exceptions[0])) from group
         if same:
             await asyncio.sleep(self._timing.gather_s)  # what the watches have missed follows at once
+        if not same:
+            self._applier.priorities.forget()
         if self._queues is not None:
             if same:
                 self._queues.resume()
@@ -207,12 +210,6 @@ class Reconciler:
                 await self._queues.relist(self._clock())
         self._term, self._tenure = term, tenure
         self._report_foreign_templates()
-
-    async def _read_priorities(self, now: datetime.datetime) -> datetime.datetime | None:
-        """Read the PriorityClasses before the plan, which orders by them; return when to read them again."""
-        items = self._caches.workloads.items.values()
-        named = [(item["value"].namespace, item["value"].priority_class) for item in items]
-        return await self._applier.priorities.look(named, now)
 
     def _was_set_back(self, now: datetime.datetime) -> bool:
         """Return True if the clock shows much less than in the last pass."""

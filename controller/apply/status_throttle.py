@@ -44,11 +44,10 @@ class StatusThrottle:
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Note that a workload's status was written."""
-        recent = {}
-        for uid, moment in self._written.items():
-            if now < moment + self._longest:
-                recent[uid] = moment
-        self._written = {**recent, action.uid: now}
+        self._written.pop(action.uid, None)
+        self._written[action.uid] = now  # behind all earlier ones
+        while self._written[first := next(iter(self._written))] + self._longest <= now:
+            del self._written[first]
 
     def end_waits(self) -> None:
         """Let all writes be made at once."""

@@ -347,9 +347,7 @@ class Scene:
         for later_s in (0, 2):
             moment = now + datetime.timedelta(seconds=later_s)
             index = caches.index()
-            items = caches.workloads.items.values()
-            named = [(item["value"].namespace, item["value"].priority_class) for item in items]
-            await applier.priorities.look(named, moment)
+            await applier.priorities.look(index, moment)
             known = Known(admissions=queues.admissions(index, moment), priorities=applier.priorities.found)
             plan = planning.plan_of(index, moment, DEFAULT_LIMITS, known)
             Metrics().planned(0.1, index, plan, moment)

@@ -15,7 +15,6 @@ import pytest
 from controller.apply.beside import Beside
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
-from controller.apply.priorities import Priorities
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs import decide as jobs
@@ -232,21 +231,6 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
             await queues.look(FleetIndex(), NOW)
             await eventually(lambda: not queues._sent, 10, "the write had its turn")
         assert hidden.writes() == []
-
-
-async def test_names_of_classes_that_do_not_exist_keep_no_other_class_from_being_read() -> None:
-    class Classes(KubeClient):
-        def __init__(self) -> None:
-            super().__init__(KubeConfig("classes:"))
-
-        async def _send(self, method: str, path: str, *_: Any) -> bytes:
-            if not path.endswith("/production"):
-                raise NotFound("no such class")
-            return msgspec.json.encode({"kind": "PriorityClass", "metadata": {"name": "production"}, "value": 7})
-
-    priorities = Priorities(Classes(), DEFAULT_TIMING.writes)
-    await priorities.look([*(("a", f"a{number}") for number in range(1000)), ("b", "production")], NOW)
-    assert priorities.found == {"production": 7}
 
 
 async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() -> None:

@@ -7,7 +7,6 @@ import datetime
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -61,8 +60,7 @@ class Reading:
         self.index.put_workload(f"{namespace}/{name}", None)
 
     def look(self) -> datetime.datetime | None:
-        named = [(each.namespace, each.priority_class) for each in self.index.workloads]
-        return asyncio.run(self.priorities.look(named, self.now))
+        return asyncio.run(self.priorities.look(self.index, self.now))
 
     def settle(self) -> None:
         """Look until nothing is due."""
@@ -70,7 +68,6 @@ class Reading:
             pass
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError)
 def test_a_look_costs_the_same_however_many_workloads_have_a_class() -> None:
     costs = []
     for number in (20, 2_000):
@@ -84,7 +81,6 @@ def test_a_look_costs_the_same_however_many_workloads_have_a_class() -> None:
     assert costs[1] == costs[0]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError)
 def test_a_tenant_with_3000_classes_costs_a_look_a_budget() -> None:
     costs = []
     for number in (300, 3_000):
@@ -100,7 +96,6 @@ def test_a_tenant_with_3000_classes_costs_a_look_a_budget() -> None:
     assert costs[1][1] == costs[0][1]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError)
 def test_every_class_is_read_however_many_do_not_exist() -> None:
     there = Reading({"last": 7})
     for each in range(1_000):
@@ -141,6 +136,18 @@ def test_a_class_is_read_again_after_a_minute_and_not_before() -> None:
     there.now += datetime.timedelta(seconds=1)
     there.settle()
     assert (there.priorities.found, there.server.reads) == ({"high": 2}, ["high", "high"])
+
+
+def test_a_new_leader_begins_without_the_values_of_its_last_term() -> None:
+    """Another replica led meanwhile. What it cannot read now, it does not know."""
+    there = Reading({"high": 1, "low": 2})
+    there.put("job", "high")
+    there.put("other", "low")
+    there.settle()
+    there.server.values["high"] = None
+    there.priorities.forget()
+    there.settle()
+    assert there.priorities.found == {"low": 2}
 
 
 class Changes(RuleBasedStateMachine):

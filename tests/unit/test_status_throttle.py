@@ -99,7 +99,6 @@ def test_other_words_of_a_waiting_workload_are_written_sooner() -> None:
     assert made.without_deferrable(Plan(actions=(one,)), SOON) == Plan(recheck=NOW + MESSAGE_INTERVAL)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError)
 def test_a_write_costs_the_same_however_many_were_written() -> None:
     costs = []
     for number in (10, 1_000):
