@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from controller.apply.beside import Beside, Look
@@ -14,7 +14,7 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
-from controller.decisions.actions import Verdict
+from controller.decisions.actions import Waiting
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
@@ -166,13 +166,13 @@ class Controller:
         self, caches: Caches[FleetIndex], applier: Applier, watches: QualifyWatches, events: EventRecorder
     ) -> Qualifications:
         limits, timing = self._settings.limits, self._timing.qualify
-        verdicts, wake = self._verdicts, self._wake
+        waiting, wake = self._waiting, self._wake
         return Qualifications(
-            self._client, caches, applier, watches, events, self.metrics, limits, timing, verdicts, wake
+            self._client, caches, applier, watches, events, self.metrics, limits, timing, waiting, wake
         )
 
-    def _verdicts(self) -> Mapping[str, Verdict]:
-        return {} if self._reconciler is None else self._reconciler.verdicts
+    def _waiting(self) -> Waiting:
+        return Waiting() if self._reconciler is None else self._reconciler.waiting
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.

@@ -20,7 +20,7 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, Verdict
+from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, Waiting
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
@@ -97,8 +97,8 @@ class Reconciler:
         self._errors = Errors("an object could not be planned")
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
-        self.verdicts: Mapping[str, Verdict] = {}
-        """Those of the last plan, by UID of the workload and in the order of the queue."""
+        self.waiting = Waiting()
+        """Who waits, by the last plan."""
         self.kept = NOTHING_KEPT
         """What the last plan has left to the next one."""
         self.changed = asyncio.Event()
@@ -177,7 +177,7 @@ class Reconciler:
         moments = [
             classes,
             self._caches.next_recovery(),
-            self._room.look(plan.verdicts, self._caches.index(), self.known(now), now),
+            self._room.look(plan.waiting.split, self._caches.index(), self.known(now), now),
             self._writes.next_due(plan.actions),
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
@@ -257,7 +257,7 @@ class Reconciler:
         index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits, known, self.kept))
-        self.kept, self._turns, self.verdicts = plan.kept, plan.turns, plan.verdicts
+        self.kept, self._turns, self.waiting = plan.kept, plan.turns, plan.waiting
         self._errors.report(plan.errors)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now, self._limits.spares)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from controller.decisions.actions import Verdict
-from controller.decisions.reasons import Reason
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.spares import Numbers
 from controller.observe.model import Known
@@ -36,13 +35,9 @@ class RoomLooks:
     ) -> datetime.datetime | None:
         """Look for room for one workload that is due; return when the next is due, which is now if results changed.
 
-        `verdicts` are those of a plan, in the order of the queue.
+        `verdicts` are those of a plan whose place is scattered, in the order of the queue.
         """
-        split = []
-        for uid, verdict in verdicts.items():
-            if verdict.reason == Reason.CAPACITY_SPLIT:
-                split.append(uid)
-        asked = split[:WORKLOADS_AT_MOST]
+        asked = [*verdicts][:WORKLOADS_AT_MOST]
         self._next = {uid: self._next.get(uid, now) for uid in asked}
         before = self.found
         self.found = {uid: text for uid, text in before.items() if uid in asked}
@@ -59,7 +54,7 @@ class RoomLooks:
         self._next = {}
 
     def _look(self, uid: str, index: FleetIndex, known: Known, now: datetime.datetime) -> None:
-        workload = next((each for each in index.workloads if each.uid == uid), None)
+        workload = index.workload_by_uid.get(uid)
         try:
             found = None if workload is None else room.advice(index, workload, now, known, self._spares)
         except Exception:  # advice must not end the controller

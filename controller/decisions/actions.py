@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.reasons import WAITS_FOR_NODES, Reason
 from controller.decisions.states import State
 from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn, Workload
 
@@ -209,6 +210,50 @@ class Verdict:
         """True if the workload has all that it requests, without faults."""
         return self.state == State.ALLOCATED and self.degraded is None
 
+    @property
+    def waits_for_nodes(self) -> bool:
+        """True if the workload waits for nodes that tests may have."""
+        degraded = self.degraded[0] if self.degraded is not None else ""
+        return self.state != State.DEALLOCATING and not WAITS_FOR_NODES.isdisjoint((self.reason, degraded))
+
+
+WAITING_AT_MOST: Final = 64
+"""The waiting workloads, the first in the queue, that something is done for besides their plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroup:
+    """Groups that a waiting workload would take if a test of them had passed: type, least size, and how recently."""
+
+    instance_type: str
+    size: int
+    within: datetime.timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The first workloads in the queue that wait, with their verdicts by UID. What follows from it costs no more.
+
+    - `for_nodes`: those that wait for nodes, or whose nodes are chosen and not stored; no tests.
+    - `split`: those whose place is scattered over the fleet.
+    - `wanted`: what those would take that wait for a test.
+    """
+
+    for_nodes: dict[str, Verdict] = field(default_factory=dict)
+    split: dict[str, Verdict] = field(default_factory=dict)
+    wanted: dict[WantedGroup, None] = field(default_factory=dict)
+
+    def note(self, workload: Workload, verdict: Verdict, *, is_being_placed: bool) -> None:
+        """Note the verdict about the next workload in the queue."""
+        if verdict.reason == Reason.CAPACITY_SPLIT and len(self.split) < WAITING_AT_MOST:
+            self.split[workload.uid] = verdict
+        if workload.target is not None or workload.deleting:
+            return
+        if (is_being_placed or verdict.waits_for_nodes) and len(self.for_nodes) < WAITING_AT_MOST:
+            self.for_nodes[workload.uid] = verdict
+        if verdict.reason == Reason.NOT_QUALIFIED and len(self.wanted) < WAITING_AT_MOST:
+            self.wanted[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
+
 
 @dataclass(frozen=True, slots=True)
 class Decided:
@@ -280,7 +325,7 @@ class Plan:
     """The result of planning.
 
     - `actions`: the writes, in the order in which they must be made.
-    - `verdicts`: by workload UID.
+    - `verdicts`: by workload UID; `waiting`: the first of those that wait.
     - `suspects`: pods that their nodes may reject permanently; the pods themselves show whether they do.
     - `starting`: workloads whose pods are checked: can they be scheduled?
     - `shared`: claims that are reserved for something that is no pod; which pods use them must be read.
@@ -293,6 +338,7 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    waiting: Waiting = field(default_factory=Waiting)
     suspects: tuple[Suspect, ...] = ()
     starting: tuple[Starting, ...] = ()
     shared: tuple[ClaimUse, ...] = ()

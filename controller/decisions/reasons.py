@@ -73,6 +73,17 @@ WAITING: Final = (
     Reason.CREATING_ULTRASERVERS,
 )
 """The reasons of workloads that wait for nodes which the fleet has."""
+WAITS_FOR_NODES: Final = frozenset(
+    {
+        Reason.INSUFFICIENT_CAPACITY,
+        Reason.CAPACITY_SPLIT,
+        Reason.NO_SPARE_GROUP,
+        Reason.NOT_QUALIFIED,
+        Reason.BLOCK_ENDS_TOO_SOON,
+        Reason.WAITS_FOR_OLDER,
+    }
+)
+"""The reasons of workloads that might get nodes if tests of UltraServers ended."""
 WAITS_FOR_QUEUE: Final = frozenset(
     {
         "QueueRequired",

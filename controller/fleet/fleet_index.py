@@ -57,6 +57,11 @@ class FleetIndex:
         self.published_by_name: dict[str, PublishedNode] = {}
         self.ultraserver_by_name: dict[str, UltraServer] = {}
         self.workload_by_key: dict[str, Workload] = {}
+        self.workload_by_uid: dict[str, Workload] = {}
+        self.tests: dict[str, Workload] = {}
+        """The workloads of tests of UltraServers, by UID."""
+        self.results_of: dict[str, dict[str, None]] = {}
+        """The NeuronUltraServers that have results of a qualification, by its name."""
         self.template_by_key: dict[tuple[str, str], Template] = {}
         self.workload_class = True
         """True if the DeviceClass of reserved devices exists."""
@@ -289,10 +294,15 @@ class FleetIndex:
         before = self.ultraserver_by_name.get(name)
         self.evidence.put_ultraserver(name, before, ultraserver)
         put(self.ultraserver_by_name, name, ultraserver)
+        had, has = _qualifications(before), _qualifications(ultraserver)
+        for each in had.keys() - has.keys():
+            take(self.results_of, each, name)
+        for each in has:
+            self.results_of.setdefault(each, {})[name] = None
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
-        for each in self._followed:
-            each.note_holders(before, ultraserver)
+        for followed in self._followed:
+            followed.note_holders(before, ultraserver)
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
@@ -308,6 +318,12 @@ class FleetIndex:
         before = self.workload_by_key.get(key)
         self.evidence.put_workload(key, before, workload)
         put(self.workload_by_key, key, workload)
+        if before is not None:
+            self.workload_by_uid.pop(before.uid, None)
+            self.tests.pop(before.uid, None)
+        if workload is not None:
+            self.workload_by_uid[workload.uid] = workload
+            put(self.tests, workload.uid, workload if workload.target is not None else None)
         for each in self._followed:
             each.note_workload(before, workload)
 
@@ -429,6 +445,11 @@ class FleetIndex:
         if belongs is not None:
             self._stale.add(belongs)
         self._stale |= self._concerned.get(node, set())
+
+
+def _qualifications(ultraserver: UltraServer | None) -> dict[str, None]:
+    """Return the names of the qualifications of which an UltraServer has results."""
+    return dict.fromkeys(each.qualification for each in ultraserver.results) if ultraserver is not None else {}
 
 
 def _note(changed: dict[str, int], name: str, version: int | None) -> None:

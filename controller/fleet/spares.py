@@ -100,10 +100,8 @@ class _Except(Container[str]):
 def tested_nodes(index: FleetIndex) -> dict[str, frozenset[str]]:
     """Return the nodes that tests have, by UltraServer."""
     found: dict[str, set[str]] = {}
-    for workload in index.workloads:
-        if workload.target is None:
-            continue
-        for one in index.held(workload.uid):
+    for uid in index.tests:
+        for one in index.held(uid):
             found.setdefault(one.ultraserver, set()).update(one.allocation.nodes)
     return {name: frozenset(nodes) for name, nodes in found.items()}
 

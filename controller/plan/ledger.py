@@ -19,9 +19,11 @@ from controller.decisions.actions import (
     Kept,
     SetFinalizers,
     Verdict,
+    Waiting,
     WriteWorkloadStatus,
 )
 from controller.decisions.reasons import WAITING
+from controller.decisions.states import State
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.free_slots import FreeSlots
 from controller.fleet.held import Held
@@ -92,6 +94,7 @@ class Ledger:
     """By workload UID, the decisions that this plan leaves to the next one."""
     writes: PlannedWrites = field(default_factory=PlannedWrites)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    waiting: Waiting = field(default_factory=Waiting)
     starving: dict[str, Workload] = field(default_factory=dict)
     """By instance type, the workload that goes first."""
     starting: list[Starting] = field(default_factory=list)
@@ -167,6 +170,8 @@ class Ledger:
         self.note(view.sight)
         if step.verdict is not None:
             self.verdicts[workload.uid] = step.verdict
+            placing = step.verdict.state == State.ALLOCATING and len(view.stored.live()) < workload.count
+            self.waiting.note(workload, step.verdict, is_being_placed=placing)
         if step.starving:
             self.starving.setdefault(workload.instance_type, workload)
         if step.turn is not None:
@@ -181,8 +186,7 @@ class Ledger:
 
     def release_the_gone(self) -> None:
         """Release the reservations of workloads that are gone; after an error they stay."""
-        present = {workload.uid for workload in self.index.workloads}
-        for uid in sorted(self.holdings.workload_uids() - present):
+        for uid in sorted(self.holdings.workload_uids() - self.index.workload_by_uid.keys()):
             held, sight = self.holdings.of(uid), self.sight.anew()
             try:
                 made = releasing.release_reservations(sight, uid, held, held.all, final=True)

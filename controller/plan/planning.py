@@ -157,6 +157,7 @@ def _plan(
             *writes.last,
         ),
         verdicts=ledger.verdicts,
+        waiting=ledger.waiting,
         recheck=min(moments, default=None),
         suspects=suspects,
         starting=tuple(ledger.starting),

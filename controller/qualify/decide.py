@@ -8,7 +8,7 @@ the nodes. A result names the workload it is of, so none counts twice.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -207,7 +207,8 @@ def _running(view: QualifyView, test: GroupTest, asked: Qualification, group: Gr
             return [StopTest(test, f"pods were deleted: {shortened(missing)}", again=True)]
         return [StartPods(test, tuple(bodies.pod(test, asked, name) for name in missing))]
     surveyed = view.surveys.get(asked.name, ResultSurvey())
-    medians = surveyed.medians(workload.instance_type, group.name)
+    ended = all(pod.exit_code is not None for pod in test.pods)
+    medians = surveyed.medians(workload.instance_type, group.name) if ended else {}
     judged = judge(test.pods, asked, medians, view.now, view.timing)
     if judged is None:
         return []
@@ -264,15 +265,13 @@ def _withdrawals(view: QualifyView, asked: Qualification, written: set[str]) -> 
     return writes
 
 
-def forgotten(index: FleetIndex, names: Collection[str]) -> list[StoreResults]:
-    """Return the writes that remove the results of qualifications that do not exist."""
-    writes: list[StoreResults] = []
-    for each in index.ultraservers:
-        if each.results:
-            left = tuple(result for result in each.results if result.qualification in names)
-            if left != each.results and not each.deleting:
-                writes.append(StoreResults(each.name, each.version, left))
-    return writes
+def forgotten(index: FleetIndex, names: Collection[str]) -> Iterator[StoreResults]:
+    """Yield the writes that remove the results of qualifications that do not exist."""
+    for name, ultraservers in index.results_of.items():
+        for each in () if name in names else map(index.ultraserver_by_name.__getitem__, ultraservers):
+            if not each.deleting:
+                left = tuple(result for result in each.results if result.qualification in names)
+                yield StoreResults(each.name, each.version, left)
 
 
 def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
@@ -14,8 +14,7 @@ from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.decisions.actions import Verdict
-from controller.decisions.reasons import Reason
+from controller.decisions.actions import Waiting
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import Limits
 from controller.fleet.placement import Slot
@@ -38,7 +37,7 @@ from controller.qualify.decide import (
 )
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.pace import Pace
-from controller.qualify.survey import ResultSurvey, WantedGroup
+from controller.qualify.survey import ResultSurvey
 from controller.qualify.watches import QualifyWatches
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE, GroupKey
@@ -65,6 +64,16 @@ class _Surveyed:
     version: int
     surveys: Mapping[str, ResultSurvey]
     due: Mapping[str, Sequence[tuple[Slot, str]]]
+    beside: dict[frozenset[str], Mapping[str, Sequence[tuple[Slot, str]]]] = field(default_factory=dict)
+
+    def due_beside(self, pausing: frozenset[str]) -> Mapping[str, Sequence[tuple[Slot, str]]]:
+        """Return the groups that are due, without those of some instance types."""
+        if pausing not in self.beside:
+            kept: dict[str, Sequence[tuple[Slot, str]]] = {}
+            for name, due in self.due.items():
+                kept[name] = [each for each in due if each[1] not in pausing]
+            self.beside[pausing] = kept
+        return self.beside[pausing]
 
 
 class Qualifications:
@@ -80,10 +89,10 @@ class Qualifications:
         metrics: Metrics,
         limits: Limits,
         timing: QualifyTiming,
-        verdicts: Callable[[], Mapping[str, Verdict]],
+        waiting: Callable[[], Waiting],
         on_change: Callable[[], None],
     ) -> None:
-        """`verdicts` returns those of the last plan, by UID of the workload and in the order of the queue.
+        """`waiting` returns who waits by the last plan.
 
         `on_change` is called when an answer to a write was cached, because the watch does not show that again.
         """
@@ -96,7 +105,7 @@ class Qualifications:
         self._metrics = metrics
         self._limits = limits
         self._timing = timing
-        self._verdicts = verdicts
+        self._waiting = waiting
         self._watched = WatchedTerm(applier.fence)
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
         self._begins = Pace(TESTS_AT_ONCE, timing.begin_s)
@@ -115,17 +124,26 @@ class Qualifications:
         self._waits = {}
         self._said = {}
 
+    async def relist(self) -> None:
+        """Begin without what was found in an earlier term, because another replica led. Raises ApiError."""
+        self.end_waits()
+        self._complete, self._refusals = set(), {}
+        await self._watches.relist()
+
+    async def resume(self) -> None:
+        """Open the watches again. Raises ApiError."""
+        await self._watches.resume()
+
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         if not self._watches.settled:
             return None
-        term = await self._watched.begin(self._watches)
+        term = await self._watched.begin(self)
         asked = self._watches.qualifications()
-        targets = [each for each in index.workloads if each.target is not None]
-        if not asked and not targets:
+        if not asked and not index.tests:
             self._metrics.qualified(())
-            rest = forgotten(index, ())
-            await self._write_all(rest, now, term)
+            rest = any(True for _ in forgotten(index, ()))
+            await self._write_all(self._forgotten(index, (), now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not self._watches.sees_pods:
@@ -135,10 +153,23 @@ class Qualifications:
         self._errors.report(decision.errors)
         writes = decision.writes
         if view.surveys:
-            writes += [each for each in forgotten(index, asked.keys()) if each not in writes]
+            written = {_key(each) for each in writes}
+            writes += [each for each in self._forgotten(index, asked.keys(), now) if _key(each) not in written]
         await self._write_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
+
+    def _forgotten(self, index: FleetIndex, names: Collection[str], now: datetime.datetime) -> list[StoreResults]:
+        """Return the writes that remove results: those that wait, and as many more as may be made now."""
+        found: dict[str, StoreResults] = {}
+        room = min(AT_ONCE, self._stores.room(now))
+        for each in forgotten(index, names):
+            if _key(each) not in found and self._attempts.due(_key(each), now) <= now:
+                if not room:
+                    break
+                room -= 1
+            found[_key(each)] = each
+        return [*found.values()]
 
     def _again(self, view: QualifyView, now: datetime.datetime) -> datetime.datetime:
         """Return when to look again: often while tests go on, else as often as a survey may be made."""
@@ -153,7 +184,8 @@ class Qualifications:
 
     def _view(self, index: FleetIndex, asked: Mapping[str, Qualification], now: datetime.datetime) -> QualifyView:
         tests = self._tests(index)
-        waiting = yielding.waiting(index, self._verdicts(), tests)
+        waiting = yielding.waiting(index, self._waiting().for_nodes)
+        ending = yielding.yields(index, waiting, tests, now, self._limits)
         surveyed = self._survey(index, asked, now)
         self._waits = {
             key: tries for key, tries in self._waits.items() if key[0] in {each.uid for each in asked.values()}
@@ -163,8 +195,8 @@ class Qualifications:
             asked=asked,
             tests=tests,
             surveys=surveyed.surveys,
-            due=surveyed.due,
-            yields=yielding.yields(index, waiting, tests, now, self._limits),
+            due=surveyed.due_beside(ending.pausing),
+            yields=ending,
             complete=self._complete,
             waits={key: tries.next_at for key, tries in self._waits.items()},
             refusals=self._refusals,
@@ -180,7 +212,7 @@ class Qualifications:
         for pod in self._watches.pods():
             by_owner.setdefault(pod.owner_uid, []).append(pod)
         found: list[GroupTest] = []
-        for workload in sorted(index.workloads, key=lambda each: each.name):
+        for workload in sorted(index.tests.values(), key=lambda each: each.name):
             if workload.target is not None:
                 pods = sorted(by_owner.get(workload.uid, ()), key=lambda each: each.name)
                 found.append(GroupTest(workload, workload.target, tuple(pods)))
@@ -192,7 +224,7 @@ class Qualifications:
         period = datetime.timedelta(seconds=self._survey_s(index))
         if have is not None and have.surveys.keys() == asked.keys() and have.at <= now < have.at + period:
             return have
-        wanted = self._wanted(index)
+        wanted = self._waiting().wanted
         surveys: dict[str, ResultSurvey] = {}
         due: dict[str, Sequence[tuple[Slot, str]]] = {}
         for each in asked.values():
@@ -201,16 +233,6 @@ class Qualifications:
         self._surveyed = _Surveyed(now, index.version, surveys, due)
         self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
         return self._surveyed
-
-    def _wanted(self, index: FleetIndex) -> list[WantedGroup]:
-        """Return which groups workloads would take if tests of them had passed."""
-        by_uid = {each.uid: each for each in index.workloads}
-        found: dict[WantedGroup, None] = {}
-        for uid, verdict in self._verdicts().items():
-            workload = by_uid.get(uid)
-            if workload is not None and workload.qualified_within and verdict.reason == Reason.NOT_QUALIFIED:
-                found[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
-        return list(found)[:AT_ONCE]
 
     async def _write_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
         """Make the writes that are due, decided in `term`, the ends of tests first."""

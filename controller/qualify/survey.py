@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.decisions.actions import WantedGroup
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.placement import KINDS, Slot
 from controller.fleet.places import everywhere
@@ -93,15 +94,6 @@ def storm_with(surveyed: ResultSurvey, ultraserver: str, new: GroupResult) -> st
     """Return why failures are no faults of nodes if this result is added; empty if they may be."""
     others = [(name, each) for name, each in surveyed.window if (name, each.nodes) != (ultraserver, new.nodes)]
     return replace(surveyed, window=((ultraserver, new), *others)[:WINDOW]).storm
-
-
-@dataclass(frozen=True, slots=True)
-class WantedGroup:
-    """Groups that a waiting workload would take if a test of them had passed: type, least size, and how recently."""
-
-    instance_type: str
-    size: int
-    within: datetime.timedelta
 
 
 def due(

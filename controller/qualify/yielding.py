@@ -1,19 +1,19 @@
 """Which tests end so that waiting workloads get their nodes. Pure.
 
 A workload that waits for nodes must not wait for a test. Whether it would get its place if tests ended is counted group
-by group; a test ends only if that helps, and as few end as possible. What is found here need not be exact: the plan
-decides who gets the nodes. While a workload waits that could have them, no other test begins. Only groups that replace
-others get spares.
+by group; a test ends only if that helps, and as few end as possible. What is found here need not be exact, so only some
+free slots are looked at: the plan decides who gets the nodes. While a workload waits that could have them, no other
+test begins. Only groups that replace others get spares.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from controller.decisions.actions import Verdict
-from controller.decisions.reasons import Reason
+from controller.decisions.actions import WAITING_AT_MOST, Verdict
 from controller.decisions.states import State
 from controller.fleet import placement, suitable
 from controller.fleet.fleet_index import FleetIndex
@@ -27,18 +27,8 @@ from controller.observe.model import Workload
 from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
 
-WAITS_FOR_NODES = frozenset(
-    {
-        Reason.INSUFFICIENT_CAPACITY,
-        Reason.CAPACITY_SPLIT,
-        Reason.NO_SPARE_GROUP,
-        Reason.NOT_QUALIFIED,
-        Reason.BLOCK_ENDS_TOO_SOON,
-        Reason.WAITS_FOR_OLDER,
-    }
-)
-WAITING_AT_MOST = 64
-"""The waiting workloads, the first in the queue, for which tests end."""
+SLOTS_AT_MOST: Final = 1_000
+"""The free slots that are looked at in one look, for all who wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +43,16 @@ class Yields:
     pausing: frozenset[str]
 
 
-def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict], tests: Iterable[GroupTest]) -> list[Workload]:
-    """Return the workloads that wait for nodes, in the order of the queue, without tests."""
-    of_tests = {test.workload.uid for test in tests}
-    by_uid = {each.uid: each for each in index.workloads}
+def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict]) -> list[Workload]:
+    """Return the workloads that still wait for nodes, in the order of the queue, of those that waited in a plan."""
     found: list[Workload] = []
     for uid, verdict in verdicts.items():
-        workload = by_uid.get(uid)
-        if workload is None or uid in of_tests or workload.target is not None or workload.deleting:
+        workload = index.workload_by_uid.get(uid)
+        if workload is None or workload.target is not None or workload.deleting:
             continue
-        if _waits(verdict) or _is_being_placed(index, workload, verdict):
+        if verdict.waits_for_nodes or _is_being_placed(index, workload, verdict):
             found.append(workload)
-        if len(found) == WAITING_AT_MOST:
-            break
-    return found
-
-
-def _waits(verdict: Verdict) -> bool:
-    degraded = verdict.degraded[0] if verdict.degraded is not None else ""
-    return verdict.state != State.DEALLOCATING and bool({verdict.reason, degraded} & WAITS_FOR_NODES)
+    return found[:WAITING_AT_MOST]
 
 
 def _is_being_placed(index: FleetIndex, workload: Workload, verdict: Verdict) -> bool:
@@ -108,6 +89,7 @@ class _Pool:
         self._test_of: dict[str, GroupTest] = {}  # by node
         self._where: dict[str, set[str]] = {}  # by instance type, the UltraServers with tests
         self._spares = _spares(index, now, limits)
+        self._looks = SLOTS_AT_MOST
         self.ending: dict[str, str] = {}
         for test in tests:
             for one in index.held(test.workload.uid):
@@ -146,6 +128,9 @@ class _Pool:
         for slot in self._index.places(workload.instance_type, workload.size).best(everywhere(kind)):
             if len(found) == number:
                 return found
+            if not self._looks:
+                break
+            self._looks -= 1
             if self._suits(workload, slot, closed):
                 found.append(slot)
         found += self._of_tests(workload, kind, closed)[: number - len(found)]

@@ -49,6 +49,7 @@ def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
     if workload is not None:
         key = next((key for key, each in index.workload_by_key.items() if each.uid == workload.uid), workload.ref)
         view.workload_by_key = {**index.workload_by_key, key: workload}
+        view.workload_by_uid = {**index.workload_by_uid, workload.uid: workload}
     return view
 
 

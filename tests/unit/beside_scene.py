@@ -17,7 +17,7 @@ import msgspec
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
-from controller.decisions.actions import Verdict
+from controller.decisions.actions import Plan, Verdict
 from controller.decisions.objects import owner_of
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import DEFAULT_LIMITS
@@ -343,7 +343,8 @@ class Scene:
         found = Decided()
         verdicts: dict[str, Verdict] = {}
         parts = shelf, caches, applier, self.asked, events, Metrics(), DEFAULT_LIMITS, DEFAULT_TIMING.qualify
-        tests = Qualifications(*parts, lambda: verdicts, lambda: None)
+        planned = Plan()
+        tests = Qualifications(*parts, lambda: planned.waiting, lambda: None)
         for later_s in (0, 2):
             moment = now + datetime.timedelta(seconds=later_s)
             index = caches.index()
@@ -351,6 +352,7 @@ class Scene:
             known = Known(admissions=queues.admissions(index, moment), priorities=applier.priorities.found)
             plan = planning.plan_of(index, moment, DEFAULT_LIMITS, known)
             Metrics().planned(0.1, index, plan, moment)
+            planned = plan
             verdicts |= plan.verdicts
             await applier.rendezvous.look(plan.meetings, moment)
             await queues.look(index, moment)

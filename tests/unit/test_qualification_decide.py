@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.decisions.actions import WantedGroup
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import DEFAULT_LIMITS
 from controller.fleet.places import Overlay
@@ -20,7 +21,6 @@ from controller.observe.results import GroupResult, written
 from controller.qualify import survey
 from controller.qualify.decide import QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification
-from controller.qualify.survey import WantedGroup
 from controller.qualify.yielding import Yields, yields
 from controller.timing import QualifyTiming
 from hack.bench.plan import NOW, fleet, submit

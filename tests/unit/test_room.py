@@ -249,9 +249,9 @@ def test_condition_has_the_advice_until_it_is_not_true_any_more() -> None:
     looks = RoomLooks(TIMING)
     made, snapshot = world.plan(), world.snapshot()
     index = FleetIndex.of(snapshot)
-    assert looks.look(made.verdicts, index, snapshot, world.now) == world.now  # the next plan has the result
+    assert looks.look(made.waiting.split, index, snapshot, world.now) == world.now  # the next plan has the result
     later = world.now + datetime.timedelta(seconds=60)
-    assert looks.look(made.verdicts, index, snapshot, world.now) == later
+    assert looks.look(made.waiting.split, index, snapshot, world.now) == later
     told = plan(replace(snapshot, room=looks.found), world.now).verdicts[uid]
     assert told.reason == "CapacitySplit"
     for action in plan(replace(snapshot, room=looks.found), world.now).actions:
@@ -263,7 +263,7 @@ def test_condition_has_the_advice_until_it_is_not_true_any_more() -> None:
     world.delete_workload("pair")
     world.settle()
     made, snapshot = world.plan(), world.snapshot()
-    looks.look(made.verdicts, FleetIndex.of(snapshot), snapshot, later)
+    looks.look(made.waiting.split, FleetIndex.of(snapshot), snapshot, later)
     assert (looks.found, world.state("big")[0]) == ({}, "Allocated")
 
 
@@ -279,6 +279,6 @@ def test_room_is_looked_for_once_a_minute_and_for_the_first_workloads_only() -> 
     index, looks = FleetIndex.of(snapshot), RoomLooks(TIMING)
     found = []
     for _ in range(8):
-        looks.look(made.verdicts, index, snapshot, world.now)
+        looks.look(made.waiting.split, index, snapshot, world.now)
         found.append(len(looks.found))
     assert found == [1, 2, 3, 4, 4, 4, 4, 4]
