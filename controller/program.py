@@ -14,7 +14,7 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
-from controller.decisions.actions import Waiting
+from controller.decisions.actions import WaitingWorkloads
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
@@ -171,8 +171,8 @@ class Controller:
             self._client, caches, applier, watches, events, self.metrics, limits, timing, waiting, wake
         )
 
-    def _waiting(self) -> Waiting:
-        return Waiting() if self._reconciler is None else self._reconciler.waiting
+    def _waiting(self) -> WaitingWorkloads:
+        return WaitingWorkloads() if self._reconciler is None else self._reconciler.waiting
 
     def _leader(self) -> Leader:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.

@@ -20,7 +20,7 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, Waiting
+from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, WaitingWorkloads
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
@@ -97,7 +97,7 @@ class Reconciler:
         self._errors = Errors("an object could not be planned")
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
-        self.waiting = Waiting()
+        self.waiting = WaitingWorkloads()
         """Who waits, by the last plan."""
         self.kept = NOTHING_KEPT
         """What the last plan has left to the next one."""

@@ -231,7 +231,7 @@ class WantedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingWorkloads:
     """The first workloads in the queue that wait, with their verdicts by UID. What follows from it costs no more.
 
     - `for_nodes`: those that wait for nodes, or whose nodes are chosen and not stored; no tests.
@@ -338,7 +338,7 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitingWorkloads = field(default_factory=WaitingWorkloads)
     suspects: tuple[Suspect, ...] = ()
     starting: tuple[Starting, ...] = ()
     shared: tuple[ClaimUse, ...] = ()

@@ -19,7 +19,7 @@ from controller.decisions.actions import (
     Kept,
     SetFinalizers,
     Verdict,
-    Waiting,
+    WaitingWorkloads,
     WriteWorkloadStatus,
 )
 from controller.decisions.reasons import WAITING
@@ -94,7 +94,7 @@ class Ledger:
     """By workload UID, the decisions that this plan leaves to the next one."""
     writes: PlannedWrites = field(default_factory=PlannedWrites)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitingWorkloads = field(default_factory=WaitingWorkloads)
     starving: dict[str, Workload] = field(default_factory=dict)
     """By instance type, the workload that goes first."""
     starting: list[Starting] = field(default_factory=list)

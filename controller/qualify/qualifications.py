@@ -14,7 +14,7 @@ from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.decisions.actions import Waiting
+from controller.decisions.actions import WaitingWorkloads
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import Limits
 from controller.fleet.placement import Slot
@@ -89,7 +89,7 @@ class Qualifications:
         metrics: Metrics,
         limits: Limits,
         timing: QualifyTiming,
-        waiting: Callable[[], Waiting],
+        waiting: Callable[[], WaitingWorkloads],
         on_change: Callable[[], None],
     ) -> None:
         """`waiting` returns who waits by the last plan.

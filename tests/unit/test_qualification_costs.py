@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from controller.apply.fence import Fence, unelected
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
-from controller.decisions.actions import Plan, Waiting, WantedGroup
+from controller.decisions.actions import Plan, WaitingWorkloads, WantedGroup
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import DEFAULT_LIMITS
 from controller.metrics import Metrics
@@ -293,7 +293,7 @@ class Changes(RuleBasedStateMachine):
         whole = Looking(FleetIndex.of(index.snapshot()), asked="nightly" in kept.asked)
         whole.now, whole.watches = there.now, there.watches
         whole.tests._watches = there.watches
-        whole.planned = replace(there.planned, waiting=Waiting(dict(there.planned.verdicts), {}, wanted))
+        whole.planned = replace(there.planned, waiting=WaitingWorkloads(dict(there.planned.verdicts), {}, wanted))
         seen = whole.view()
         everything = replace(seen, due=whole.tests._surveyed.due if whole.tests._surveyed is not None else {})
         assert kept.yields == everything.yields

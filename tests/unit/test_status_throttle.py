@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,5 +107,5 @@ def test_a_write_costs_the_same_however_many_were_written() -> None:
         for each in range(number):
             made.written(write({}, status("new"), f"u{each}"), NOW)
         again = write({}, status("new"), "u7")
-        costs.append(lines(lambda made=made, again=again: made.written(again, SOON)))
+        costs.append(lines(partial(made.written, again, SOON)))
     assert costs[1] == costs[0]
