@@ -251,8 +251,9 @@ class WaitingWorkloads:
             return
         if (is_being_placed or verdict.waits_for_nodes) and len(self.for_nodes) < WAITING_AT_MOST:
             self.for_nodes[workload.uid] = verdict
-        if verdict.reason == Reason.NOT_QUALIFIED and len(self.wanted) < WAITING_AT_MOST:
-            self.wanted[WantedGroup(workload.instance_type, workload.size, workload.qualified_within)] = None
+        within = workload.qualified_within
+        if verdict.reason == Reason.NOT_QUALIFIED and within and len(self.wanted) < WAITING_AT_MOST:
+            self.wanted[WantedGroup(workload.instance_type, workload.size, within)] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,12 +209,11 @@ class _Judge:
 
     def allows(self, chosen: Sequence[_Block]) -> bool:
         """Return True if the planner places the workload, and all that leave the chosen places."""
-        by_uid = {each.uid: each for each in self.index.workloads}
         waits_since = self.now - datetime.timedelta(days=1)
         asked = [_as_if_new(self.workload, "waits", self.missing, self.workload.size, waits_since)]
         movers = [each.allocation for block in chosen for each in block.movers]
         for number, allocation in enumerate(movers):
-            mover = by_uid.get(allocation.workload_uid)
+            mover = self.index.workload_by_uid.get(allocation.workload_uid)
             if mover is None or mover.deleting:
                 return False  # it is about to leave anyway
             asked.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))

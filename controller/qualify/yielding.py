@@ -9,6 +9,7 @@ test begins. Only groups that replace others get spares.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +29,7 @@ from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
 
 SLOTS_AT_MOST: Final = 1_000
-"""The free slots that are looked at in one look, for all who wait."""
+"""The free slots that are looked at in one look for those who wait in a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class _Pool:
         self._test_of: dict[str, GroupTest] = {}  # by node
         self._where: dict[str, set[str]] = {}  # by instance type, the UltraServers with tests
         self._spares = _spares(index, now, limits)
-        self._looks = SLOTS_AT_MOST
+        self._looks: Counter[str] = Counter()  # by namespace
         self.ending: dict[str, str] = {}
         for test in tests:
             for one in index.held(test.workload.uid):
@@ -128,9 +129,9 @@ class _Pool:
         for slot in self._index.places(workload.instance_type, workload.size).best(everywhere(kind)):
             if len(found) == number:
                 return found
-            if not self._looks:
+            if self._looks[workload.namespace] == SLOTS_AT_MOST:
                 break
-            self._looks -= 1
+            self._looks[workload.namespace] += 1
             if self._suits(workload, slot, closed):
                 found.append(slot)
         found += self._of_tests(workload, kind, closed)[: number - len(found)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from controller.fleet.spares import SparePool
 from controller.observe import decode
 from controller.observe.model import condition
 from controller.observe.results import GroupResult, written
-from controller.qualify import survey
+from controller.qualify import survey, yielding
 from controller.qualify.decide import QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification
 from controller.qualify.yielding import Yields, yields
@@ -206,6 +207,31 @@ def test_as_few_tests_end_as_workloads_need() -> None:
     assert ending(world, tests, (4, 2)) == ({"t0", "t1"}, False)
     assert ending(world, tests, (1, 1), (1, 1)) == ({"t0"}, False)
     assert ending(world, tests, (4, 1), (4, 1)) == ({"t0", "t1"}, False)
+
+
+def test_many_that_suit_nobody_keep_no_test_from_ending_for_another_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some free groups are looked at for each namespace."""
+    monkeypatch.setattr(yielding, "SLOTS_AT_MOST", 2)
+    world = three()
+    tests = start_tests(world, "us-u0")
+    index = FleetIndex.of(world.snapshot())
+    submit(index, 0, 4, 1, "picky")
+    submit(index, 1, 4, 3, "other")
+    picky, other = (each for each in index.workloads if each.target is None)
+    found = yields(index, [replace(picky, qualified_within=HOUR), other], tests, NOW, DEFAULT_LIMITS)
+    assert found.tests == {tests[0].workload.uid: "other/w00001"}
+
+
+def test_nobody_wants_a_test_of_nodes_that_failed_who_does_not_ask_for_one() -> None:
+    world = World(ultraserver("u0"))
+    world.settle()
+    result_of(world, "us-u0", passed=False, failures=2, unqualified=True, message="slow")
+    world.submit("job", size=1)
+    world.settle()
+    assert world.plan().waiting.wanted == {}
+    world.submit("sure", size=1, qualification={"maxAge": "1h"})
+    world.settle()
+    assert [*world.plan().waiting.wanted] == [WantedGroup("trn3.48xlarge", 1, HOUR)]
 
 
 def test_none_ends_for_what_does_not_fit_or_has_free_nodes() -> None:
