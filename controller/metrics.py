@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from controller.decisions.actions import Plan
 from controller.decisions.reasons import WAITS_FOR_QUEUE
 from controller.decisions.states import State
+from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.reserved import put
 from controller.fleet.spares import SIZE, Numbers
 from controller.observe import decode
-from controller.observe.model import ENDS_SOON, condition
-from controller.plan import queue
+from controller.observe.model import ENDS_SOON, Workload, condition
 from neuron_dra.core import vocabulary
 
 PREFIX = "neuron_ultraserver"
@@ -38,6 +39,78 @@ class QualificationFigures:
     values: Mapping[tuple[str, str], Sequence[float]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is counted of one workload; empty for what it is not counted in."""
+
+    state: str
+    fault: str
+    queued: str
+    ends_soon: bool
+    since: datetime.datetime | None
+
+
+class WorkloadFigures:
+    """Numbers of workloads by what they are and wait for. They follow an index, and cost what changed.
+
+    - `states`: without expired ones, which have no fault that somebody must correct.
+    - `faults`, `queued`: by the reason. `ending`: how many have nodes that EC2 takes back soon.
+    """
+
+    def __init__(self, index: FleetIndex) -> None:
+        self.index = index
+        self.states: Tally[str] = Tally()
+        self.faults: Tally[str] = Tally()
+        self.queued: Tally[str] = Tally()
+        self.ending = 0
+        self._changes = index.follow()
+        self._facts: dict[str, _Facts] = {}  # by UID
+        self._since = DueTimes()  # since when those wait that wait for nodes
+
+    def oldest(self) -> float:
+        """Return the Unix time since which the workload waits that waits longest; 0 if none waits."""
+        since = self._since.next()
+        return 0.0 if since is None else since.timestamp()
+
+    def follow(self) -> None:
+        """Follow the changes since the last time."""
+        for uid, workload in self._changes.take().workloads.items():
+            before = self._facts.get(uid)
+            if before is not None:
+                self._count(before, -1)
+            now = None if workload is None else _facts(workload)
+            if now is not None:
+                self._count(now, 1)
+            put(self._facts, uid, now)
+            self._since.set(uid, None if now is None else now.since)
+
+    def _count(self, facts: _Facts, sign: int) -> None:
+        self.ending += sign * facts.ends_soon
+        for numbers, key in ((self.states, facts.state), (self.faults, facts.fault), (self.queued, facts.queued)):
+            numbers[key] += sign if key else 0
+            if not numbers[key]:
+                del numbers[key]
+
+
+def _facts(workload: Workload) -> _Facts:
+    """Return what is counted of a workload."""
+    ready = condition(workload.status, "Ready")
+    waits = workload.state == State.PENDING and not workload.deleting
+    reason = str(ready.get("reason")) if waits else ""
+    is_queued = reason in WAITS_FOR_QUEUE
+    fault = _degraded(workload.status)
+    since = None
+    if waits and not is_queued and ready.get("status") != "True":
+        since = max(workload.created, decode.time(ready.get("lastTransitionTime")))
+    return _Facts(
+        state="" if workload.expired and workload.state == State.FAILED else workload.state,
+        fault=str(fault.get("reason")) if fault else "",
+        queued=reason if is_queued else "",
+        ends_soon=_ends_soon(workload.status),
+        since=since,
+    )
+
+
 class Metrics:
     """The metrics. Each method reports one kind of event."""
 
@@ -45,6 +118,7 @@ class Metrics:
         self.registry = r = CollectorRegistry()
         self._leads = True  # until `leading` reports otherwise
         self._outdated_crds: dict[str, bool] = {}
+        self._figures_of: WorkloadFigures | None = None
         self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=r)
         self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=r)
         self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=r)
@@ -268,17 +342,17 @@ class Metrics:
     ) -> None:
         """Record a plan from this index, made at `now`, and its duration in seconds; `spares` are those to keep."""
         self._plans.observe(seconds)
-        # An expired workload has no fault that somebody must correct.
-        states = Tally(each.state for each in index.workloads if not (each.expired and each.state == State.FAILED))
+        if self._figures_of is None or self._figures_of.index is not index:
+            self._figures_of = WorkloadFigures(index)
+        figures = self._figures_of
+        figures.follow()
         for each in State:
-            self._workloads.labels(each.value).set(states[each])
-        self._degraded_now.clear()
-        faults = (_degraded(each.status) for each in index.workloads)
-        reasons = Tally(str(fault.get("reason")) for fault in faults if fault)
-        for reason, number in reasons.items():
-            self._degraded_now.labels(reason).set(number)
+            self._workloads.labels(each.value).set(figures.states[each.value])
+        _show(self._degraded_now, figures.faults)
+        _show(self._queued, figures.queued)
+        self._oldest.set(figures.oldest())
+        self._ending.set(figures.ending)
         self._reported.set(len(index.reported))
-        self._ending.set(sum(_ends_soon(each.status) for each in index.workloads))
         self._next_end.set(min((end.timestamp() for end in index.block_ends), default=0))
         totals = index.totals
         for state in ("Ready", "Degraded"):
@@ -288,7 +362,6 @@ class Metrics:
             self._nodes.labels(name).set(number)
         self._groups(index, plan, spares)
         self._idle.set(sum(len(each.idle) for each in plan.starting))
-        self._waits(index, now)
 
     def _groups(self, index: FleetIndex, plan: Plan, wanted: Numbers) -> None:
         """Report the groups that new workloads could reserve, and those that are kept from them."""
@@ -305,23 +378,6 @@ class Metrics:
         for instance_type, number in wanted:
             self._spares.labels(instance_type, "kept").set(kept[instance_type])
             self._spares.labels(instance_type, "missing").set(max(0, number - kept[instance_type]))
-
-    def _waits(self, index: FleetIndex, now: datetime.datetime) -> None:
-        """Report who waits: for nodes, or for its queue."""
-        since = []
-        queued: Tally[str] = Tally()
-        for each in index.workloads:
-            if each.state != State.PENDING or each.deleting:
-                continue
-            reason = str(condition(each.status, "Ready").get("reason"))
-            if reason in WAITS_FOR_QUEUE:
-                queued[reason] += 1
-            else:
-                since.append(queue.waits_since(each, now).timestamp())
-        self._oldest.set(min(since, default=0))
-        self._queued.clear()
-        for reason, number in queued.items():
-            self._queued.labels(reason).set(number)
 
     def wrote(self, action: str, result: str) -> None:
         """A write succeeded or failed."""
@@ -359,6 +415,13 @@ def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if found.get("status") == "True":
         return found
     return None
+
+
+def _show(gauge: Gauge, numbers: Mapping[str, int]) -> None:
+    """Set a gauge with one label to these numbers."""
+    gauge.clear()
+    for label, number in numbers.items():
+        gauge.labels(label).set(number)
 
 
 def _ends_soon(status: Mapping[str, Any]) -> bool:
