@@ -21,6 +21,7 @@ from hack.bed.state import ProcessId, State
 
 MARK = "NEURON_DRA_TESTBED_PART_OF"
 LOG_TAIL_LINES = 15
+LOADED_S = 120
 
 T = TypeVar("T")
 
@@ -36,6 +37,14 @@ def start_ticks(pid: int) -> int | None:
         return None
     after_name = text.rpartition(")")[2].split()  # the name may hold spaces and brackets
     return None if after_name[0] in "ZX" else int(after_name[19])
+
+
+def is_loaded(pid: int) -> bool:
+    """Return True if a process has its environment, which the kernel shows last; also if it is gone."""
+    try:
+        return bool(Path(f"/proc/{pid}/environ").read_bytes()) or start_ticks(pid) is None
+    except OSError:
+        return True
 
 
 def is_alive(process: ProcessId | None) -> bool:
@@ -98,6 +107,8 @@ class Processes:
                 start_new_session=True,
                 cwd="/",
             )
+        # Only a process whose program is loaded can be found by its mark, and ended.
+        wait_until(f"{name} starts", lambda: is_loaded(child.pid), LOADED_S, 0.001)
         with self.state.change():
             ticks = start_ticks(child.pid)
             self.state.processes[name] = ProcessId(child.pid, ticks if ticks is not None else -1)

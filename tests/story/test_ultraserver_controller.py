@@ -56,6 +56,11 @@ async def cluster() -> AsyncIterator[Cluster]:
                 await task
 
 
+def reasons(cluster: Cluster) -> set[str]:
+    """Return the reasons of all Events."""
+    return {event["reason"] for event in cluster.api.objects("events")}
+
+
 def beyond_the_rights(requests: Iterable[LoggedRequest]) -> set[tuple[str, str, str]]:
     """Return verb, resource and namespace of the controller's requests that the manifests' roles do not allow."""
     path = Path(__file__).resolve().parents[2] / "deploy/manifests/ultraserver/50-ultraserver-controller.yaml"
@@ -115,10 +120,9 @@ async def test_workload_is_allocated_and_released(cluster: Cluster) -> None:
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
         await eventually(lambda: not cluster.tags(), what="the tags are gone")
+        await eventually(lambda: {"WaitingForNodes", "Allocated"} <= reasons(cluster), what="both Events")
     assert (cluster.api.objects("pods"), cluster.allocations()) == ([], [])
     assert cluster.api.objects("resourceclaimtemplates") == []
-    reasons = [event["reason"] for event in cluster.api.objects("events")]
-    assert {"WaitingForNodes", "Allocated"} <= set(reasons)
 
 
 async def test_a_steady_cluster_gets_no_writes(cluster: Cluster) -> None:

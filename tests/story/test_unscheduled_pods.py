@@ -66,6 +66,10 @@ async def test_unschedulable_pods_make_degraded(cluster: Cluster) -> None:  # no
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
 
+def events_of(there: Cluster, reason: str) -> list[Any]:
+    return [each for each in there.api.objects("events") if each["reason"] == reason]
+
+
 def waits_with_claim(there: Cluster, name: str, workload_uid: str) -> None:
     """A pod as `unschedulable` makes it, whose claim is for the workload `job` with this UID."""
     parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 4}
@@ -91,7 +95,8 @@ async def test_pod_with_a_claim_of_an_earlier_workload_is_evicted(cluster: Clust
         waits_with_claim(cluster, "job-3", workload["metadata"]["uid"])
         waits_with_claim(cluster, "job-4", "of-an-earlier-one")
         await eventually(lambda: cluster.api.find("pods", "job-4", "ml") is None, 60, "the pod is evicted")
-    [event] = [each for each in cluster.api.objects("events") if each["reason"] == "FormerClaimEvicted"]
+        # The controller tells of what it has done when it is done.
+        [event] = await eventually(lambda: events_of(cluster, "FormerClaimEvicted"), what="the Event")
     assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "job-4")
     assert event["message"] == (
         "evicted because its claim is for an earlier NeuronUltraServerWorkload ml/job, which is gone: no device can "
@@ -121,7 +126,7 @@ async def test_missing_efa_claim_posts_one_warning(cluster: Cluster) -> None:  #
             cluster.pod_with_claim(f"job-{number}", entry["allocatedNodes"][0], workload)
 
         def warnings() -> list[str]:
-            return [each["message"] for each in cluster.api.objects("events") if each["reason"] == "NoNetworkClaim"]
+            return [each["message"] for each in events_of(cluster, "NoNetworkClaim")]
 
         await eventually(lambda: warnings() != [], 60, "there is a warning")
         cluster.pod_with_claim("job-2", cluster.allocations()[0]["allocatedNodes"][1], workload)
