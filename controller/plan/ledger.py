@@ -170,8 +170,9 @@ class Ledger:
         self.note(view.sight)
         if step.verdict is not None:
             self.verdicts[workload.uid] = step.verdict
-            placing = step.verdict.state == State.ALLOCATING and len(view.stored.live()) < workload.count
-            self.waiting.note(workload, step.verdict, is_being_placed=placing)
+            if step.error is None:  # else nothing that the workload says may be relied on
+                placing = step.verdict.state == State.ALLOCATING and len(view.stored.live()) < workload.count
+                self.waiting.note(workload, step.verdict, is_being_placed=placing)
         if step.starving:
             self.starving.setdefault(workload.instance_type, workload)
         if step.turn is not None:
