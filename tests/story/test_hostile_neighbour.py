@@ -14,15 +14,11 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from tests.story.plugin_story import published
 from tests.support.neighbour import ATTACKS, grpc_probe, http_probe
 from tests.support.plugin_host import PluginHost, PluginProcess
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 MOST_KIB: Final = 96 * 1024  # of the pod's limit of 256 MiB
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 def peak_kib(process: PluginProcess) -> int:

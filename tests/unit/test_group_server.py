@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.ports import free_port
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/programs/group-server.yaml"
 RANKS = 3
 TIMEOUT_S = 60
 ALL_PLACES = {"0": 0, "1": 1, "2": 2}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +10,7 @@ import pytest
 
 from controller.qualify import all_reduce
 from neuron_dra.core.qualification import figures
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+from tests.support.ports import free_port
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
