@@ -24,6 +24,7 @@ from controller.fleet.reserved import (
     put,
     take,
 )
+from controller.fleet.sharing import Sharing
 from controller.fleet.slot_index import SlotIndex
 from controller.observe.discovery import Group, group_of
 from controller.observe.model import (
@@ -80,8 +81,7 @@ class FleetIndex:
         self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID
         self._membership: dict[str, str] = {}  # node -> the UltraServer that it publishes
         self._members: dict[str, set[str]] = {}
-        self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that depend on it
-        self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
+        self._depending: Sharing[str, str] = Sharing()  # UltraServers by the nodes on which they depend
         self.slot_index = SlotIndex()
         self._stale: set[str] = set()
         self._followed: list[ChangedObjects] = []
@@ -249,7 +249,7 @@ class FleetIndex:
 
     def groups_of(self, node: str) -> list[Group]:
         """Return the UltraServers that a node is in; nearly always one."""
-        names = {*self._concerned.get(node, ()), self._membership.get(node, "")}
+        names = {*self._depending.of(node), self._membership.get(node, "")}
         found = (self.group_by_name.get(name) for name in sorted(names))
         return [group for group in found if group is not None and node in group.node_names]
 
@@ -377,13 +377,13 @@ class FleetIndex:
         put(self.group_by_name, name, group)
         reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
-        self._concern(name, frozenset({each.name for each in members} | topology | reserved))
+        self._depending.put(name, {each.name for each in members} | topology | reserved)
         taken = frozenset(node for node in (group.node_names if group else ()) if self.is_taken(node))
         self.slot_index.put(name, group, taken, stored=stored is not None)
         self._count(name, group, stored)
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
-        named = self._named.get(name, frozenset()) - unread
+        named = self._depending.by(name) - unread
         put(self._refused, name, refused_pods.refused(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
@@ -407,17 +407,6 @@ class FleetIndex:
         self.block_ends[node.block_end] += number
         if not self.block_ends[node.block_end]:
             del self.block_ends[node.block_end]
-
-    def _concern(self, name: str, nodes: frozenset[str]) -> None:
-        """Record on which nodes an UltraServer depends."""
-        before = self._named.get(name, frozenset())
-        for node in before - nodes:
-            self._concerned[node].discard(name)
-            if not self._concerned[node]:
-                del self._concerned[node]
-        for node in nodes - before:
-            self._concerned.setdefault(node, set()).add(name)
-        put(self._named, name, nodes or None)
 
     def _facts_changed(self, name: str) -> None:
         """Follow a change of a Node or its slices: find its UltraServer, and mark what is stale."""
@@ -444,7 +433,7 @@ class FleetIndex:
         belongs = self._membership.get(node)
         if belongs is not None:
             self._stale.add(belongs)
-        self._stale |= self._concerned.get(node, set())
+        self._stale |= self._depending.of(node)
 
 
 def _qualifications(ultraserver: UltraServer | None) -> dict[str, None]:

@@ -6,18 +6,20 @@ from collections.abc import Hashable, Iterable, Set
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", bound=Hashable)
 
 
-class Sharing(Generic[K]):
+class Sharing(Generic[K, S]):
     """Keys by what they share. To find those that share something costs the same, however many others there are."""
 
     def __init__(self) -> None:
-        self._keys: dict[Hashable, set[K]] = {}
-        self._shared: dict[K, frozenset[Hashable]] = {}
+        self._keys: dict[S, set[K]] = {}
+        self._shared: dict[K, frozenset[S]] = {}
 
-    def put(self, key: K, shared: Iterable[Hashable]) -> None:
-        """Replace what a key shares; nothing removes it."""
-        before, now = self._shared.pop(key, frozenset()), frozenset(shared)
+    def put(self, key: K, shared: Iterable[S]) -> None:
+        """Replace what a key shares; a key that shares nothing is removed."""
+        before, now = self.by(key), frozenset(shared)
+        self._shared.pop(key, None)
         for each in before - now:
             self._keys[each].discard(key)
             if not self._keys[each]:
@@ -27,6 +29,10 @@ class Sharing(Generic[K]):
         if now:
             self._shared[key] = now
 
-    def of(self, shared: Hashable) -> Set[K]:
+    def of(self, shared: S) -> Set[K]:
         """Return the keys that share this."""
         return self._keys.get(shared, frozenset())
+
+    def by(self, key: K) -> frozenset[S]:
+        """Return what a key shares."""
+        return self._shared.get(key, frozenset())

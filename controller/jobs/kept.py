@@ -81,7 +81,7 @@ class KeptJobDecisions:
         self.writes: dict[str, Write] = {}
         self._decisions: dict[Subject, JobDecision] = {}  # those that say anything
         self._errors: dict[Subject, JobDecision] = {}
-        self._sharing: Sharing[Subject] = Sharing()
+        self._sharing: Sharing[Subject, Hashable] = Sharing()
         self._undecided = _Undecided()
         self._common: _Common | None = None
         self._unread_jobs: Set[tuple[str, str]] = frozenset()
@@ -98,7 +98,7 @@ class KeptJobDecisions:
         return {name: err for each in self._errors.values() for name, err in each.errors.items()}
 
     def note(self, subject: Subject) -> JobEvent | None:
-        """Return what a job is told."""
+        """Return the Event for a job; None if there is none."""
         notes = self._decisions.get(subject, NOTHING).notes
         return notes[-1] if notes else None
 
@@ -127,30 +127,30 @@ class KeptJobDecisions:
                 self.decide_sharing(shared)
 
     def _follow_subject(self, subject: Subject) -> None:
-        """Decide about one anew, and follow what its decision depends on."""
+        """Mark a subject to be decided again, and record what its decision depends on."""
         self.decide(subject)
         there = subject in self.jobs or subject in self.there.made
         self._sharing.put(subject, _shared(subject, self.jobs.get(subject)) if there else ())
 
     def decide(self, subject: Subject) -> None:
-        """Decide about one anew with the next `follow`; until then, nothing is written for it."""
+        """Mark a subject to be decided again by `follow`; until then, nothing is written for it."""
         if subject not in self._undecided:
             self._undecided.add(subject)
             for write in self._decisions.get(subject, NOTHING).writes:
                 self.writes.pop(target(write), None)
 
     def decide_of(self, workload: Workload | None) -> None:
-        """Decide about the job of a workload anew."""
+        """Mark the job of a workload to be decided again."""
         if workload is not None and workload.made_for:
             self.decide((workload.namespace, workload.made_for))
 
     def decide_sharing(self, shared: Hashable) -> None:
-        """Decide about all that have something in common anew."""
+        """Mark all subjects that share something to be decided again."""
         for subject in [*self._sharing.of(shared)]:
             self.decide(subject)
 
     def decide_all(self) -> None:
-        """Decide everything anew."""
+        """Mark all subjects to be decided again."""
         for subject in {*self.jobs, *self.there.made}:
             self.decide(subject)
 
@@ -167,7 +167,7 @@ class KeptJobDecisions:
         return found
 
     def _decide_affected(self, view: JobView) -> None:
-        """Decide what depends on parts of the view that changed anew."""
+        """Mark what depends on the changed parts of the view to be decided again."""
         common = _Common.of(view)
         if common != self._common:
             self.decide_all()
@@ -190,7 +190,7 @@ class KeptJobDecisions:
         return {*writes, *(target(write) for write in before.writes)}
 
     def _decide_later(self, subject: Subject, shared: Shared) -> None:
-        """Decide anew about those that come after one and may want what it gets, or gets no more."""
+        """Mark the subjects after this one that may want a name that it takes or gives back."""
         own = order(subject)
         for each in [*self._sharing.of(shared)]:
             if order(each) > own:

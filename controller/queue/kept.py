@@ -7,7 +7,7 @@ A pass costs what changed, however many workloads wait. What is kept equals the 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Set
+from collections.abc import Hashable, Iterator, Set
 
 from controller.fleet.due_times import DueTimes
 from controller.fleet.reserved import put
@@ -32,7 +32,7 @@ class KeptQueueDecisions:
         self._decisions: dict[str, QueueDecision] = {}  # those that say anything
         self._errors: dict[str, QueueDecision] = {}
         self._moments = DueTimes()
-        self._sharing: Sharing[str] = Sharing()
+        self._sharing: Sharing[str, Hashable] = Sharing()
         self._by_kueue_name: dict[str, str] = {}  # UID by namespace/name of Kueue's Workload
         self._last: QueueView | None = None
 
