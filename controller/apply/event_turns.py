@@ -22,7 +22,7 @@ class EventTurns(Generic[K]):
         return len(self._untold)
 
     def put(self, key: K, namespace: str, text: str | None) -> None:
-        """Replace what is to be told about an object; None is nothing."""
+        """Set the text of the next Event about an object; with None, there is no next Event."""
         self._turns.discard(key)
         self._untold.pop(key, None)
         if text is not None and self._told.get(key) != text:
@@ -30,13 +30,13 @@ class EventTurns(Generic[K]):
             self._turns.add(key, namespace)
 
     def forget(self, key: K) -> None:
-        """Tell the next text about an object in any case."""
+        """Forget the last text about an object: its next text is told even if it is the same."""
         self._turns.discard(key)
         self._untold.pop(key, None)
         self._told.pop(key, None)
 
     def take(self, most: int) -> list[K]:
-        """Return the next objects, which are told now."""
+        """Return the next objects, at most so many, and record that their texts are told."""
         taken = [self._turns.take() for _ in range(min(most, len(self)))]
         for key in taken:
             self._told[key] = self._untold.pop(key)

@@ -28,7 +28,7 @@ class Fence:
 
     @property
     def tenure(self) -> int:
-        """The tenure of the leadership: it does not change if nobody else led between two terms."""
+        """The tenure of the leadership. It changes only if another replica led between two terms."""
         return self._leadership.tenure
 
     def enter(self, term: int) -> None:

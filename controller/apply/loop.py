@@ -48,7 +48,7 @@ class Admissions(Look, Protocol):
         """Read again what it depends on: a new leader begins."""
 
     def resume(self) -> None:
-        """Open its watch again: this replica regained its Lease, and nobody else held it."""
+        """Open the watch again. Called when this replica regains its Lease and no other replica held it."""
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
@@ -201,7 +201,7 @@ class Reconciler:
             raise ApiError(str(group.exceptions[0])) from group
         if same:
             await asyncio.sleep(self._timing.gather_s)  # what the watches have missed follows at once
-        if not same:
+        else:
             self._applier.priorities.forget()
         if self._queues is not None:
             if same:
