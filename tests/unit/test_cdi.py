@@ -195,6 +195,10 @@ def test_file_is_formatted_one_field_per_line() -> None:
     )
 
 
+def test_only_a_list_of_devices_has_lines_of_its_own() -> None:
+    assert cdi.encode({"devices": 7, "others": [1, 2]}) == b'{\n  "devices": 7,\n  "others": [1,2]\n}\n'
+
+
 @given(prepared_claims())
 def test_claim_from_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
     """Otherwise every file would seem changed, and be rewritten."""
@@ -215,6 +219,44 @@ def test_file_lists_its_devices(claim: PreparedClaim) -> None:
 @pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}, {"name": 2}, {"name": "x"}]}])
 def test_file_without_own_devices_is_ignored(document: object) -> None:
     assert cdi.device_names(document, "1") == ()
+
+
+def test_an_unreadable_device_does_not_hide_those_after_it() -> None:
+    devices = [1, {}, {"name": 2}, {"name": "1-x"}, {"name": "1-neuron-device-3"}, {"name": "1-neuron-node-0-share"}]
+    assert cdi.device_names({"devices": devices}, "1") == ("neuron-device-3", "neuron-node-0")
+
+
+@given(prepared_claims())
+def test_file_contains_the_neuron_devices_of_its_claim(claim: PreparedClaim) -> None:
+    document = json.loads(cdi.encode(cdi.spec(claim)))
+    assert cdi.device_ids(document) == tuple(range(len(claim.devices)))
+
+
+@pytest.mark.parametrize(
+    ("edits", "found"),
+    [
+        ({"deviceNodes": [{"path": "/dev/neuron11"}, {"path": "/dev/neuron2"}]}, (2, 11)),
+        ({"deviceNodes": [{"path": "/dev/neuron7", "hostPath": "/srv/dev/neuron8"}]}, (7,)),
+        ({"mounts": [{"containerPath": "/dev/neuron4", "hostPath": "/srv/dev/neuron5"}]}, (4,)),
+        ({"deviceNodes": [{"path": "/dev/neuron1"}], "mounts": [{"containerPath": "/dev/neuron0"}]}, (0, 1)),
+        ({"deviceNodes": [{"path": "/dev/neuron1"}], "mounts": [{"containerPath": "/dev/neuron1"}]}, (1,)),
+        ({"deviceNodes": [{"path": "/dev/neuron9999"}, {"path": "/dev/neuron10000"}]}, (9999,)),
+        ({"deviceNodes": [{"path": "/dev/neuron"}, {"path": "/dev/neuron0/x"}, {"path": "/x/dev/neuron0"}]}, ()),
+        ({"deviceNodes": [{"path": "/dev/neuron\u0661"}]}, ()),
+        ({"deviceNodes": [7, {}, {"path": 7}, {"path": "/dev/neuron3"}]}, (3,)),
+        ({"deviceNodes": 7, "mounts": [None, {"containerPath": None}, {"containerPath": "/dev/neuron6"}]}, (6,)),
+        ({"deviceNodes": {"path": "/dev/neuron3"}}, ()),
+        ([], ()),
+        (None, ()),
+    ],
+)
+def test_neuron_devices_are_known_by_their_paths_in_the_container(edits: object, found: tuple[int, ...]) -> None:
+    assert cdi.device_ids({"devices": [1, {}, {"containerEdits": edits}]}) == found
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}]}])
+def test_unreadable_file_has_no_neuron_devices(document: object) -> None:
+    assert cdi.device_ids(document) == ()
 
 
 @given(prepared_claims())

@@ -220,6 +220,29 @@ def test_extra_device_has_no_coordinates() -> None:
     assert not [name for name in device.attributes if name.startswith(("topology", "resource.aws.com/"))]
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        node_of(labels=LAYERS),
+        node_of("trn1.2xlarge"),
+        node_of("trn2u.48xlarge", LAYERS, COMPLETE_TRN2),
+        topology.build(NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, 16, (), (243, 0), True),)), NO_LABELS),
+    ],
+    ids=["torus", "one device", "UltraServer", "unknown type"],
+)
+def test_a_device_of_an_earlier_claim_is_found_whatever_is_published_now(node: topology.Node) -> None:
+    single = published(node, "devices")
+    assert tuple(devices.named(node, device.name, driver_version="1.2.3") for device in single) == single
+    assert devices.named(node, f"neuron-device-{len(single)}", driver_version="1.2.3") is None
+
+
+def test_a_whole_node_of_an_earlier_claim_is_found_while_it_has_devices() -> None:
+    node = node_of("trn2u.48xlarge", LAYERS, COMPLETE_TRN2)
+    (whole,) = published(node)
+    assert devices.named(node, "neuron-node-0", driver_version="1.2.3") == whole
+    assert devices.named(replace(node, devices=()), "neuron-node-0", driver_version="1.2.3") is None
+
+
 @pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
 def test_devices_are_published_in_id_order(order: list[int]) -> None:
