@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, devices, topology
+from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.devices import Attribute
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
 
@@ -96,8 +97,14 @@ def test_x_is_the_row_and_y_the_column() -> None:
     assert rows == [(row, column) for row in range(4) for column in range(4)]
 
 
+def test_a_row_has_four_devices_and_a_pair_of_rows_eight() -> None:
+    groups = [(values(d)["topology4_id"], values(d)["topology8_id"]) for d in published(node_of("trn1.32xlarge"))]
+    assert groups == [(0, 0)] * 4 + [(1, 0)] * 4 + [(2, 1)] * 4 + [(3, 1)] * 4
+
+
 def test_ultraserver_node_is_one_device_by_default() -> None:
-    (device,) = published(node_of("trn2u.48xlarge", replace(LAYERS, capacity_block_id="cr-1"), COMPLETE_TRN2))
+    node = node_of("trn2u.48xlarge", replace(LAYERS, capacity_block_id="cr-1"), COMPLETE_TRN2)
+    (device,) = devices.published(node, driver_version="1.2.3")
     assert (device.name, device.device_ids) == ("neuron-node-0", tuple(range(16)))
     assert device.capacity == {"neuronCores": "128", "memory": "1536Gi"}
     assert values(device) == {
@@ -120,6 +127,17 @@ def test_ultraserver_node_is_one_device_by_default() -> None:
         "linkVertical": True,
         "linkHorizontal": True,
     }
+
+
+def test_whole_node_has_the_number_of_its_first_device() -> None:
+    node = node_of("trn2u.48xlarge")
+    without_first = replace(node, devices=node.devices[1:])
+    assert published(without_first)[0].attributes["deviceId"] == Attribute("int", 1)
+
+
+def test_trn2_ultraserver_id_without_a_capacity_block_is_the_id_of_its_four_nodes() -> None:
+    described = values(published(node_of("trn2u.48xlarge", ultraserver=COMPLETE_TRN2))[0])
+    assert described["ultraserverId"] == described["serverId4"] == "5a7b1c2d3e4f6070"
 
 
 def test_trn3_ultraserver_id_is_its_reservation() -> None:
@@ -265,12 +283,19 @@ def test_every_attribute_is_documented_with_its_type() -> None:
 
 
 def test_the_wire_form_has_sorted_names_and_typed_values() -> None:
-    device = devices.Device("d", (0,), {"b": Attribute("bool", True), "a": Attribute("int", 0)}, {"memory": "1Gi"})
+    device = devices.Device(
+        "d",
+        (0,),
+        {"b": Attribute("bool", True), "a": Attribute("int", 0)},
+        {"memory": "1Gi"},
+        (CounterSet("cores", {"core-0": 1}),),
+    )
     wire = device.to_wire()
     assert wire == {
         "name": "d",
         "attributes": {"a": {"int": 0}, "b": {"bool": True}},
         "capacity": {"memory": {"value": "1Gi"}},
+        "consumesCounters": [{"counterSet": "cores", "counters": {"core-0": {"value": "1"}}}],
     }
     assert list(wire["attributes"]) == ["a", "b"]
     assert devices.Device("d", (0,)).to_wire() == {"name": "d"}
