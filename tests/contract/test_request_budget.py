@@ -80,7 +80,7 @@ async def test_new_node_publishes_without_a_list_of_all_claims(api: EmbeddedApi,
 async def test_new_node_lists_all_claims_once_after_its_first_publish(api: EmbeddedApi, host: PluginHost) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     async with host.running() as plugin:
-        await eventually(lambda: host.checkpointed == {made["metadata"]["uid"]})
+        await eventually(lambda: host.checkpointed == set(plugin.prepared.claims) == {made["metadata"]["uid"]})
         assert plugin.prepared.claims[made["metadata"]["uid"]].adopted
     async with host.running() as plugin:
         await settled(plugin)

