@@ -333,6 +333,14 @@ PARTS = {
         "changes of the Node: heap, memory, threads and descriptors stay level",
         _command("-m", "hack.bench.soak"),
     ),
+    "late": Part(
+        "tests of contracts and stories; what threads and the API server hand back is late by up to 80 ms, and waits "
+        "look all the time",
+        _tests(
+            *("-p", "tests.support.late", "-n", "2", "--dist", "loadfile"),
+            *("-m", "not testbed and not tool and not long", "tests/contract", "tests/story"),
+        ),
+    ),
     "release": Part(
         "a release: two builds with the wheel, the same bytes; SBOMs; the workflow, signatures, the registry",
         _tests(

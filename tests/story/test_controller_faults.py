@@ -17,6 +17,7 @@ from controller.observe.model import RESERVED, Suspect
 from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
@@ -117,6 +118,10 @@ def waits_since(there: Cluster, name: str, seconds: float, started: str = "False
     there.api.patch("pods", name, {"status": status}, "ml")
 
 
+def evictions(there: Cluster) -> list[Obj]:
+    return [each for each in there.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
+
+
 async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  # noqa: F811
     """13.12: it was rejected permanently."""
     async with controlling(cluster):
@@ -133,7 +138,7 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
         cluster.submit("next", count=1)
         await eventually(lambda: cluster.state("next") == "Allocated", 60, "other passes")
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
-        (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
+        (event,) = await eventually(lambda: evictions(cluster), what="the Event")
         assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "refused")
         assert event["message"].endswith("no controller owns this pod: create it again")
     asked = [each for each in cluster.api.log if each.resource == "pods" and each.verb != "create"]
