@@ -49,7 +49,9 @@ async def published(api: EmbeddedApi) -> dict[str, Obj]:
 
     def devices() -> dict[str, Obj]:
         items = api.objects("resourceslices")
-        if len({item["spec"]["pool"]["generation"] for item in items}) != 1:
+        pools = [item["spec"]["pool"] for item in items]
+        # Its last slice may have no devices: counters are in slices of their own.
+        if len({pool["generation"] for pool in pools}) != 1 or len(pools) != pools[0]["resourceSliceCount"]:
             return {}
         return {device["name"]: device for item in items for device in item["spec"].get("devices", ())}
 
