@@ -64,7 +64,7 @@ def ref(claim: dict[str, Any]) -> ClaimRef:
 
 
 async def all_published(api: EmbeddedApi) -> None:
-    await eventually(lambda: len(whole_pool(api)) == 223, 30, "the sets")
+    await eventually(lambda: len(whole_pool(api)) == 223, what="the sets")
 
 
 @pytest.mark.contract("S22")

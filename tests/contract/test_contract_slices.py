@@ -146,13 +146,13 @@ async def test_no_write_leaves_the_pool_incomplete(api: EmbeddedApi, host: Plugi
         return (len(found), len(marked), {layer(device) for device in found}) == (count, sick, {where})
 
     async with host.running():
-        await eventually(lambda: shown(16, 0, None), 60)
+        await eventually(lambda: shown(16, 0, None))
         api.patch("nodes", "node-a", {"metadata": {"labels": {label: "nn-1"}}})
-        await eventually(lambda: shown(16, 0, "nn-1"), 60)
+        await eventually(lambda: shown(16, 0, "nn-1"))
         host.hardware.add_ecc(3)
-        await eventually(lambda: shown(16, 1, "nn-1"), 60)
+        await eventually(lambda: shown(16, 1, "nn-1"))
         host.hardware.remove_device(5)
-        await eventually(lambda: shown(15, 1, "nn-1"), 60)
+        await eventually(lambda: shown(15, 1, "nn-1"))
     verbs = {entry.verb for entry in api.requests(resource="resourceslices") if entry.verb in WRITES}
     assert verbs == {"create", "update"}
     (left,) = api.objects("resourceslices")
@@ -178,7 +178,7 @@ async def test_retry_after_spreads_the_fleet(
         plugins = [await stack.enter_async_context(one.running()) for one in hosts]
         for one in hosts:
             api.create(node_object(one.node_name))  # now all publish
-        await eventually(lambda: len(api.objects("resourceslices")) == NODES, 60)
+        await eventually(lambda: len(api.objects("resourceslices")) == NODES)
 
     def count(plugin: Plugin, metric: str, **labels: str) -> float:
         return plugin.metrics.registry.get_sample_value(f"neuron_dra_{metric}_total", labels) or 0.0

@@ -129,7 +129,7 @@ async def test_pods_for_the_device_plugin_and_its_scheduler_are_told(api: Embedd
     api.create(old_pod("old"))
     api.create({**old_pod("seed", schedulerName="my-scheduler"), "status": {"phase": "Pending"}})
     expected = {"old": "NeuronOldLimits", "seed": "NeuronSchedulerMissing"}
-    await eventually(lambda: reasons(api) == expected, 30)
+    await eventually(lambda: reasons(api) == expected)
 
 
 async def test_nothing_is_said_where_a_device_plugin_serves_a_node(api: EmbeddedApi, watching: LimitsWatcher) -> None:

@@ -455,7 +455,7 @@ async def test_silent_server_keeps_published_slices(
         await eventually(lambda: "watch failed" in caplog.text, what="the outage is noticed")
         await published_again(plugin)
         await api.resume()
-        await eventually(lambda: api.watches.count("resourceslices") == 1, 60)
+        await eventually(lambda: api.watches.count("resourceslices") == 1)
         assert [verb for verb, _, _ in writes(api)] == ["create"]
 
 

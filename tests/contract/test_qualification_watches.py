@@ -43,11 +43,11 @@ def register(api: EmbeddedApi) -> None:
 
 async def test_cluster_without_the_kind_has_no_qualifications_until_it_comes() -> None:
     async with EmbeddedApi() as api, watching(api) as watches:
-        await eventually(lambda: watches.settled, 10, "it is known that there are none")
+        await eventually(lambda: watches.settled, what="it is known that there are none")
         assert (watches.qualifications(), watches.sees_pods) == ({}, False)
         register(api)
         api.create(ASKED)
-        await eventually(lambda: list(watches.qualifications()) == ["nightly"], 10, "the kind is found")
+        await eventually(lambda: list(watches.qualifications()) == ["nightly"], what="the kind is found")
 
 
 async def test_pods_are_watched_once_there_is_something_to_test() -> None:
@@ -58,10 +58,10 @@ async def test_pods_are_watched_once_there_is_something_to_test() -> None:
         api.create(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "t-0", "namespace": NAMESPACE}, "spec": spec}
         )
-        await eventually(lambda: watches.settled, 10, "qualifications are listed")
+        await eventually(lambda: watches.settled, what="qualifications are listed")
         assert not watches.sees_pods
         watches.watch_pods()
-        await eventually(lambda: [pod.name for pod in watches.pods()] == ["t-0"], 10, "pods are listed")
+        await eventually(lambda: [pod.name for pod in watches.pods()] == ["t-0"], what="pods are listed")
 
 
 async def test_without_the_right_nothing_is_known_and_nothing_is_tested() -> None:
@@ -69,5 +69,5 @@ async def test_without_the_right_nothing_is_known_and_nothing_is_tested() -> Non
         register(api)
         refusal = api.faults.add(InjectedFault(resource=f"{KIND.lower()}s", status=403, times=None))
         async with watching(api) as watches:
-            await eventually(lambda: refusal.hits > 1, 10, "it is tried again")
+            await eventually(lambda: refusal.hits > 1, what="it is tried again")
             assert (watches.settled, watches.qualifications()) == (False, {})

@@ -60,7 +60,7 @@ def names(reflector: Reflector) -> set[str]:
 
 
 async def shows(reflector: Reflector, *wanted: str) -> None:
-    await eventually(lambda: names(reflector) == set(wanted), 60, f"{wanted}")
+    await eventually(lambda: names(reflector) == set(wanted), what=f"{wanted}")
 
 
 async def test_reflector_follows_objects(api: EmbeddedApi, client: KubeClient) -> None:

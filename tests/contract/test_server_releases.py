@@ -163,7 +163,7 @@ async def test_a_kubelet_that_goes_back_ends_the_questions(api: EmbeddedApi, hos
         await eventually(lambda: (0, 1) in linked.up_now(plugin.hardware.node))
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4"}}})
         await eventually(lambda: len(published(api)) == 12 and not counters(api))
-        await eventually(lambda: pause_s(plugin) > 5.0, 20, "five seconds without a look at the slices")
+        await eventually(lambda: pause_s(plugin) > 5.0, what="five seconds without a look at the slices")
         api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}})
         await eventually(lambda: len(published(api)) == EVERYTHING)
 

@@ -62,28 +62,28 @@ def writes(api: EmbeddedApi) -> int:
 async def test_a_set_over_a_dead_link_is_tainted_then_removed_and_returns(api: EmbeddedApi, host: PluginHost) -> None:
     held = api.create(allocated_claim("held", "node-a", [CROSSING]))
     async with host.running(**ON) as plugin:
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         await prepare(plugin, held)
         host.hardware.break_link(8, 9)
-        await eventually(lambda: published(api).get("neuron-set-2-8"), 30, "the taint")
+        await eventually(lambda: published(api).get("neuron-set-2-8"), what="the taint")
         assert len(published(api)) == EVERYTHING  # what an unpublished device consumes would be given out again
-        await eventually(lambda: "neuron-set-2-8" not in published(api), 30, "the withdrawal")
+        await eventually(lambda: "neuron-set-2-8" not in published(api), what="the withdrawal")
         assert published(api)[CROSSING]
         assert published(api)[APART] is False
         assert published(api)["neuron-set-12-0"] is False  # the ring is a line now, and still connected
         host.hardware.break_link(2, 3)
-        await eventually(lambda: "neuron-set-12-0" not in published(api), 30, "the ring in two parts")
+        await eventually(lambda: "neuron-set-12-0" not in published(api), what="the ring in two parts")
         host.hardware.repair_link(2, 3)
         host.hardware.repair_link(8, 9)
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30, "the sets again")
-        await eventually(lambda: not any(published(api).values()), 30, "no taint")
+        await eventually(lambda: len(published(api)) == EVERYTHING, what="the sets again")
+        await eventually(lambda: not any(published(api).values()), what="no taint")
 
 
 async def test_a_flapping_link_causes_no_more_writes_than_a_dead_one(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**{**ON, "unhealthy_device_hold_seconds": 600}):
-        await eventually(lambda: len(published(api)) == EVERYTHING, 30)
+        await eventually(lambda: len(published(api)) == EVERYTHING)
         host.hardware.break_link(8, 9)
-        await eventually(lambda: "neuron-set-2-8" not in published(api) and is_complete(api), 30, "the withdrawal")
+        await eventually(lambda: "neuron-set-2-8" not in published(api) and is_complete(api), what="the withdrawal")
         before = writes(api)
         assert before <= 20
         for _ in range(10):

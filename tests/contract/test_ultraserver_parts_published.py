@@ -67,11 +67,11 @@ async def test_the_setting_and_the_controller_decide(
     api: EmbeddedApi, host: PluginHost, settings: dict[str, Any], expected: set[str]
 ) -> None:
     async with host.running(**ON, **settings):
-        await eventually(lambda: (kinds(api), has_counters(api)) == (expected, expected == PARTS), 30)
+        await eventually(lambda: (kinds(api), has_counters(api)) == (expected, expected == PARTS))
 
 
 async def test_the_labels_of_a_controller_withdraw_the_parts(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON):
-        await eventually(lambda: kinds(api) == PARTS, 30)
+        await eventually(lambda: kinds(api) == PARTS)
         api.patch("nodes", "node-a", {"metadata": {"labels": {f"{names.ULTRASERVER_LABELS}mode": "1"}}})
-        await eventually(lambda: kinds(api) == ALONE, 30)
+        await eventually(lambda: kinds(api) == ALONE)

@@ -32,11 +32,11 @@ async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa
     rejected = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="patch", resource="nodes", status=403, times=None))
     async with controlling(cluster, clock=clock):
         nodes = len(cluster.api.objects("nodes"))
-        await eventually(lambda: rejected.hits >= 4 * nodes, 60, "the labels of Nodes wait")
+        await eventually(lambda: rejected.hits >= 4 * nodes, what="the labels of Nodes wait")
         clock.offset = -HOUR
         cluster.api.faults.clear()
         await eventually(
-            lambda: all(LABEL in each["metadata"]["labels"] for each in cluster.api.objects("nodes")), 60, "labels"
+            lambda: all(LABEL in each["metadata"]["labels"] for each in cluster.api.objects("nodes")), what="labels"
         )
 
 
@@ -44,16 +44,16 @@ async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
     clock = Clock()
     async with controlling(cluster, clock=clock, timing=TIMING):
         workload = cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         cluster.pod_with_claim("job-0", rank0(cluster), workload)
 
         def reads() -> int:
             return sum((each.verb, each.resource) == ("get", "pods") for each in cluster.api.log)
 
-        await eventually(lambda: reads() >= 3, 60, "its pod has no address yet")
+        await eventually(lambda: reads() >= 3, what="its pod has no address yet")
         clock.offset = -HOUR
         cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
-        await eventually(lambda: addresses(cluster, SLICE) == ["10.1.0.7"], 60, "it has the pod's address")
+        await eventually(lambda: addresses(cluster, SLICE) == ["10.1.0.7"], what="it has the pod's address")
 
 
 async def test_events_are_renewed() -> None:

@@ -46,10 +46,10 @@ async def test_forbidden_labels_delay_no_workload(cluster: Cluster) -> None:  # 
     timing = quicker(QUICK, writes={"first_s": 3600.0, "longest_s": 3600.0})
     async with controlling(cluster, timing=timing) as controller:
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         for number in range(16):
             cluster.submit(f"waits-{number}")
-            await eventually(lambda name=f"waits-{number}": cluster.state(name) == "Pending", 60, "another plan")
+            await eventually(lambda name=f"waits-{number}": cluster.state(name) == "Pending", what="another plan")
         plans = controller.metrics.registry.get_sample_value("neuron_ultraserver_plan_seconds_count")
     tried = [each.name for each in cluster.api.log if (each.verb, each.resource) == ("patch", "nodes")]
     assert max(tried.count(name) for name in set(tried)) == 1
@@ -63,10 +63,10 @@ async def test_finalizer_precedes_the_reservation(cluster: Cluster) -> None:  # 
     faults = cluster.api.faults.add(refused("neuronultraservers"))
     async with controlling(cluster, timing=SHORT_PAUSES):
         cluster.submit("job", count=1)
-        await eventually(lambda: faults.hits >= 3, 60, "the finalizer is tried")
+        await eventually(lambda: faults.hits >= 3, what="the finalizer is tried")
         assert cluster.allocations() == []
         cluster.api.faults.clear()
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
     [reserved] = [each for each in cluster.api.objects("neuronultraservers") if each["status"]["allocations"]]
     assert reserved["metadata"]["finalizers"] == [RESERVED]
 
@@ -74,13 +74,13 @@ async def test_finalizer_precedes_the_reservation(cluster: Cluster) -> None:  # 
 async def test_unwritable_ultraserver_is_avoided(cluster: Cluster) -> None:  # noqa: F811
     """13.10."""
     async with controlling(cluster, timing=SHORT_PAUSES):
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, what="both are discovered")
         cluster.api.faults.add(refused("neuronultraservers/status", name="us-u0", status=422))
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u1-0"]
         cluster.submit("second", count=1)
-        await eventually(lambda: cluster.state("second") == "Pending", 60, "the second workload waits")
+        await eventually(lambda: cluster.state("second") == "Pending", what="the second workload waits")
         assert "left out, because their status cannot be written: us-u0" in cluster.reason("second")[1]
 
 
@@ -104,7 +104,7 @@ async def test_malformed_write_reply_does_not_end_the_loop(
         cluster.api.faults.add(strange.fault(verb=verb, resource=resource, times=1))
     async with controlling(cluster, "--leader-elect"):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
 
 
 def waits_since(there: Cluster, name: str, seconds: float, started: str = "False") -> None:
@@ -126,7 +126,7 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
     """13.12: it was rejected permanently."""
     async with controlling(cluster):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         first = cluster.allocations()[0]["allocatedNodes"]
         other = {"metadata": {"name": "other", "uid": "another-workload"}}
         for number, (name, seconds, started) in enumerate(
@@ -134,9 +134,9 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
         ):
             cluster.pod_with_claim(name, first[number], other)
             waits_since(cluster, name, seconds, started)
-        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 60, "the rejected pod is evicted")
+        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, what="the rejected pod is evicted")
         cluster.submit("next", count=1)
-        await eventually(lambda: cluster.state("next") == "Allocated", 60, "other passes")
+        await eventually(lambda: cluster.state("next") == "Allocated", what="other passes")
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
         (event,) = await eventually(lambda: evictions(cluster), what="the Event")
         assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "refused")
@@ -156,7 +156,7 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
         refusals = Refusals(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods)
         refusals.on_eviction = results.append
         looking = asyncio.create_task(refusals.look([suspect], datetime.datetime.now(datetime.UTC)))
-        await eventually(lambda: read.hits, 60, "the pod is read")
+        await eventually(lambda: read.hits, what="the pod is read")
         waits_since(cluster, "late", 121, "True")
         read.release()
         await looking
@@ -172,7 +172,7 @@ async def test_missing_namespace_is_one_error_with_remedy(
     missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
     caplog.set_level(logging.INFO)
     async with controlling(cluster, timing=SHORT_PAUSES):
-        await eventually(lambda: missing.hits >= 6, 60, "it tries again")
+        await eventually(lambda: missing.hits >= 6, what="it tries again")
     logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
     assert logged == [
         f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
@@ -187,7 +187,7 @@ async def test_lease_without_namespace_is_one_error(
     """13.13."""
     missing = cluster.api.faults.add(refused("leases", "create", 404))
     async with controlling(cluster, "--leader-elect"):
-        await eventually(lambda: missing.hits >= 3, 60, "it tries again")
+        await eventually(lambda: missing.hits >= 3, what="it tries again")
     logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
     assert logged == [
         f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and the "
@@ -199,11 +199,13 @@ async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # n
     """13.13: after a change of the leader the sum over both replicas counted everything twice."""
     async with controlling(cluster, "--leader-elect", timing=BRIEF_LEASE) as first:
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         sample = first.metrics.registry.get_sample_value
-        await eventually(lambda: sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8, 60, "8 reserved nodes")
+        await eventually(
+            lambda: sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8, what="8 reserved nodes"
+        )
         cluster.api.faults.add(refused("leases", verb="update"))
-        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the leader has lost the lease")
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, what="the leader has lost the lease")
         states = ("free", "reserved", "other")
         assert [sample("neuron_ultraserver_nodes", {"state": state}) for state in states] == [None] * 3
         assert sample("neuron_ultraserver_workloads", {"state": "Allocated"}) is None
@@ -214,13 +216,13 @@ async def test_leader_that_cannot_renew_says_so_without_a_change(cluster: Cluste
     """18.4: nothing else changes, and the metric said that it leads."""
     async with controlling(cluster, "--leader-elect", timing=BRIEF_LEASE) as controller:
         sample = controller.metrics.registry.get_sample_value
-        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads")
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, what="it leads")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, what="both are discovered")
         fault = cluster.api.faults.add(refused("leases", verb="update"))
-        await eventually(lambda: fault.hits > 1, 60, "it cannot renew")
-        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the metric says so")
+        await eventually(lambda: fault.hits > 1, what="it cannot renew")
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, what="the metric says so")
         cluster.api.faults.clear()
-        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads again")
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, what="it leads again")
 
 
 async def test_write_that_is_tried_again_is_still_held(cluster: Cluster) -> None:  # noqa: F811
@@ -229,17 +231,17 @@ async def test_write_that_is_tried_again_is_still_held(cluster: Cluster) -> None
     async with controlling(cluster, timing=SHORT_PAUSES) as controller:
         sample = controller.metrics.registry.get_sample_value
         cluster.submit("job")
-        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 1, 60, "the write is held")
+        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 1, what="the write is held")
         enough = rejected.hits + 3
 
         def stays_held() -> bool:
             assert sample("neuron_ultraserver_held_writes") == 1
             return rejected.hits >= enough
 
-        await eventually(stays_held, 60, "it is tried again")
+        await eventually(stays_held, what="it is tried again")
         cluster.api.faults.clear()
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
-        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 0, 60, "nothing is held")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 0, what="nothing is held")
 
 
 @pytest.fixture
@@ -267,6 +269,6 @@ async def test_role_without_namespaces_only_loses_limits(
     with caplog.at_level(logging.WARNING):
         async with controlling(cluster, timing=SHORT_PAUSES):
             cluster.submit("job")
-            await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+            await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
     said = [each.getMessage() for each in caplog.records if "namespaces cannot be read" in each.getMessage()]
     assert len(said) == 1

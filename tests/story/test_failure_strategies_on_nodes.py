@@ -179,8 +179,8 @@ class Cluster:
         )
 
     async def until_ranks(self, wanted: dict[str, str]) -> None:
-        await eventually(lambda: self.ranks() == wanted, 60, f"the ranks {wanted}")
-        await eventually(lambda: self.status().get("state") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: self.ranks() == wanted, what=f"the ranks {wanted}")
+        await eventually(lambda: self.status().get("state") == "Allocated", what="the workload is Allocated")
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
 
         tasks = [asyncio.create_task(controller.run()), asyncio.create_task(answers())]
         try:
-            await eventually(made.is_whole, 60, "the UltraServer with its four nodes")
+            await eventually(made.is_whole, what="the UltraServer with its four nodes")
             yield made
         finally:
             controller.stop()
@@ -260,8 +260,8 @@ async def test_restart_all_evicts_and_avoids_the_fault(cluster: Cluster) -> None
     before = set(cluster.uids().values())
     template = cluster.api.get("resourceclaimtemplates", "job", "ml")["metadata"]["uid"]
     cluster.hosts["n1"].hardware.set_unhealthy_components(3, "hbm")
-    await eventually(lambda: sorted(cluster.ranks()) == ["n0", "n2", "n3"], 60, "pods on the nodes that are left")
-    await eventually(lambda: cluster.status()["state"] == "Allocated", 60, "the workload is Allocated")
+    await eventually(lambda: sorted(cluster.ranks()) == ["n0", "n2", "n3"], what="pods on the nodes that are left")
+    await eventually(lambda: cluster.status()["state"] == "Allocated", what="the workload is Allocated")
     assert sorted(cluster.ranks().values()) == ["0", "1", "2"]
     assert not before & set(cluster.uids().values())
     assert cluster.api.get("resourceclaimtemplates", "job", "ml")["metadata"]["uid"] != template
@@ -273,7 +273,7 @@ async def test_noop_only_reports(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     before = cluster.uids()
     cluster.hosts["n1"].hardware.set_modes("4")
-    await eventually(lambda: "LinkDown" in cluster.event_reasons(), 60, "the fault has an Event")
+    await eventually(lambda: "LinkDown" in cluster.event_reasons(), what="the fault has an Event")
     await cluster.until_the_graces_end()  # after which the other strategies act
     assert (cluster.uids(), cluster.phases()) == (before, {"n0": "Bound", "n1": "Bound"})
 
@@ -282,8 +282,8 @@ async def test_slot_moves_after_dead_node_is_given_up(cluster: Cluster) -> None:
     cluster.submit("MigrateAffected", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     await cluster.die("n1")
-    await eventually(lambda: sorted(cluster.uids()) == ["n1"], 60, "the pod of the node that answers is evicted")
-    await eventually(lambda: "WaitingForPods" in cluster.event_reasons(), 60, "the message names the dead node")
+    await eventually(lambda: sorted(cluster.uids()) == ["n1"], what="the pod of the node that answers is evicted")
+    await eventually(lambda: "WaitingForPods" in cluster.event_reasons(), what="the message names the dead node")
     ready = next(c for c in cluster.status()["conditions"] if c["type"] == "Ready")
     assert "to give up a node that will not come back, delete its Node" in ready["message"]
     assert {node: phase for node, phase in cluster.phases().items() if node in ("n2", "n3")} == {
@@ -302,9 +302,9 @@ async def test_plugin_outage_keeps_the_allocation(cluster: Cluster) -> None:
     for item in cluster.api.objects("resourceslices"):
         if item["spec"]["nodeName"] == "n1":
             cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does when it starts
-    await eventually(lambda: "SliceMissing" in cluster.event_reasons(), 60, "it has an Event")
+    await eventually(lambda: "SliceMissing" in cluster.event_reasons(), what="it has an Event")
     await cluster.until_the_graces_end()
     assert cluster.uids() == before
     await cluster.start("n1")
-    await eventually(lambda: cluster.phases() == {"n0": "Bound", "n1": "Bound"}, 60, "the tag is back")
+    await eventually(lambda: cluster.phases() == {"n0": "Bound", "n1": "Bound"}, what="the tag is back")
     assert cluster.uids() == before

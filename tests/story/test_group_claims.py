@@ -40,7 +40,7 @@ def pods(there: Cluster) -> set[str]:
 async def test_pods_of_a_group_are_evicted_and_the_node_is_freed(cluster: Cluster) -> None:  # noqa: F811
     async with controlling(cluster, timing=SOON):
         workload = cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         node, other = cluster.allocations()[0]["allocatedNodes"][:2]
         claim_of_group(cluster, "gang-claim", "gang", node, workload)
         for name in ("gang-0", "gang-1"):
@@ -48,9 +48,9 @@ async def test_pods_of_a_group_are_evicted_and_the_node_is_freed(cluster: Cluste
         pod_of_group(cluster, "elsewhere", "gang", other)
         pod_of_group(cluster, "stranger", "another", node)
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
-        await eventually(lambda: pods(cluster) == {"elsewhere", "stranger"}, 20, "the group's pods there are evicted")
+        await eventually(lambda: pods(cluster) == {"elsewhere", "stranger"}, what="the group's pods there are evicted")
         text = "waiting for pods and claims on the nodes: PodGroup ml/gang (no pod of it is there: delete it)"
-        await eventually(lambda: cluster.reason("job") == ("WaitingForPods", text), 20, "the group is named")
+        await eventually(lambda: cluster.reason("job") == ("WaitingForPods", text), what="the group is named")
         cluster.api.delete("resourceclaims", "gang-claim", "ml")
-        await eventually(lambda: cluster.state("job") == "None", 20, "the workload is released")
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is released")
     assert cluster.tags() == set()

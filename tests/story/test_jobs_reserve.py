@@ -95,11 +95,11 @@ def events(there: Cluster, reason: str) -> list[str]:
 
 
 async def allocated(there: Cluster) -> None:
-    await eventually(lambda: there.state("train") == "Allocated", 30, "the job's reservation is Allocated")
+    await eventually(lambda: there.state("train") == "Allocated", what="the job's reservation is Allocated")
 
 
 async def gone(there: Cluster) -> None:
-    await eventually(lambda: workload(there) is None and not there.tags(), 30, "its nodes are free")
+    await eventually(lambda: workload(there) is None and not there.tags(), what="its nodes are free")
 
 
 async def test_job_gets_nodes_and_gives_them_back_when_it_is_complete(cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ async def test_job_gets_nodes_and_gives_them_back_when_it_is_complete(cluster: C
         (owner,) = made["metadata"]["ownerReferences"]
         assert (owner["uid"], owner.get("blockOwnerDeletion")) == (job["metadata"]["uid"], None)
         assert cluster.api.find("resourceclaimtemplates", "train-rct", "ml") is not None
-        await eventually(lambda: events(cluster, "Allocated"), 30, "the job's Events show it")
+        await eventually(lambda: events(cluster, "Allocated"), what="the job's Events show it")
         done = {"conditions": [{"type": "Complete", "status": "True"}]}
         cluster.api.patch("jobs", "train", {"status": done}, "ml")
         await gone(cluster)
@@ -123,9 +123,9 @@ async def test_reservation_follows_the_number_of_pods(cluster: Cluster) -> None:
         submit(cluster)
         await allocated(cluster)
         cluster.api.patch("jobs", "train", {"spec": {"parallelism": 4}}, "ml")
-        await eventually(lambda: len(cluster.tags()) == 4, 30, "one group is released")
+        await eventually(lambda: len(cluster.tags()) == 4, what="one group is released")
         cluster.api.patch("jobs", "train", {"spec": {"parallelism": 6}}, "ml")
-        await eventually(lambda: events(cluster, "PodsDoNotFillGroups"), 30, "the remainder is reported")
+        await eventually(lambda: events(cluster, "PodsDoNotFillGroups"), what="the remainder is reported")
         assert len(cluster.tags()) == 4
 
 
@@ -137,13 +137,13 @@ async def test_suspended_job_keeps_its_nodes_until_its_pods_have_ended(cluster: 
         assert made is not None
         node = cluster.allocations()[0]["allocatedNodes"][0]
         cluster.pod_with_claim("train-0", node, made)
-        await eventually(lambda: events(cluster, "Allocated"), 30, "the controller works")
+        await eventually(lambda: events(cluster, "Allocated"), what="the controller works")
         cluster.api.patch("jobs", "train", {"spec": {"suspend": True}}, "ml")
         cluster.submit("other", count=1)
-        await eventually(lambda: cluster.state("other") == "Allocated", 30, "other workloads get nodes")
+        await eventually(lambda: cluster.state("other") == "Allocated", what="other workloads get nodes")
         assert cluster.state("train") == "Allocated"
         cluster.api.delete("pods", "train-0", "ml", grace_s=0)
-        await eventually(lambda: workload(cluster) is None, 30, "the reservation is released")
+        await eventually(lambda: workload(cluster) is None, what="the reservation is released")
         cluster.api.patch("jobs", "train", {"spec": {"suspend": False}}, "ml")
         await allocated(cluster)
 
@@ -159,17 +159,17 @@ async def test_deleted_job_whose_pods_stay_keeps_its_nodes(cluster: Cluster) -> 
         cluster.api.patch("neuronultraserverworkloads", "train", {"metadata": {"ownerReferences": None}}, "ml")
         cluster.api.delete("jobs", "train", "ml")
         cluster.submit("other", count=1)
-        await eventually(lambda: cluster.state("other") == "Allocated", 30, "other workloads get nodes")
+        await eventually(lambda: cluster.state("other") == "Allocated", what="other workloads get nodes")
         assert cluster.state("train") == "Allocated"
         cluster.api.delete("pods", "train-0", "ml", grace_s=0)
-        await eventually(lambda: workload(cluster) is None, 30, "the reservation is released")
+        await eventually(lambda: workload(cluster) is None, what="the reservation is released")
 
 
 async def test_without_the_policy_nothing_is_reserved(cluster: Cluster) -> None:
     cluster.api.delete("validatingadmissionpolicybindings", POLICY)
     async with controlling(cluster):
         submit(cluster)
-        await eventually(lambda: events(cluster, "JobsMayNotReserve"), 30, "the job's Events say why")
+        await eventually(lambda: events(cluster, "JobsMayNotReserve"), what="the job's Events say why")
         assert workload(cluster) is None
         spec = {"policyName": POLICY, "validationActions": ["Deny"]}
         kind = "ValidatingAdmissionPolicyBinding"
@@ -189,8 +189,8 @@ async def test_pods_that_were_there_before_the_template_are_woken_once() -> None
         there.api.create(early)
         async with controlling(there):
             submit(there)
-            await eventually(woken, 30, "the pod is woken")
-            await eventually(lambda: events(there, "Allocated"), 30, "the controller works on")
+            await eventually(woken, what="the pod is woken")
+            await eventually(lambda: events(there, "Allocated"), what="the controller works on")
         patches = [each for each in there.api.log if (each.verb, each.resource) == ("patch", "pods/status")]
         assert len(patches) == 1
 
@@ -216,7 +216,7 @@ async def test_reservation_that_the_server_does_not_answer_holds_up_nobody_else(
         submit(cluster)
         await eventually(lambda: hung.hits, what="the reservation is asked for")
         cluster.submit("other", count=1)
-        await eventually(lambda: cluster.state("other") == "Allocated", 30, "another workload gets nodes")
+        await eventually(lambda: cluster.state("other") == "Allocated", what="another workload gets nodes")
 
 
 async def test_reservation_gets_its_nodes_before_the_watch_shows_it(cluster: Cluster) -> None:
@@ -226,7 +226,7 @@ async def test_reservation_gets_its_nodes_before_the_watch_shows_it(cluster: Clu
     quiet = quicker(SOON, jobs={"absent_s": 3600.0, "guard_s": 3600.0}, client={"watch": {"silence_s": 3600.0}})
     cluster.submit("other", count=1)
     async with controlling(cluster, quiet):
-        await eventually(lambda: cluster.state("other") == "Allocated", 30, "another workload has its nodes")
+        await eventually(lambda: cluster.state("other") == "Allocated", what="another workload has its nodes")
         submit(cluster, parallelism=4)
         await allocated(cluster)
 
@@ -237,7 +237,7 @@ async def test_reservation_of_a_person_is_left_alone(cluster: Cluster) -> None:
         template = {"spec": {"resourceClaimTemplate": {"name": "train-rct"}}}
         cluster.api.patch("neuronultraserverworkloads", "by-hand", template, "ml")
         submit(cluster)
-        await eventually(lambda: events(cluster, "WorkloadExists"), 30, "the job's Events say so")
+        await eventually(lambda: events(cluster, "WorkloadExists"), what="the job's Events say so")
         cluster.api.delete("jobs", "train", "ml")
-        await eventually(lambda: cluster.state("by-hand") == "Allocated", 30, "the other one has its nodes")
+        await eventually(lambda: cluster.state("by-hand") == "Allocated", what="the other one has its nodes")
         assert workload(cluster) is None

@@ -214,7 +214,7 @@ async def test_workload_says_which_fields_of_its_spec_are_dropped(cluster: Clust
         text = "the API server drops spec.priorityClassName, spec.ttlSecondsUnused, because its Custom"
         assert told(cluster, "job").startswith(text)
         cluster.api.dropped_fields.clear()
-        await eventually(lambda: told(cluster, "job") == "", 60)
+        await eventually(lambda: told(cluster, "job") == "")
         assert cluster.state("job") == "Allocated"
 
 
@@ -306,7 +306,7 @@ async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:
     """13.5, 13.16: every pass searched the smallest names of all UltraServers."""
     async with controlling(cluster):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
 
     def unread() -> Iterator[str]:
         yield from ()

@@ -173,7 +173,7 @@ async def test_deleted_slices_and_cdi_file_are_restored(
     (host.cdi / f"k8s.neuron.aws.com-claim_{uid}.json").unlink()
     api.delete("resourceslices", NAME)
     await published(api)
-    await eventually(lambda: uid in host.specified, 60, "the CDI file")
+    await eventually(lambda: uid in host.specified, what="the CDI file")
     assert host.spec(uid) == file
 
 

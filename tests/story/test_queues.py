@@ -43,7 +43,7 @@ def reason(there: Cluster, name: str) -> str:
 
 
 async def allocated(there: Cluster, name: str) -> None:
-    await eventually(lambda: there.state(name) == "Allocated", 30, f"{name} gets nodes")
+    await eventually(lambda: there.state(name) == "Allocated", what=f"{name} gets nodes")
 
 
 async def test_write_that_kueue_does_not_answer_holds_up_nobody_else(cluster: Cluster) -> None:
@@ -61,13 +61,13 @@ async def test_new_term_does_not_wait_for_kueues_workloads(cluster: Cluster) -> 
     """Their list needs Kueue's conversion webhook. Until it is there, workloads with a queue wait, and no others."""
     async with controlling(cluster):
         cluster.submit("queued", count=1, labels={LABEL: "team"})
-        await eventually(lambda: kueue_workloads(cluster), 30, "Kueue's Workload exists")
+        await eventually(lambda: kueue_workloads(cluster), what="Kueue's Workload exists")
         hung = cluster.api.faults.add(InjectedFault(Do.HANG, verb="list", resource="workloads", times=None))
         [lease] = cluster.api.objects("leases")
         end = {"spec": {"holderIdentity": "another", "leaseTransitions": 9}}
         cluster.api.patch("leases", lease["metadata"]["name"], end, NAMESPACE)
-        await eventually(lambda: hung.hits, 30, "the next term lists Kueue's Workloads")
+        await eventually(lambda: hung.hits, what="the next term lists Kueue's Workloads")
         cluster.submit("other", count=1)
         await allocated(cluster, "other")
-        await eventually(lambda: reason(cluster, "queued") == "QueueUnknown", 30, "it says why it waits")
+        await eventually(lambda: reason(cluster, "queued") == "QueueUnknown", what="it says why it waits")
         cluster.api.faults.clear()

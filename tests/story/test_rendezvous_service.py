@@ -85,37 +85,37 @@ async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a pod that starts, gets another address, and is replaced by one on the same node."""
     async with controlling(cluster, timing=TIMING):
         workload = cluster.submit("job")
-        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), what="the Service exists")
         service = cluster.api.get("services", SERVICE, "ml")
         assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True}
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         node = rank0(cluster)
         cluster.pod_with_claim("job-0", node, workload)
         cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
-        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], 60, "it has the pod's address")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], what="it has the pod's address")
         cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.8"}}, "ml")
-        await eventually(lambda: addresses(cluster) == ["10.1.0.8"], 60, "it has the new sandbox's address")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.8"], what="it has the new sandbox's address")
         cluster.api.delete("resourceclaims", "job-0", "ml")
-        await eventually(lambda: addresses(cluster) == [], 60, "it has no address without a pod")
+        await eventually(lambda: addresses(cluster) == [], what="it has no address without a pod")
         start(cluster, "job-1", node, workload, "10.1.0.9")
-        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], 60, "it has the next pod's address")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], what="it has the next pod's address")
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
-        await eventually(lambda: cluster.api.find("services", SERVICE, "ml") is None, 60, "the Service is gone")
-        await eventually(lambda: addresses(cluster) is None, 60, "the EndpointSlice is gone")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml") is None, what="the Service is gone")
+        await eventually(lambda: addresses(cluster) is None, what="the EndpointSlice is gone")
 
 
 async def test_address_of_another_family_gets_a_slice_of_its_own(cluster: Cluster) -> None:  # noqa: F811
     """addressType of an EndpointSlice cannot change; a job in an IPv6 pod network never found rank 0."""
     async with controlling(cluster, timing=TIMING):
         workload = cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         start(cluster, "job-0", rank0(cluster), workload, "fd00::7")
-        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == ["fd00::7"], 60, "it has the pod's address")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == ["fd00::7"], what="it has the pod's address")
         assert addresses(cluster) is None
         cluster.api.delete("resourceclaims", "job-0", "ml")
         start(cluster, "job-1", rank0(cluster), workload, "10.1.0.9")
-        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], 60, "it has the next pod's address")
-        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == [], 60, "the former address is gone")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], what="it has the next pod's address")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == [], what="the former address is gone")
     found = {each["metadata"]["name"]: each["addressType"] for each in cluster.api.objects("endpointslices")}
     assert found == {"job-rank0-ipv4": "IPv4", "job-rank0-ipv6": "IPv6"}
 
@@ -147,9 +147,9 @@ async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa
     """18.2: it reads the Service and its EndpointSlice, and does not write a correct address again."""
     async with controlling(cluster, timing=TIMING):
         workload = cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         start(cluster, "job-0", rank0(cluster), workload, "10.1.0.7")
-        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], 60, "it has the pod's address")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], what="it has the pod's address")
     before = writes(cluster)
     seen = len(cluster.api.log)
     async with controlling(cluster, timing=TIMING):
@@ -157,7 +157,7 @@ async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa
         def read() -> bool:
             return sum(each.resource == "endpointslices" for each in cluster.api.log[seen:]) >= 2
 
-        await eventually(read, 60, "the EndpointSlice is read again")
+        await eventually(read, what="the EndpointSlice is read again")
     assert writes(cluster) == before
     assert before[:2] == ["create services", "create endpointslices"]
 
@@ -169,14 +169,14 @@ async def test_users_service_is_never_changed(cluster: Cluster) -> None:  # noqa
     stored = cluster.api.create(mine)
     async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
-        await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the Service")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: events(cluster, "ServiceNameTaken"), what="an Event names the Service")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         assert cluster.api.get("services", SERVICE, "ml") == stored
         assert addresses(cluster) is None
         (text,) = events(cluster, "ServiceNameTaken")
         assert text.startswith("Service ml/job-rank0 exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does")
         cluster.api.delete("services", SERVICE, "ml")
-        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the workload has its own Service")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), what="the workload has its own Service")
 
 
 async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  # noqa: F811
@@ -225,7 +225,7 @@ async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) 
         assert cluster.api.get("endpointslices", SLICE, "ml") == stored
         assert events(cluster, "ServiceNameTaken") == []
         cluster.api.delete("services", "old", "ml")
-        await eventually(lambda: addresses(cluster) is None, 60, "the old EndpointSlice is gone")
+        await eventually(lambda: addresses(cluster) is None, what="the old EndpointSlice is gone")
         await services.look(job, again)
     [made] = cluster.api.get("endpointslices", SLICE, "ml")["metadata"]["ownerReferences"]
     assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
@@ -258,13 +258,13 @@ async def test_missing_rights_are_logged_once(
     refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
     async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
-        await eventually(lambda: refused.hits >= 3, 60, "the Service is tried again")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        await eventually(lambda: refused.hits >= 3, what="the Service is tried again")
         assert [each.get("rendezvous") for each in cluster.allocations()] == [None] * 2
         cluster.api.faults.clear()
-        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), what="the Service exists")
         expected = [{"address": "job-rank0.ml.svc"}] * 2
-        await eventually(lambda: [each.get("rendezvous") for each in cluster.allocations()] == expected, 60, "a name")
+        await eventually(lambda: [each.get("rendezvous") for each in cluster.allocations()] == expected, what="a name")
     lines = [each for each in caplog.records if each.message.startswith("workloads have no Service for rank 0")]
     assert [each.levelno for each in lines] == [logging.WARNING]
 
@@ -289,7 +289,7 @@ async def test_invalid_annotation_is_an_event(cluster: Cluster) -> None:  # noqa
     async with controlling(cluster, timing=TIMING):
         cluster.submit("job")
         cluster.api.patch("neuronultraserverworkloads", "job", {"metadata": {"annotations": {ANNOTATION: "Pod"}}}, "ml")
-        await eventually(lambda: events(cluster, "InvalidRendezvous"), 60, "an Event names the value")
+        await eventually(lambda: events(cluster, "InvalidRendezvous"), what="an Event names the value")
     assert events(cluster, "InvalidRendezvous") == [
         'annotation neuron.aws.com/rendezvous is "Pod": write "pod" or "host"; it has no effect'
     ]

@@ -368,7 +368,7 @@ async def test_tags_stay_during_an_api_outage(
         await eventually(lambda: "watch failed" in caplog.text, what="the outage is noticed")
         await published_again(plugin)
         await api.resume()
-        await eventually(lambda: api.watches.count("neuronultraservers") == 1, 60)
+        await eventually(lambda: api.watches.count("neuronultraservers") == 1)
         assert tag(api) == Tag.of(SLOT)
 
 
@@ -408,7 +408,7 @@ async def test_newer_plugin_continues_with_the_tag(api: EmbeddedApi, host: Plugi
             await eventually(lambda: new.publisher_lock.holding and not old.publisher_lock.holding)
             reserve(api, SLOT)
             await tagged(api, SLOT)
-        await eventually(lambda: old.publisher_lock.holding, 60, "the old one's turn")
+        await eventually(lambda: old.publisher_lock.holding, what="the old one's turn")
         reserve(api)
         await tagged(api, None)
 

@@ -263,23 +263,23 @@ async def test_only_a_term_after_another_leader_lists_again() -> None:
         async with running_controller(cluster, *flags, timing=timing) as controller:
             leads = controller.leadership.holds
             cluster.submit("before")
-            await eventually(lambda: cluster.state("before") == "Allocated", 60, "the workload is Allocated")
-            await eventually(lambda: api.watches.count("jobs") == 1, 60, "jobs are watched")
+            await eventually(lambda: cluster.state("before") == "Allocated", what="the workload is Allocated")
+            await eventually(lambda: api.watches.count("jobs") == 1, what="jobs are watched")
             kinds = {each.resource for each in api.requests("watch")}
             api.log.clear()
 
             await lose(api, leads)
             cluster.submit("again", count=1)
-            await eventually(lambda: cluster.state("again") == "Pending", 60, "the next term plans")
+            await eventually(lambda: cluster.state("again") == "Pending", what="the next term plans")
             beside = {"nodes", "resourceclaims", "workloads", "jobs"}
             await eventually(
-                lambda: {each.resource for each in api.requests("watch")} >= beside, 60, "watches are opened"
+                lambda: {each.resource for each in api.requests("watch")} >= beside, what="watches are opened"
             )
             assert {each.resource for each in api.requests("list")} & kinds == set()
             assert {each.resource for each in api.requests("watch")} <= kinds
 
             take(api, CONTROLLER)
-            await eventually(lambda: {each.resource for each in api.requests("list")} >= kinds, 60, "it lists all")
+            await eventually(lambda: {each.resource for each in api.requests("list")} >= kinds, what="it lists all")
 
 
 async def test_plan_keeps_its_index_while_it_pauses(api: EmbeddedApi) -> None:

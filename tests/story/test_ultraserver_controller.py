@@ -179,16 +179,16 @@ async def test_blocked_eviction_names_the_budget(cluster: Cluster) -> None:
         await eventually(lambda: cluster.reason("job")[0] == "EvictionBlocked", what="the budget is named")
         assert "trainers" in cluster.reason("job")[1]
         cluster.api.delete("poddisruptionbudgets", "trainers", "ml")
-        await eventually(lambda: cluster.state("job") == "None", timeout_s=60, what="the workload is gone")
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
 
 
 async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None:
     hung = cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
-        await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 60, "the first plan")
+        await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), what="the first plan")
         cluster.api.create(allocated_claim("foreign", "u0-0", ["neuron-node-0"], namespace="ml"))
         cluster.submit("job", size=4, count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         (allocation,) = cluster.allocations()
         assert allocation["allocatedNodes"] == ["u1-0", "u1-1", "u1-2", "u1-3"]
 
@@ -296,7 +296,7 @@ async def test_expired_lease_is_taken_over(cluster: Cluster) -> None:
         }
     )
     async with controlling(cluster, "--leader-elect", timing=timing) as follower:
-        await eventually(follower.leadership.holds, timeout_s=60, what="it leads")
+        await eventually(follower.leadership.holds, what="it leads")
 
 
 async def test_disconnected_leader_stops_in_time(cluster: Cluster) -> None:
@@ -304,9 +304,9 @@ async def test_disconnected_leader_stops_in_time(cluster: Cluster) -> None:
         await eventually(first.leadership.holds, what="the first leads")
         before = first.leadership.term
         cluster.api.faults.add(InjectedFault(resource="leases", status=503, times=None))
-        await eventually(lambda: not first.leadership.holds(), timeout_s=60, what="it gave up")
+        await eventually(lambda: not first.leadership.holds(), what="it gave up")
         cluster.api.faults.clear()
-        await eventually(first.leadership.holds, timeout_s=60, what="it leads again")
+        await eventually(first.leadership.holds, what="it leads again")
         assert first.leadership.term > before
 
 

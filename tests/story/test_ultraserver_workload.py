@@ -60,7 +60,7 @@ async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plu
             plugins[name] = await stack.enter_async_context(host.running())
         controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
         stack.push_async_callback(_ended, controller, _started(controller))
-        await eventually(lambda: is_ready(api), 60, "the UltraServer is discovered with all nodes")
+        await eventually(lambda: is_ready(api), what="the UltraServer is discovered with all nodes")
         yield plugins
 
 
@@ -119,7 +119,7 @@ def claim_of(api: EmbeddedApi, template: str, node: str) -> ClaimRef:
 async def test_containers_start_with_their_nodes_rank(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "job", size=2, count=2)
-        await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: state(api, "job") == "Allocated", what="the workload is Allocated")
         assert tags(api) == dict.fromkeys(NODES, "job")
         ranks = {}
         for name, plugin in plugins.items():
@@ -136,7 +136,7 @@ async def test_containers_start_with_their_nodes_rank(api: EmbeddedApi, short_pa
 async def test_only_the_nodes_of_a_pair_are_reserved(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "pair", size=2, count=1)
-        await eventually(lambda: state(api, "pair") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: state(api, "pair") == "Allocated", what="the workload is Allocated")
         assert tags(api) == {"n0": "pair", "n1": "pair"}
         plain = {}
         for name in ("n0", "n2"):
@@ -150,12 +150,12 @@ async def test_only_the_nodes_of_a_pair_are_reserved(api: EmbeddedApi, short_pat
 async def test_deleted_workload_leaves_nothing(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path):
         submit(api, "job", size=4, count=1)
-        await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: state(api, "job") == "Allocated", what="the workload is Allocated")
         api.delete("neuronultraserverworkloads", "job", "ml")
-        await eventually(lambda: state(api, "job") == "None", 60, "the workload is gone")
+        await eventually(lambda: state(api, "job") == "None", what="the workload is gone")
         await eventually(lambda: tags(api) == {}, what="the tags are gone")
         (found,) = api.objects("neuronultraservers")
         assert found["status"]["allocations"] == []
         assert api.objects("resourceclaimtemplates") == []
         submit(api, "next", size=4, count=1)
-        await eventually(lambda: state(api, "next") == "Allocated", 60, "the next one is Allocated")
+        await eventually(lambda: state(api, "next") == "Allocated", what="the next one is Allocated")

@@ -53,15 +53,15 @@ async def test_unschedulable_pods_make_degraded(cluster: Cluster) -> None:  # no
     without_services(cluster)
     async with controlling(cluster, timing=SOON):
         workload = cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         unschedulable(cluster, "job-3")
-        await eventually(lambda: degraded(cluster)[0] == "PodsUnschedulable", 60, "the workload is Degraded")
+        await eventually(lambda: degraded(cluster)[0] == "PodsUnschedulable", what="the workload is Degraded")
         assert degraded(cluster)[1].endswith(f"ml/job-3: {WORDS}")
         assert cluster.state("job") == "Allocated"
         nodes = cluster.allocations()[0]["allocatedNodes"]
         for name in nodes:
             cluster.pod_with_claim(f"on-{name}", name, workload)
-        await eventually(lambda: degraded(cluster)[0] == "", 60, "the workload has no fault")
+        await eventually(lambda: degraded(cluster)[0] == "", what="the workload has no fault")
     reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
@@ -91,10 +91,10 @@ async def test_pod_with_a_claim_of_an_earlier_workload_is_evicted(cluster: Clust
     without_services(cluster)
     async with controlling(cluster, timing=SOON):
         workload = cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         waits_with_claim(cluster, "job-3", workload["metadata"]["uid"])
         waits_with_claim(cluster, "job-4", "of-an-earlier-one")
-        await eventually(lambda: cluster.api.find("pods", "job-4", "ml") is None, 60, "the pod is evicted")
+        await eventually(lambda: cluster.api.find("pods", "job-4", "ml") is None, what="the pod is evicted")
         # The controller tells of what it has done when it is done.
         [event] = await eventually(lambda: events_of(cluster, "FormerClaimEvicted"), what="the Event")
     assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "job-4")
@@ -110,10 +110,10 @@ async def test_role_without_list_pods_skips_the_check(cluster: Cluster) -> None:
     refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster, timing=SOON):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
-        await eventually(lambda: refused.hits >= 1, 60, "it asked")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        await eventually(lambda: refused.hits >= 1, what="it asked")
         cluster.submit("second", count=1)
-        await eventually(lambda: cluster.state("second") == "Allocated", 60, "the second is Allocated")
+        await eventually(lambda: cluster.state("second") == "Allocated", what="the second is Allocated")
 
 
 async def test_missing_efa_claim_posts_one_warning(cluster: Cluster) -> None:  # noqa: F811
@@ -121,16 +121,16 @@ async def test_missing_efa_claim_posts_one_warning(cluster: Cluster) -> None:  #
     without_services(cluster)
     async with controlling(cluster):
         workload = cluster.submit("job", count=2)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         for number, entry in enumerate(cluster.allocations()):
             cluster.pod_with_claim(f"job-{number}", entry["allocatedNodes"][0], workload)
 
         def warnings() -> list[str]:
             return [each["message"] for each in events_of(cluster, "NoNetworkClaim")]
 
-        await eventually(lambda: warnings() != [], 60, "there is a warning")
+        await eventually(lambda: warnings() != [], what="there is a warning")
         cluster.pod_with_claim("job-2", cluster.allocations()[0]["allocatedNodes"][1], workload)
-        await eventually(lambda: cluster.api.find("pods", "job-2", "ml") is not None, 60, "one more pod")
+        await eventually(lambda: cluster.api.find("pods", "job-2", "ml") is not None, what="one more pod")
         (message,) = warnings()
         assert message.startswith("serverCount is 2, and pod ml/job-")
     reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
@@ -162,12 +162,12 @@ async def test_binding_check_sees_claims_before_the_watch(
     foreign(cluster, "elsewhere", "u1-3")
     cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, what="both are discovered")
         before = len(cluster.api.log)
         foreign(cluster, "slipped-in", "u0-1")
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Pending", 60, "the workload waits")
-        await eventually(lambda: "pod ml/slipped-in has devices" in cluster.reason("job")[1], 60, "it says why")
+        await eventually(lambda: cluster.state("job") == "Pending", what="the workload waits")
+        await eventually(lambda: "pod ml/slipped-in has devices" in cluster.reason("job")[1], what="it says why")
     asked = [each for each in list(cluster.api.log)[before:] if (each.user_agent, each.verb) == (NAME, "list")]
     assert {each.resource for each in asked} == lists
 
@@ -178,12 +178,12 @@ async def test_binding_check_sees_a_claim_that_moved(cluster: Cluster) -> None: 
     foreign(cluster, "moves", "u1-3")
     cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, what="both are discovered")
         cluster.api.delete("pods", "moves", "ml", grace_s=0)
         cluster.api.delete("resourceclaims", "moves", "ml")
         foreign(cluster, "moves", "u0-1")
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         assert cluster.allocations()[0]["allocatedNodes"] == [f"u1-{n}" for n in range(4)]
 
 
@@ -196,7 +196,7 @@ async def test_binding_check_works_without_list_pods(
     refused = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
     assert refused.hits > 0
 
 

@@ -33,12 +33,12 @@ async def allocate_and_release(controller: Controller, cluster: Cluster) -> None
     task = asyncio.create_task(controller.run())
     try:
         workload = cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         for n in range(4):
             cluster.pod_with_claim(f"pod-{n}", f"u0-{n}", workload)
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
-        await eventually(lambda: cluster.state("job") == "None", 60, "the workload is gone")
-        await eventually(lambda: not cluster.tags(), 60, "the tags are gone")
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+        await eventually(lambda: not cluster.tags(), what="the tags are gone")
     finally:
         controller.stop()
         await task
@@ -80,7 +80,7 @@ async def test_node_modules_call_downward_only(api: EmbeddedApi, host: PluginHos
     with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
         async with host.running(), ScriptedKubelet(host.registry) as kubelet:
             await kubelet.registered("neuron.aws.com")
-            await eventually(lambda: api.objects("resourceslices"), 60, "the slices")
+            await eventually(lambda: api.objects("resourceslices"), what="the slices")
             claim = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
             uid = claim["metadata"]["uid"]
             assert not (await kubelet.prepare([claim]))[uid].error

@@ -106,7 +106,7 @@ async def queueing(api: EmbeddedApi, leadership: Alone) -> AsyncIterator[tuple[Q
     watch = QueueWatch(client, lambda: None, QueueTiming())
     task = asyncio.create_task(watch.run())
     try:
-        await eventually(lambda: not watch.unknown, 10, "Kueue's Workloads are listed")
+        await eventually(lambda: not watch.unknown, what="Kueue's Workloads are listed")
         await caches.relist()
         yield Queues(client, caches, applier, watch, events, QueueTiming()), caches, client
     finally:
@@ -133,7 +133,7 @@ async def test_a_queue_sends_nothing_that_an_ended_term_decided(api: EmbeddedApi
         leadership.term = 2
         queues._applier.fence.enter(2)
         async with writing(queues):
-            await eventually(lambda: not queues._sent, 10, "the write had its turn")
+            await eventually(lambda: not queues._sent, what="the write had its turn")
         assert client.writes() == []
 
 
@@ -156,7 +156,7 @@ async def test_a_release_is_not_sent_if_the_term_ends_while_the_job_is_read(api:
     watches = JobWatches(client, lambda: None, JobTiming())
     tasks = [asyncio.create_task(run()) for run in watches.tasks().values()]
     try:
-        await eventually(lambda: watches.settled, 10, "jobs are listed")
+        await eventually(lambda: watches.settled, what="jobs are listed")
         await caches.relist()
         made = JobReservations(client, caches, applier, watches, events, JobTiming(), None, queues=True)
         with pytest.raises(Exception, match="has ended"):
@@ -175,7 +175,7 @@ async def test_namespaces_take_turns_in_queues(api: EmbeddedApi) -> None:
     api.create(reservation("b", "victim"))
     async with queueing(api, Alone()) as (queues, caches, client), writing(queues):
         await queues.look(caches.index(), NOW)
-        await eventually(lambda: len(client.writes()) == AT_ONCE, 10, "the first writes")
+        await eventually(lambda: len(client.writes()) == AT_ONCE, what="the first writes")
         assert ("POST", "/apis/kueue.x-k8s.io/v1beta2/namespaces/b/workloads") in client.writes()
 
 
@@ -194,7 +194,7 @@ async def test_events_of_one_namespace_do_not_keep_back_those_of_others(api: Emb
         for _ in range(2):
             await queues.look(caches.index(), NOW)
         events = "/namespaces/b/events"
-        await eventually(lambda: any(path.endswith(events) for _, path in client.sent), 10, "b has its Event")
+        await eventually(lambda: any(path.endswith(events) for _, path in client.sent), what="b has its Event")
 
 
 async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(api: EmbeddedApi) -> None:
@@ -229,7 +229,7 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
         queues._client = hidden = Hidden(client)
         async with writing(queues):
             await queues.look(FleetIndex(), NOW)
-            await eventually(lambda: not queues._sent, 10, "the write had its turn")
+            await eventually(lambda: not queues._sent, what="the write had its turn")
         assert hidden.writes() == []
 
 
@@ -351,7 +351,7 @@ async def test_an_error_beside_the_plans_does_not_end_the_controller() -> None:
     beside.changed.set()
     task = asyncio.create_task(beside.run())
     try:
-        await eventually(lambda: broken.looks > 2, 10, "it looks again")
+        await eventually(lambda: broken.looks > 2, what="it looks again")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
