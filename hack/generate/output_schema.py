@@ -22,9 +22,15 @@ def page() -> str:
 
 
 def _open(value: Any) -> Any:
-    """Return a schema that allows more fields, which a later release may have."""
-    if isinstance(value, dict):
-        return {
-            name: _open(each) for name, each in value.items() if name != "additionalProperties" or each is not False
-        }
-    return [_open(each) for each in value] if isinstance(value, list) else value
+    """Return a schema that allows more fields, which a later release may have.
+
+    Releases of msgspec differ in where null stands among alternatives; it is the last.
+    """
+    if isinstance(value, list):
+        return [_open(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    opened = {name: _open(each) for name, each in value.items() if name != "additionalProperties" or each is not False}
+    if isinstance(opened.get("anyOf"), list):
+        opened["anyOf"].sort(key=lambda each: each == {"type": "null"})
+    return opened

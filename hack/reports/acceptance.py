@@ -27,7 +27,7 @@ from hack.reports.reporting import commit_now
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "docs" / "reports" / "acceptance.md"
 RESULTS = REPOSITORY / "build" / "acceptance"
-PYTHON = str(REPOSITORY / ".venv" / "bin" / "python")
+PYTHON = sys.executable
 
 
 SHOWN = 20  # violations in the report

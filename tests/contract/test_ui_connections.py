@@ -79,21 +79,23 @@ async def test_a_body_without_an_end_is_not_read(kind: str) -> None:
 
 
 NONSENSE = {
-    "no request": "NONSENSE\r\n\r\n",
-    "no address": "GET * HTTP/1.1\r\nHost: HOST\r\n\r\n",
-    "two hosts": "GET / HTTP/1.1\r\nHost: HOST\r\nHost: evil.example\r\n\r\n",
-    "a long header": f"GET / HTTP/1.1\r\nX: {'x' * 9000}\r\n\r\n",
-    "an escape": "GET / HTTP/1.1\r\nHost: HOST\r\nX: \x1b[2J\r\n\r\n",
+    "no request": ("NONSENSE\r\n\r\n", (400,)),
+    "no address": ("GET * HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", (400, 403)),
+    # Older releases of aiohttp read the first Host only.
+    "two hosts": ("GET / HTTP/1.1\r\nHost: HOST\r\nHost: evil.example\r\nConnection: close\r\n\r\n", (400, 200)),
+    "a long header": (f"GET / HTTP/1.1\r\nX: {'x' * 9000}\r\n\r\n", (400,)),
+    "an escape": ("GET / HTTP/1.1\r\nHost: HOST\r\nX: \x1b[2J\r\n\r\n", (400,)),
 }
 
 
-@pytest.mark.parametrize("text", NONSENSE.values(), ids=NONSENSE.keys())
+@pytest.mark.parametrize(("text", "statuses"), NONSENSE.values(), ids=NONSENSE.keys())
 async def test_nonsense_of_others_is_not_printed_in_the_terminal_of_the_user(
-    text: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    text: str, statuses: tuple[int, ...], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with made().served() as server:
         wires = await connected(server.host, text.replace("HOST", server.host))
-        assert (await ended(wires)).startswith(b"HTTP/1.0 400")
+        status = (await ended(wires)).split()[1]
+        assert int(status) in statuses
     assert (caplog.text, capfd.readouterr().err) == ("", "")
 
 

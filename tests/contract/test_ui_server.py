@@ -9,7 +9,8 @@ import re
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_the_token_is_in_a_file_that_only_the_user_can_read() -> None:
     assert not Path(file).exists()
 
 
-async def lines(page: Page) -> AsyncIterator[dict[str, Any]]:
+async def lines(page: Page) -> AsyncGenerator[dict[str, Any], None]:
     headers = {**OWN, "Authorization": f"Bearer {page[0].token}"}
     async with (
         aiohttp.ClientSession(read_bufsize=2**24) as client,
@@ -172,8 +173,7 @@ async def test_a_page_gets_all_rows_then_those_that_change() -> None:
         for item in small.base("a"):
             api.apply(item)
         made = session.of_cluster(KubeConfig(api.url), "default")
-        async with made.served() as server, asyncio.timeout(60):
-            told = lines((made, server))
+        async with made.served() as server, asyncio.timeout(60), aclosing(lines((made, server))) as told:
             async for line in told:
                 if line["set"].get("connection", {}).get("", {}).get("state") == "live":
                     break
@@ -197,9 +197,10 @@ async def test_all_pages_share_one_set_of_watches() -> None:
         made = session.of_cluster(KubeConfig(api.url), "default")
         async with made.served() as server, asyncio.timeout(60):
             for _ in range(3):
-                async for line in lines((made, server)):
-                    if line["set"].get("connection", {}).get("", {}).get("state") == "live":
-                        break
+                async with aclosing(lines((made, server))) as told:
+                    async for line in told:
+                        if line["set"].get("connection", {}).get("", {}).get("state") == "live":
+                            break
             watched = [request.resource for request in api.requests("watch")]
             assert sorted(watched) == sorted(set(watched))
             assert "resourceslices" in watched
@@ -207,10 +208,11 @@ async def test_all_pages_share_one_set_of_watches() -> None:
 
 async def connection(page: Page, state: str) -> dict[str, str]:
     """Return what a page is told of the connection, once it is in this state."""
-    async for line in lines(page):
-        told: dict[str, str] = line["set"].get("connection", {}).get("", {})
-        if told.get("state") == state:
-            return told
+    async with aclosing(lines(page)) as all_lines:
+        async for line in all_lines:
+            told: dict[str, str] = line["set"].get("connection", {}).get("", {})
+            if told.get("state") == state:
+                return told
     raise AssertionError("the stream has ended")
 
 

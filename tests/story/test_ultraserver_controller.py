@@ -321,7 +321,9 @@ async def test_health_and_metrics_are_served(cluster: Cluster) -> None:
                 return str(answer.read().decode())
 
         assert (await asyncio.to_thread(fetch, "/healthz"), await asyncio.to_thread(fetch, "/readyz")) == ("ok\n",) * 2
-        await eventually(lambda: controller.metrics.registry.get_sample_value("neuron_ultraserver_leader") == 1.0)
+        sample = controller.metrics.registry.get_sample_value
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 1.0)
+        await eventually(lambda: sample("neuron_ultraserver_time_to_allocated_seconds_count") == 1.0)
         page = await asyncio.to_thread(fetch, "/metrics")
         assert 'neuron_ultraserver_writes_total{action="CreateTemplate",result="ok"} 1.0' in page
         assert "neuron_ultraserver_time_to_allocated_seconds_count 1.0" in page
