@@ -30,13 +30,13 @@ class EventTurns(Generic[K]):
             self._turns.add(key, namespace)
 
     def forget(self, key: K) -> None:
-        """Forget the last text about an object: its next text is told even if it is the same."""
+        """Forget the last text about an object, so that its next text is posted even if it is the same."""
         self._turns.discard(key)
         self._untold.pop(key, None)
         self._told.pop(key, None)
 
     def take(self, most: int) -> list[K]:
-        """Return the next objects, at most so many, and record that their texts are told."""
+        """Return at most so many of the next objects, and record their texts as posted."""
         taken = [self._turns.take() for _ in range(min(most, len(self)))]
         for key in taken:
             self._told[key] = self._untold.pop(key)

@@ -14,6 +14,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.timing import PluginTiming
 from tests.contract.sets_node import closing, prepare, server_with_a_node
 from tests.support.plugin_host import PluginHost
+from tests.support.published_slices import is_complete
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import always, eventually
 
@@ -47,11 +48,6 @@ def published(api: EmbeddedApi) -> dict[str, bool]:
         for item in api.objects("resourceslices")
         for device in item["spec"].get("devices", [])
     }
-
-
-def is_complete(api: EmbeddedApi) -> bool:
-    pools = [item["spec"]["pool"] for item in api.objects("resourceslices")]
-    return len({each["generation"] for each in pools}) == 1 and len(pools) == pools[0]["resourceSliceCount"]
 
 
 def writes(api: EmbeddedApi) -> int:

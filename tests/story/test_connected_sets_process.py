@@ -15,6 +15,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.plugin_story import DRIVER, START_S, prepared, refused, started, unprepared
 from tests.support.plugin_host import PluginHost
+from tests.support.published_slices import is_complete
 from tests.support.waiting import eventually
 
 ON: dict[str, Any] = {"connected_sets": True}
@@ -48,11 +49,9 @@ async def published(api: EmbeddedApi) -> dict[str, Obj]:
     """Wait until the node has all its devices in slices of one generation, and return them by name."""
 
     def devices() -> dict[str, Obj]:
-        items = api.objects("resourceslices")
-        pools = [item["spec"]["pool"] for item in items]
-        # Its last slice may have no devices: counters are in slices of their own.
-        if len({pool["generation"] for pool in pools}) != 1 or len(pools) != pools[0]["resourceSliceCount"]:
+        if not is_complete(api):
             return {}
+        items = api.objects("resourceslices")
         return {device["name"]: device for item in items for device in item["spec"].get("devices", ())}
 
     await eventually(lambda: len(devices()) == PUBLISHED, START_S, "the sets")

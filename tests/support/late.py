@@ -1,8 +1,8 @@
 """A pytest plugin: results of threads and replies of the embedded API server arrive late, and waits look all the time.
 
 `pytest -p tests.support.late --late SEED tests/contract tests/story`. Between a change that a test can see, such as a
-file or an object, and what follows it in the program, there is a moment. On a quiet machine no test falls into it, and
-on a busy one some test does on some day. Here each of these moments takes up to LATE_S.
+file or an object, and what follows it in the program, there is a moment. A test that reads in it fails, which
+is rare and happens on busy machines. Here each of these moments takes up to LATE_S.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ports for programs that have to be told one."""
+"""Ports for programs that cannot choose a free one themselves."""
 
 from __future__ import annotations
 
