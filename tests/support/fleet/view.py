@@ -25,6 +25,7 @@ class View:
 
     def __init__(self, items: Mapping[str, Mapping[str, Wire]]) -> None:
         self._items = items
+        self._read: dict[str, tuple[Wire, tuple[Held, ...]]] = {}  # by name: an object, and what is in its status
 
     def all(self, plural: str) -> list[Wire]:
         """Every object of a kind, by name."""
@@ -36,11 +37,17 @@ class View:
 
     def held(self) -> list[Held]:
         """Every allocation of every NeuronUltraServer."""
-        return [
-            Held(item["metadata"]["name"], allocation)
-            for item in self.all("neuronultraservers")
-            for allocation in read_allocations(item).allocations
-        ]
+        return [held for item in self.all("neuronultraservers") for held in self._held_in(item)]
+
+    def _held_in(self, item: Wire) -> tuple[Held, ...]:
+        """The allocations of one NeuronUltraServer, read once for each version: a change is another dictionary."""
+        name = str(item["metadata"]["name"])
+        read = self._read.get(name)
+        if read is not None and read[0] is item:
+            return read[1]
+        found = tuple(Held(name, allocation) for allocation in read_allocations(item).allocations)
+        self._read[name] = item, found
+        return found
 
     def holders(self) -> dict[str, Held]:
         """The allocation of each node, without those of replaced instances."""
