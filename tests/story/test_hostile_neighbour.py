@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from tests.story.plugin_story import published
-from tests.support.neighbour import ATTACKS, grpc_probe, http_probe
+from tests.support.neighbour import ATTACKS, attack, grpc_probe, http_probe
 from tests.support.plugin_host import PluginHost, PluginProcess
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -45,7 +45,7 @@ async def test_hostile_neighbour_costs_bounded_memory(api: EmbeddedApi, host: Pl
     await eventually(lambda: answers(grpc_port) and answers(http_port), what="both ports are open")
     attacked = grpc_port if kind == "gRPC health" else http_port
     for _ in range(2):
-        await ATTACKS[name](attacked)
+        await attack(name, attacked)
         assert await grpc_probe(grpc_port) == SERVING
         assert (await http_probe(http_port)).startswith(b"HTTP/1.1 200 OK")
         assert b"neuron_dra_build_info" in await http_probe(http_port, "/metrics")
@@ -72,7 +72,7 @@ async def test_hostile_neighbour_of_the_controller(api: EmbeddedApi, host: Plugi
             await asyncio.sleep(0.05)
     attacked = grpc_port if kind == "gRPC" else http_port
     for _ in range(2):
-        await ATTACKS[name](attacked)
+        await attack(name, attacked)
         assert await grpc_probe(grpc_port) == SERVING
         assert (await http_probe(http_port)).startswith(b"HTTP/1.1 200 OK")
     assert process.running

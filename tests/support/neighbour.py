@@ -1,23 +1,27 @@
 """A hostile neighbour: a pod without credentials that connects to a plugin's or controller's ports and does its worst.
 
 `ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
-the connections. As a program it repeats all of them for a time, also in a pod that has this file alone:
+the connections. It runs in a program of its own, also in a pod that has this file alone; this one attacks once:
+
+    python neighbour.py once NAME HOST:PORT
+
+This one repeats all attacks for a time. FIRST is the number of the attack that it begins with: slow neighbours do all
+attacks between them if each begins with another one.
 
     python neighbour.py SECONDS FIRST HOST:PORT ...
-
-FIRST is the number of the attack that it begins with: slow neighbours do all attacks between them if each begins with
-another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import itertools
 import os
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -27,6 +31,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 LOCAL: Final = "127.0.0.1"
 PROBE_S: Final = 30.0  # for a probe on a busy machine
 LARGE_BYTES: Final = 15 * 1024 * 1024
+ONCE_S: Final = 200.0  # for one attack on a busy machine
 END_S: Final = 30.0  # after the attacks, for the program to end by itself
 
 _OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)
@@ -212,15 +217,51 @@ async def _attack(name: str, host: str, port: int) -> None:
         await ATTACKS[name](port, host)
 
 
+async def attack(name: str, port: int) -> None:
+    """Attack a port of this machine once, in a program of its own. Raises AssertionError, which says what failed."""
+    command = (sys.executable, __file__, "once", name, f"{LOCAL}:{port}")
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode:
+        raise AssertionError(f"attack {name!r} failed with code {process.returncode}:\n{errors.decode()}")
+
+
+async def _to_the_end(work: Awaitable[object]) -> None:
+    """Do the work, print what it returns, and end the program.
+
+    gRPC's client may wait for ever for calls whose connection was cut: when its last channel goes, it stops the loop
+    until they have ended. So its runtime is held here, and the program ends without it.
+    """
+    grpc.aio.init_grpc_aio()
+    code = 1
+    try:
+        print(await work, flush=True)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 def main(words: Sequence[str]) -> None:
-    """Attack for a time, and print what ran."""
-    seconds, first, *addresses = words
+    """Attack once, or for a time, and print what ran."""
+    first, second, *addresses = words
     targets = [(host, int(port)) for host, _, port in (word.rpartition(":") for word in addresses)]
-    # gRPC's client may wait for ever for a connection that was cut while it ended.
-    end = threading.Timer(float(seconds) + END_S, os._exit, [0])
-    end.daemon = True
-    end.start()
-    print(asyncio.run(do_its_worst(float(seconds), int(first), targets)))
+    if first == "once":
+        ((host, port),) = targets
+        faulthandler.dump_traceback_later(ONCE_S, exit=True)
+        asyncio.run(_to_the_end(ATTACKS[second](port, host)))
+    else:
+        end = threading.Timer(float(first) + END_S, os._exit, [0])
+        end.daemon = True
+        end.start()
+        asyncio.run(_to_the_end(do_its_worst(float(first), int(second), targets)))
 
 
 if __name__ == "__main__":
