@@ -173,20 +173,20 @@ async def test_a_page_gets_all_rows_then_those_that_change() -> None:
         for item in small.base("a"):
             api.apply(item)
         made = session.of_cluster(KubeConfig(api.url), "default")
-        async with made.served() as server, asyncio.timeout(60), aclosing(lines((made, server))) as told:
-            async for line in told:
+        async with made.served() as server, asyncio.timeout(60), aclosing(lines((made, server))) as stream:
+            async for line in stream:
                 if line["set"].get("connection", {}).get("", {}).get("state") == "live":
                     break
             assert line["set"]["nodes"]["a"]["state"] == "free"
             cordoned = {**small.node("a"), "spec": {"unschedulable": True}}
             api.apply(cordoned)
-            async for line in told:
+            async for line in stream:
                 if line["set"].get("nodes"):
                     break
             assert line["whole"] is False
             assert {name: row["state"] for name, row in line["set"]["nodes"].items()} == {"a": "cordoned"}
             api.delete("Node", "a")
-            async for line in told:
+            async for line in stream:
                 if line["gone"].get("nodes"):
                     break
             assert line["gone"]["nodes"] == ["a"]
@@ -197,10 +197,7 @@ async def test_all_pages_share_one_set_of_watches() -> None:
         made = session.of_cluster(KubeConfig(api.url), "default")
         async with made.served() as server, asyncio.timeout(60):
             for _ in range(3):
-                async with aclosing(lines((made, server))) as told:
-                    async for line in told:
-                        if line["set"].get("connection", {}).get("", {}).get("state") == "live":
-                            break
+                await connection((made, server), "live")
             watched = [request.resource for request in api.requests("watch")]
             assert sorted(watched) == sorted(set(watched))
             assert "resourceslices" in watched
@@ -208,11 +205,11 @@ async def test_all_pages_share_one_set_of_watches() -> None:
 
 async def connection(page: Page, state: str) -> dict[str, str]:
     """Return what a page is told of the connection, once it is in this state."""
-    async with aclosing(lines(page)) as all_lines:
-        async for line in all_lines:
-            told: dict[str, str] = line["set"].get("connection", {}).get("", {})
-            if told.get("state") == state:
-                return told
+    async with aclosing(lines(page)) as stream:
+        async for line in stream:
+            current: dict[str, str] = line["set"].get("connection", {}).get("", {})
+            if current.get("state") == state:
+                return current
     raise AssertionError("the stream has ended")
 
 

@@ -1,11 +1,11 @@
 """A hostile neighbour: a pod without credentials that connects to a plugin's or controller's ports and does its worst.
 
 `ATTACKS` has each attack by name. An attack returns when it has sent all that it can, or when the other side has closed
-the connections. It runs in a program of its own, also in a pod that has this file alone; this one attacks once:
+the connections. This file is also a program, and needs no other file of the project in its pod. To attack once:
 
     python neighbour.py once NAME HOST:PORT
 
-This one repeats all attacks for a time. FIRST is the number of the attack that it begins with: slow neighbours do all
+To repeat all attacks for a time, where FIRST is the number of the attack that it begins with: slow neighbours do all
 attacks between them if each begins with another one.
 
     python neighbour.py SECONDS FIRST HOST:PORT ...
