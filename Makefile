@@ -71,7 +71,7 @@ test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.3
 	@NEURON_DRA_LONG=1 hack/test.sh
 
 differential: setup ## Compare the simulator with Kubernetes' own modules of 1.34 and 1.37 on 100,000 cases each; takes an hour
-	@NEURON_DRA_ORACLE_CASES=100000 $(BIN)/python -m pytest -q -n 2 -m long tests/unit/test_allocator_oracle.py
+	@NEURON_DRA_ORACLE_CASES=100000 $(BIN)/python -m pytest -q -n 2 -m long tests/oracle/test_allocator_oracle.py
 
 bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python -m hack.bench.node

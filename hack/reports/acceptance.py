@@ -217,7 +217,7 @@ PARTS = {
     "gitops": Part(
         "Flux and Argo CD on the test bed (Kubernetes 1.37): install a release from a registry, compare "
         "without drift, upgrade beside a job, remove",
-        _bed("1.37", "unit/test_gitops_health", "bed/test_flux", "bed/test_argocd"),
+        _bed("1.37", "oracle/test_gitops_health", "bed/test_flux", "bed/test_argocd"),
     ),
     "monitoring": Part(
         "the alerts and dashboards: rules and queries on Prometheus, and a fault for each alert on the test bed",
@@ -317,7 +317,7 @@ PARTS = {
     ),
     "differential": Part(
         "simulator against the modules of Kubernetes 1.37 and 1.34, 100,000 random cases each",
-        _tests("-m", "long", "tests/unit/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
+        _tests("-m", "long", "tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
     ),
     "kueue": Part(
         "Kueue with connected sets (docs/kueue.md), API server and scheduler of Kubernetes 1.37",
@@ -344,7 +344,9 @@ PARTS = {
     "release": Part(
         "a release: two builds with the wheel, the same bytes; SBOMs; the workflow, signatures, the registry",
         _tests(
-            "-m", "long", *(f"tests/unit/test_release_{name}.py" for name in ("build", "publish", "workflow", "signed"))
+            "-m",
+            "long",
+            *(f"tests/tools/test_release_{name}.py" for name in ("build", "publish", "workflow", "signed")),
         ),
     ),
 }

@@ -101,7 +101,7 @@ def named(command: str) -> str:
 
 
 MARKS: Final[Mapping[str, str]] = {
-    r"cosign ": "signs with keys that a reader has; tests/unit/test_release_signed.py runs the commands with a key",
+    r"cosign ": "signs with keys that a reader has; tests/tools/test_release_signed.py runs the commands with a key",
     r"deploy/install\.sh ": "needs a cluster: tests/bed/test_install_script.py",
     r"docker ": "needs docker and a registry; hack/testbed builds the same image",
     r"export ": "has paths that the demo prints",
@@ -112,10 +112,10 @@ MARKS: Final[Mapping[str, str]] = {
     r"helm ": "needs a cluster",
     r"kubectl (-n argocd )": "needs Argo CD: tests/bed/gitops.py",
     r"kubectl (neuron|exec POD|exec -n neuron-dra-driver POD)": "needs a cluster: neuron-dra runs the same below",
-    r"kubectl ": "needs a cluster: tests/story/test_documented_on_the_demo.py, or for other objects the test bed",
-    r"make ": "a target of the Makefile: tests/unit/test_documented_commands.py checks that it exists",
+    r"kubectl ": "needs a cluster: tests/tools/test_documented_on_the_demo.py, or for other objects the test bed",
+    r"make ": "a target of the Makefile: tests/tools/test_documented_commands.py checks that it exists",
     r"neuron-dra (migrate|doctor|top|ui|why) ?": (
-        "needs a cluster, a browser or a file of the reader: tests/story/test_documented_on_the_demo.py runs most"
+        "needs a cluster, a browser or a file of the reader: tests/tools/test_documented_on_the_demo.py runs most"
     ),
     r"neuron-dra explain (WORD|REASON|NAME)": "stands for any word",
     r"neuron-ultraserver-controller plan ": "needs a file that kubectl writes; tests/unit/test_plan_command.py",

@@ -1,19 +1,16 @@
-"""Device metadata: the contents of the files, their paths, and Kubernetes' library that reads them. Issue 18.6."""
+"""Device metadata: the contents of the files, and their paths. Issue 18.6."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hack.oracle.judge import CannotBuild, Oracle, build
 from neuron_dra.api import claims as wire
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, checkpoint, metadata
-from neuron_dra.core.catalogue import all_types
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.config import Entry, NeuronSettings, UltraServerSettings
 from neuron_dra.core.config import EntrySource as From
@@ -231,40 +228,3 @@ def test_checkpoint_keeps_the_files() -> None:
     kept = checkpoint.decode(checkpoint.encode(checkpoint.Checkpoint("b", {UID: made}))).claims[UID]
     assert metadata.files(kept) == metadata.files(made)
     assert cdi.is_of(kept, cdi.encode(cdi.spec(made)))
-
-
-# Kubernetes' own library.
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    try:
-        program = build(tmp_path_factory.mktemp("oracle") / "oracle")
-    except CannotBuild as err:
-        pytest.skip(str(err))
-    with Oracle(program) as running:
-        yield running
-
-
-def cases() -> Iterator[PreparedClaim]:
-    yield of_the_job()
-    yield of_the_job(*(device(number) for number in range(16)))
-    yield prepared(claim(device(0, "a"), device(2, "b/small"), pod_claim="devices"))
-    for each in all_types():
-        name = "neuron-node-0" if each.whole_node else "neuron-device-0"
-        yield prepared(claim(AllocatedDevice("r", "n1", name)), healthy_node(each.name))
-
-
-def test_kubernetes_library_reads_every_file(reader: Oracle) -> None:
-    """18.6: the decoder and validation of k8s.io/dynamic-resource-allocation, for each version in the file."""
-    for made in cases():
-        for data in metadata.files(made).values():
-            text = data.decode()
-            newest, older = text.splitlines()
-            for part, version in ((text, 0), (newest, 0), (older, 1), (newest.replace("v1beta1", "v7") + older, 1)):
-                answer = reader.ask({"metadata": part})
-                assert answer.get("error") is None
-                assert answer["version"] == metadata.VERSIONS[version]
-                found = json.loads(newest)
-                assert {**answer["metadata"], "apiVersion": ""} == {**found, "apiVersion": ""}
-    assert "Required value" in reader.ask({"metadata": text.replace('"pool":"n1"', '"pool":""')})["error"]

@@ -18,8 +18,8 @@ from hack.bed import build, layout
 from hack.bed import network as namespace
 from tests.support import image_registry
 from tests.support.skipping import impossible
-from tests.unit import keyless
-from tests.unit.small_release import ROOT
+from tests.tools import keyless
+from tests.tools.small_release import ROOT
 
 ADDRESS = "127.0.0.1:5000"
 REPOSITORY, TAG = "Owner/neuron-dra", "v1.2.3"

@@ -20,8 +20,8 @@ from hack.release import chart as release_chart
 from hack.release import image as release_image
 from hack.release import layer as release_layer
 from tests.support.built_tools import HELM, needs
-from tests.unit import small_release
-from tests.unit.small_release import ROOT, TAG, content, images, inside, layers
+from tests.tools import small_release
+from tests.tools.small_release import ROOT, TAG, content, images, inside, layers
 
 RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
 SITE_PACKAGES = f"opt/neuron-dra/lib/{small_release.PYTHON}/site-packages"

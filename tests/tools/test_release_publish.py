@@ -15,8 +15,8 @@ from hack.bed import build, layout, network
 from tests.support import image_registry
 from tests.support.built_tools import HELM, needs
 from tests.support.skipping import impossible
-from tests.unit import small_release
-from tests.unit.small_release import Published
+from tests.tools import small_release
+from tests.tools.small_release import Published
 
 NAMES = ("neuron-dra-driver", "neuron-ultraserver-controller", "neuron-dra-chart")
 

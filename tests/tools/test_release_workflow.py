@@ -13,7 +13,7 @@ import yaml
 
 from hack.bed import build, layout
 from tests.support.skipping import impossible
-from tests.unit.small_release import ROOT
+from tests.tools.small_release import ROOT
 
 FOLDER = ROOT / ".github/workflows"
 WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from hack.bed import network
 from hack.bed.layout import Layout
-from tests.unit import small_release  # noqa: F401 - sets the import path
+from tests.tools import small_release  # noqa: F401 - sets the import path
 
 READY_S = 60
 ISSUER, FULCIO, REKOR, TIMESTAMPS = (f"http://127.0.0.1:{port}" for port in (8001, 8002, 8003, 8004))

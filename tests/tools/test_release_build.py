@@ -19,7 +19,7 @@ import pytest
 from hack.release import base as release_base
 from hack.release import build as release
 from tests.support.skipping import impossible
-from tests.unit.small_release import MACHINES, ROOT, images, inside, layers
+from tests.tools.small_release import MACHINES, ROOT, images, inside, layers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 VERSION = "1.2.3-rc.1"

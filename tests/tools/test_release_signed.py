@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from hack.release import base as release_base
-from tests.unit.keyless import ISSUER
-from tests.unit.release_network import ADDRESS, REPOSITORY, Network, Run, network
-from tests.unit.small_release import ROOT, base_archive
+from tests.tools.keyless import ISSUER
+from tests.tools.release_network import ADDRESS, REPOSITORY, Network, Run, network
+from tests.tools.small_release import ROOT, base_archive
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REGISTRY = f"{ADDRESS}/{REPOSITORY.partition('/')[0].lower()}"

@@ -1,0 +1,1 @@
+"""Tests that Go modules of Kubernetes and of GitOps programs judge."""

@@ -1,0 +1,1 @@
+"""Tests of the repository: hack, releases, workflows, generated files and the documentation."""
