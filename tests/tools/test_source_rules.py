@@ -4,103 +4,155 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-import neuron_dra
-
-ROOT = Path(neuron_dra.__file__).parent
-PRODUCTION = sorted(
-    path
-    for path in ROOT.rglob("*.py")
-    if not {"gen", "emulation", "demo"} & set(path.relative_to(ROOT).parts) and path.name != "slices_command.py"
-)
+ROOT = Path(__file__).resolve().parents[2]
+NOT_ON_NODES = {"gen", "emulation", "demo"}
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
-ALLOWED = {
-    "arguments.py": {"open"},  # the null device, in place of a closed output
-    "ask/doctor/bundle.py": {"open"},  # a file for a user
-    "ask/migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
-    "ask/templates/command.py": {"write_text"},  # manifests for a user
-    "ask/ui/opening.py": {"open", "rmtree"},  # leads the user's browser to the page
-    "node/files.py": WRITES | {"open"},
-    "node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
-    "node/publish/publisher_lock.py": {"open"},  # a lock file without contents
+MAY_WRITE = {
+    "neuron_dra/arguments.py": {"open"},  # the null device, in place of a closed output
+    "neuron_dra/ask/doctor/bundle.py": {"open"},  # a file for a user
+    "neuron_dra/ask/migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
+    "neuron_dra/ask/templates/command.py": {"write_text"},  # manifests for a user
+    "neuron_dra/ask/ui/opening.py": {"open", "rmtree"},  # leads the user's browser to the page
+    "neuron_dra/node/files.py": {"fsync", "open", "rename", "unlink"},  # the seam
+    "neuron_dra/node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
+    "neuron_dra/node/publish/publisher_lock.py": {"open"},  # a lock file without contents
 }
+# The versions from which on Kubernetes does something, and the releases with known faults.
+MAY_NAME_VERSIONS = {"neuron_dra/core/versions.py", "neuron_dra/core/releases.py"}
+
+Nodes = list[ast.AST]
+Rule = Callable[[Nodes], Iterator[tuple[int, str]]]
+"""Yields the line and the name of each place to which a rule applies."""
 
 
-def calls(path: Path) -> Iterator[tuple[str, int, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def parse(source: str) -> Nodes:
+    return list(ast.walk(ast.parse(source)))
+
+
+@pytest.fixture(scope="module")
+def node_programs() -> dict[str, Nodes]:
+    """Return the syntax of neuron_dra, by file, without what never runs on a customer's node."""
+    paths = [path.relative_to(ROOT) for path in sorted((ROOT / "neuron_dra").rglob("*.py"))]
+    return {
+        str(path): parse((ROOT / path).read_text())
+        for path in paths
+        if NOT_ON_NODES.isdisjoint(path.parts) and path.name != "slices_command.py"
+    }
+
+
+@pytest.fixture(scope="module")
+def controller() -> dict[str, Nodes]:
+    paths = [path.relative_to(ROOT) for path in sorted((ROOT / "controller").rglob("*.py"))]
+    return {str(path): parse((ROOT / path).read_text()) for path in paths}
+
+
+def places(rule: Rule, nodes_by_file: Mapping[str, Nodes]) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, line and name of each place to which the rule applies."""
+    for file, nodes in nodes_by_file.items():
+        for line, name in rule(nodes):
+            yield file, line, name
+
+
+def calls(nodes: Nodes) -> Iterator[tuple[str, ast.Call]]:
+    """Yield calls and the names of their functions, except calls of the seam, such as `files.unlink`."""
+    for node in nodes:
         if isinstance(node, ast.Call):
             function = node.func
             name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
             owner = getattr(function, "value", None)
-            if getattr(owner, "attr", getattr(owner, "id", "")) not in ("files", "_files"):  # the seam itself
-                yield name, node.lineno, node
+            if getattr(owner, "attr", getattr(owner, "id", "")) not in ("files", "_files"):
+                yield name, node
 
 
 def opens_for_writing(call: ast.Call) -> bool:
     """`os.open` with flags, or `open` with a mode that is not for reading."""
     if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "os":
         return True
-    modes = [
-        a.value
-        for a in [*call.args[1:2], *[k.value for k in call.keywords if k.arg == "mode"]]
-        if isinstance(a, ast.Constant)
-    ]
-    return any(set(str(mode)) & set("wax+") for mode in modes)
+    modes = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes)
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_are_written_through_the_one_seam(path: Path) -> None:
-    allowed = ALLOWED.get(str(path.relative_to(ROOT)), set())
-    wrong = [
-        f"{name} in line {line}"
-        for name, line, call in calls(path)
-        if name not in allowed and (name in WRITES or (name == "open" and opens_for_writing(call)))
-    ]
-    assert not wrong, "write with neuron_dra.node.files, where faults are injected"
+def writes(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    for name, call in calls(nodes):
+        if name in WRITES or (name == "open" and opens_for_writing(call)):
+            yield call.lineno, name
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
-def test_wait_for_is_not_used(path: Path) -> None:
-    lines = [line for name, line, _ in calls(path) if name == "wait_for"]
-    assert not lines, "asyncio.wait_for of Python 3.11 can lose a cancellation: use asyncio.timeout"
+def waits_that_lose_a_cancellation(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    for name, call in calls(nodes):
+        if name == "wait_for":
+            yield call.lineno, name
 
 
-CONTROLLER = sorted((ROOT.parent / "controller").rglob("*.py"))
-
-
-def owners_compared(path: Path) -> Iterator[int]:
-    """Yield the lines that compare the `workload_uid` of a claim, which claims of AWS's templates do not have."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def owners_compared(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         if not isinstance(node, ast.Compare):
             continue
         for side in (node.left, *node.comparators):
             owner = getattr(side, "value", None)
             if getattr(side, "attr", "") == "workload_uid" and getattr(owner, "id", "") in ("use", "claim"):
-                yield node.lineno
+                yield node.lineno, ast.unparse(side)
 
 
-@pytest.mark.parametrize("path", CONTROLLER, ids=lambda path: str(path.relative_to(ROOT.parent)))
-def test_whose_claim_has_one_spelling(path: Path) -> None:
-    assert not list(owners_compared(path)), "use ClaimUse.is_of: claims of AWS's templates have no workloadUid"
+def minor_versions(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    """Yield literals such as (1, 36) or "1.37"."""
+    for node in nodes:
+        if isinstance(node, ast.Tuple | ast.Constant):
+            text = ast.unparse(node)
+            if re.fullmatch(r"\(1, 3\d(, \d+)?\)|'v?1\.3\d'", text):
+                yield node.lineno, text
 
 
-def minor_versions(path: Path) -> Iterator[int]:
-    """Yield the lines with a version of Kubernetes as a literal, such as (1, 36) or "1.37"."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        text = ast.unparse(node) if isinstance(node, ast.Tuple | ast.Constant) else ""
-        if re.fullmatch(r"\(1, 3\d(, \d+)?\)|'v?1\.3\d'", text):
-            yield node.lineno  # type: ignore[attr-defined]
+def test_files_are_written_through_the_one_seam(node_programs: dict[str, Nodes]) -> None:
+    written = list(places(writes, node_programs))
+    wrong = [f"{file}:{line}: {name}" for file, line, name in written if name not in MAY_WRITE.get(file, ())]
+    assert not wrong, "\n".join(["write with neuron_dra.node.files, where tests inject faults", *wrong])
+    names_by_file: dict[str, set[str]] = {}
+    for file, _, name in written:
+        names_by_file.setdefault(file, set()).add(name)
+    assert names_by_file == MAY_WRITE, "remove from MAY_WRITE what no longer writes"
 
 
-ONE_TABLE = ("core/versions.py", "core/releases.py")
-"""The versions from which on Kubernetes does something, and the releases with known faults."""
+def test_wait_for_is_not_used(node_programs: dict[str, Nodes]) -> None:
+    wrong = [f"{file}:{line}: {name}" for file, line, name in places(waits_that_lose_a_cancellation, node_programs)]
+    assert not wrong, "\n".join(
+        ["asyncio.wait_for of Python 3.11 can lose a cancellation: use asyncio.timeout", *wrong]
+    )
 
 
-@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
-def test_versions_of_kubernetes_are_one_table(path: Path) -> None:
-    found = list(minor_versions(path))
-    assert not found or str(path.relative_to(ROOT)) in ONE_TABLE, "name it in core/versions.py"
+def test_whose_claim_has_one_spelling(controller: dict[str, Nodes]) -> None:
+    functions = (node for nodes in controller.values() for node in nodes if isinstance(node, ast.FunctionDef))
+    assert "is_of" in {function.name for function in functions}
+    wrong = [f"{file}:{line}: {name} is compared" for file, line, name in places(owners_compared, controller)]
+    assert not wrong, "\n".join(["use ClaimUse.is_of: claims of AWS's templates have no workloadUid", *wrong])
+
+
+def test_versions_of_kubernetes_are_one_table(node_programs: dict[str, Nodes]) -> None:
+    versions = list(places(minor_versions, node_programs))
+    wrong = [f"{file}:{line}: {text}" for file, line, text in versions if file not in MAY_NAME_VERSIONS]
+    assert not wrong, "\n".join(["name the version in neuron_dra/core/versions.py, and use that name", *wrong])
+    assert {file for file, _, _ in versions} == MAY_NAME_VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("rule", "source", "expected"),
+    [
+        (writes, "path.write_text('')", [(1, "write_text")]),
+        (writes, "\nwith open(path, mode='wb'): pass", [(2, "open")]),
+        (writes, "os.open(path, os.O_RDONLY)", [(1, "open")]),
+        (writes, "self._files.unlink(path); open(path, 'rb'); path.read_text()", []),
+        (waits_that_lose_a_cancellation, "async def f():\n    await asyncio.wait_for(g(), 1)", [(2, "wait_for")]),
+        (owners_compared, "if uid != use.workload_uid: pass", [(1, "use.workload_uid")]),
+        (owners_compared, "use.is_of(workload)", []),
+        (minor_versions, "if version >= (1, 36): pass", [(1, "(1, 36)")]),
+        (minor_versions, "a = 'v1.37'\nb = (1, 35, 2)", [(1, "'v1.37'"), (2, "(1, 35, 2)")]),
+        (minor_versions, "a = (1, 4); b = '1.3'", []),
+    ],
+)
+def test_rule_finds_its_violations(rule: Rule, source: str, expected: list[tuple[int, str]]) -> None:
+    assert sorted(rule(parse(source))) == expected
