@@ -25,28 +25,42 @@ from tests.support import small_clusters as small
 HELD = {"idle": (), "one held": (0,), "two held": (0, 5)}
 MOST_STEPS = {"idle": 100, "one held": 10_000, "two held": 10_000}
 EVERY = {each.name: each for each in templates.all_of_them()}
-WITH_EFA = [
-    name
-    for name, each in EVERY.items()
-    if each.type.efa
-    and not each.type.whole_node
-    and "count" in each.wire["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-]
+GENERATIONS = ("inf1", "inf2", "trn1", "trn2", "trn3")
+WITH_EFA = ("trn1", "trn2")
+
+
+def of(generation: str) -> list[LibraryTemplate]:
+    """Return the templates for a generation, of which there is at least one."""
+    chosen = [template for template in EVERY.values() if template.type.generation == generation]
+    assert chosen
+    return chosen
+
+
+def may_have_efa(template: LibraryTemplate) -> bool:
+    [first, *_] = template.wire["spec"]["spec"]["devices"]["requests"]
+    return bool(template.type.efa) and not template.type.whole_node and "count" in first["exactly"]
 
 
 def problems(item: LibraryTemplate) -> list[rules.ManifestProblem]:
     return rules.Checker(snapshot.build([item.wire]), (1, 34)).run()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_template_is_valid_and_runs_on_its_type(name: str) -> None:
-    found = EVERY[name]
-    assert problems(found) == []
-    kind = f"{'ultraserver ' if found.type.whole_node else ''}{found.type.name}"
-    made = {**found.wire, "metadata": {**found.wire["metadata"], "namespace": "default"}}
-    world = World(snapshot.build([*imagined.fleet(f"1 x {kind}", "test"), made]))
-    first = simulation.Simulation(world).run([small.pod("p", name)])[0]
-    assert first.runs, first
+def why_not_running(template: LibraryTemplate) -> str:
+    """Return what is wrong with a template, or why its pod does not run on an idle node; empty for neither."""
+    if wrong := problems(template):
+        return str(wrong)
+    kind = f"{'ultraserver ' if template.type.whole_node else ''}{template.type.name}"
+    created = {**template.wire, "metadata": {**template.wire["metadata"], "namespace": "default"}}
+    world = World(snapshot.build([*imagined.fleet(f"1 x {kind}", "test"), created]))
+    [pod, *_] = simulation.Simulation(world).run([small.pod("p", template.name)])
+    return "" if pod.runs else str(pod)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_templates_are_valid_and_run_on_their_types(generation: str) -> None:
+    reasons = {template.name: why_not_running(template) for template in of(generation)}
+    wrong = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
+    assert not wrong, "\n".join(wrong)
 
 
 def outcome_on(found: LibraryTemplate, used: tuple[int, ...], rules: Semantics) -> allocator.Allocated | Failure:
@@ -69,31 +83,37 @@ def outcome_on(found: LibraryTemplate, used: tuple[int, ...], rules: Semantics) 
     return allocator.allocate(model.node(world.nodes[name]), [claim], world.inventory, world.classes, frozenset(held))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("state", HELD)
-def test_search_of_older_schedulers_is_short(name: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_of_older_schedulers_is_short(generation: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a node is too full as well: Kubernetes 1.34 and 1.35 look at every order of what is left."""
     monkeypatch.setattr(permutations, "MAX_STEPS", MOST_STEPS[state])
-    outcome = outcome_on(EVERY[name], HELD[state], semantics.OLD)
-    assert isinstance(outcome, allocator.Allocated) or outcome.kind is FailureKind.NO_SOLUTION
+    outcomes = {template.name: outcome_on(template, HELD[state], semantics.OLD) for template in of(generation)}
+    failures = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
+    wrong = [f"{name}: {failure}" for name, failure in failures.items() if failure.kind is not FailureKind.NO_SOLUTION]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("state", HELD)
-@pytest.mark.parametrize("name", WITH_EFA)
+@pytest.mark.parametrize("generation", WITH_EFA)
 @pytest.mark.parametrize("rules", [semantics.OLD, semantics.NEW], ids=["1.34", "1.37"])
 def test_devices_with_efa_are_found_quickly(
-    name: str, state: str, rules: Semantics, monkeypatch: pytest.MonkeyPatch
+    generation: str, state: str, rules: Semantics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trn1.32xlarge has half as many interfaces as devices, and was asked for as many."""
     monkeypatch.setattr(permutations, "MAX_STEPS", MOST_STEPS["one held"])
-    made = templates.with_efa(copy.deepcopy(EVERY[name]))
-    assert isinstance(outcome_on(made, HELD[state], rules), allocator.Allocated)
+    with_efa = [templates.with_efa(copy.deepcopy(template)) for template in of(generation) if may_have_efa(template)]
+    outcomes = {template.name: outcome_on(template, HELD[state], rules) for template in with_efa}
+    wrong = [f"{name}: {outcome}" for name, outcome in outcomes.items() if isinstance(outcome, Failure)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_type_has_templates_with_distinct_names() -> None:
     made = templates.all_of_them()
     assert {each.type.name for each in made} == {each.name for each in catalogue.all_types()}
     assert len(EVERY) == len(made)
+    assert {each.type.generation for each in made} == set(GENERATIONS)
+    assert {each.type.generation for each in made if may_have_efa(each)} == set(WITH_EFA)
 
 
 @pytest.mark.parametrize("size", [1, 2])
