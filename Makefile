@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest test-long lock gen-check releasable differential bench demo testbed-up testbed-down gen golden docs site contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-sizes test test-without-cluster coverage test-oldest quick slow-tests night lock gen-check releasable bench demo testbed-up testbed-down gen golden docs site contract fuzz mutation crash chaos wheels release publish sign manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -25,8 +25,10 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-check: check-format check-lint check-types check-imports check-sizes ## Check format, lint, types, import contracts, sizes and density
-	@echo "check: format, lint, types, import contracts, sizes and density hold"
+CHECKS := check-types check-format check-lint check-imports check-sizes gen-check
+check: setup build/gen-venv/.installed ## Check format, lint, types, import contracts, sizes, generated code (20 s with warm caches)
+	@$(MAKE) --no-print-directory -j2 $(CHECKS)
+	@echo "check: format, lint, types, import contracts, sizes, density and generated code hold"
 
 check-format: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
@@ -46,8 +48,15 @@ check-sizes: setup
 build:
 	@mkdir -p build
 
-test: setup | build ## Run every test, including those on the test bed's real Kubernetes (T=tests/unit: some)
+# Each worker would compile all tests if Python were told to write no bytecode.
+quick: setup ## Run the tests that take less than 50 ms and need only Python (a minute)
+	@unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m pytest tests/unit tests/contract tests/tools --quick -n 2 --dist worksteal -q
+
+test: setup | build ## Run make check, all unit and contract tests, the stories, and a smoke test on real Kubernetes (T=FILE: some tests)
 	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)
+
+slow-tests: setup ## Write tests/slow_tests.txt, which `make quick` leaves out, from what the last `make test` measured
+	@$(BIN)/python -m hack.slow_tests --write build/results-*.xml
 
 CLUSTER_FREE := -m "not testbed and not tool and not long" -n auto --dist loadfile -q
 COVERAGE ?=
@@ -66,12 +75,6 @@ build/oldest-venv/.installed: requirements/dev.txt requirements/oldest.txt pypro
 
 test-oldest: build/oldest-venv/.installed ## Run the tests that need no cluster with the oldest dependencies that are allowed
 	@build/oldest-venv/bin/python -m pytest $(T) $(CLUSTER_FREE)
-
-test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.34, differential and long runs
-	@NEURON_DRA_LONG=1 hack/test.sh
-
-differential: setup ## Compare the simulator with Kubernetes' own modules of 1.34 and 1.37 on 100,000 cases each; takes an hour
-	@NEURON_DRA_ORACLE_CASES=100000 $(BIN)/python -m pytest -q -n 2 -m long tests/oracle/test_allocator_oracle.py
 
 bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python -m hack.bench.node
@@ -123,8 +126,8 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python -m hack.chaos.crash --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets node-faults why poison reserving-jobs reserving-jobs-1.34 queues gangs known-good ipv6 manifests scale packing allocator scheduler quotas faults differential kueue placements soak release"), write docs/reports/acceptance.md
-	@$(BIN)/python -m hack.reports.acceptance $(ONLY) --report
+night: setup | build ## Run all other suites, which takes hours (ONLY="seeds bed-1.36": some), and write docs/reports/night.md
+	@$(BIN)/python -m hack.reports.night $(ONLY) --report
 
 MINUTES ?= 10
 chaos: setup ## Inject faults on the test bed (SEED="1 2 3" MINUTES=10), write docs/reports/chaos.md

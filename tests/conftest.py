@@ -14,7 +14,9 @@ import pytest
 from neuron_dra.api.objects import node_object
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
+from tests.support.cost_plugin import TestCosts
 from tests.support.plugin_host import PluginHost
+from tests.support.selection import QuickTests, sampled_tests
 
 # A busy machine must not fail a test: no limit on the time of an example.
 hypothesis.settings.register_profile(
@@ -27,7 +29,20 @@ MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 * 2**30
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the tests in tests/slow_tests.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TestCosts())
+    if config.getoption("--quick"):
+        config.pluginmanager.register(QuickTests())
+    if sampler := sampled_tests(config):
+        config.pluginmanager.register(sampler)
+    _keep_folders_in_memory()
+
+
+def _keep_folders_in_memory() -> None:
     """Let pytest's folders be in memory, if that has room and programs may run there.
 
     A simulated node has hundreds of files, and thousands of tests write one.

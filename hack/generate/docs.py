@@ -259,7 +259,7 @@ helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --r
 - Alerts and dashboards need the label `node`, which the chart's PodMonitors add, and `NeuronPluginDown` needs the label
   `job` that the Prometheus operator sets for them. The PodMonitors also keep the labels `namespace` and
   `pod` of `neuron_dra_device_info` (`honorLabels`), so that these name the pod that has the device.
-- `make acceptance ONLY=monitoring` tries them with Prometheus 3.15.1, which it builds first. `promtool` checks the rules,
+- `make night ONLY=monitoring` tries them with Prometheus 3.15.1, which it builds first. `promtool` checks the rules,
   and fires and resolves every alert with synthetic series; a rolling update and a change of the leader fire none. A running
   Prometheus reads the metrics of four plugins and a controller with the labels of the PodMonitors; every panel's query has
   data there, and on nine nodes of the test bed. Faults there (a killed plugin, missing rights, a truncated checkpoint, old

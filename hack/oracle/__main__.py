@@ -1,6 +1,6 @@
 """Compare what the driver publishes and simulates with Kubernetes' own programs: `python -m hack.oracle STUDY`.
 
-`make acceptance` runs each study in full size; a smaller --number tries it.
+`make night` runs each study in full size; a smaller --number tries it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a study; return 1 if it finds a difference or a violation."""
     parser = argparse.ArgumentParser(prog="python -m hack.oracle", description=__doc__)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--number", type=int, default=0, help="steps or cases (default: all, as make acceptance)")
+    parser.add_argument("--number", type=int, default=0, help="steps or cases (default: all, as make night)")
     parser.add_argument("--first", type=int, default=1, help="the first seed or case")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing new after so long")
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)

@@ -24,6 +24,7 @@ VERSIONS: Final = {"1.37": (), "1.34": ("-tags", "kubernetes_1_34", "-modfile", 
 """The arguments of the build for each version of Kubernetes; a release of 1.36 has its own go.mod, from go_1_36.mod."""
 
 ALLOCATOR: Final = "k8s.io/dynamic-resource-allocation"
+BUILD_TIMEOUT_S: Final = 3600
 
 
 def build(program: Path, kubernetes: str = "1.37") -> Path:
@@ -46,7 +47,7 @@ def _built(program: Path, source: Path, arguments: Sequence[str], **environment:
         raise CannotBuild("needs the Go toolchain for Kubernetes' own code")
     command = [go, "build", *arguments, "-o", str(program), "."]
     about = {**os.environ, **environment}
-    built = subprocess.run(command, cwd=source, capture_output=True, text=True, env=about)
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, env=about, timeout=BUILD_TIMEOUT_S)
     if built.returncode:
         raise CannotBuild(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
     return program

@@ -1,4 +1,4 @@
-"""Compare the simulator with kube-scheduler on random clusters: `make acceptance ONLY=placements`.
+"""Compare the simulator with kube-scheduler on random clusters: `make night ONLY=placements`.
 
 The scheduler is Kubernetes' own, the whole of it as a Go program (hack/oracle/scheduler), with the feature gate
 GenericWorkload for PodGroups. The pods of a cluster are created one after the other, or together if they are a gang.

@@ -1,4 +1,4 @@
-"""Try what docs/kueue.md says: `make acceptance ONLY=kueue`.
+"""Try what docs/kueue.md says: `make night ONLY=kueue`.
 
 etcd, API server, scheduler, controller manager and Kueue are real; the node and its slices are objects, and no kubelet
 runs. Kueue gets the configuration and the queues of docs/kueue.md. It needs root, and Go for the first build.

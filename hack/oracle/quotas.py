@@ -1,4 +1,4 @@
-"""Try what docs/connected-sets.md says about quotas: `make acceptance ONLY=quotas`.
+"""Try what docs/connected-sets.md says about quotas: `make night ONLY=quotas`.
 
 etcd, API server, scheduler and controller manager are real; the node and its slices are objects, and no kubelet runs.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does `why` name the true cause? Write docs/reports/causes.md: `make acceptance ONLY=faults`.
+"""Does `why` name the true cause? Write docs/reports/causes.md: `make night ONLY=faults`.
 
 The cases are those of `python -m tests.support.causes`; this starts some of these and adds up what they print. The exit
 code is 1 if an aim is missed.
@@ -26,7 +26,7 @@ LEAST_OF_ALL, LEAST_OF_EACH, MOST_FALSE = 0.97, 0.90, 0.005
 SHOWN: Final = 20
 VERDICTS: Final = ("true", "unknown", "false")
 HEAD: Final = """\
-<!-- Written by `make acceptance ONLY=faults`. -->
+<!-- Written by `make night ONLY=faults`. -->
 
 # Does `why` name the true cause?
 

@@ -1,6 +1,6 @@
 """18.7. Argo CD's own controllers install, upgrade and delete the chart, and show the health of workloads.
 
-Part `gitops` of `make acceptance`, on a test bed without the driver.
+Part `gitops` of `make night`, on a test bed without the driver.
 """
 
 from __future__ import annotations

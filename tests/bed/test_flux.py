@@ -1,6 +1,6 @@
 """18.6. Flux's own controllers install, upgrade and uninstall the chart, and judge the health of workloads.
 
-Part `gitops` of `make acceptance`, on a test bed without the driver.
+Part `gitops` of `make night`, on a test bed without the driver.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.bed.monitored import FAULTS, PLAIN, TRN2, Fault
 from tests.bed.prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]  # Prometheus is built first
-MEASURED = REPOSITORY / "build" / "acceptance" / "fault-to-alert.txt"
+MEASURED = REPOSITORY / "build" / "night" / "fault-to-alert.txt"
 FAST = ("draDriver.podMonitor.interval=2s", "ultraserverOperator.podMonitor.interval=2s")
 LATER = ("neuron-dra-ultraservers", "Time that workloads were degraded A")
 """The panel that has data when a fault has ended."""

@@ -1,6 +1,6 @@
 """18.1. A release on its way to a pod: build, publish, the commands of the README, upgrade, uninstall.
 
-Kubelets pull the images. Minutes, and the network: part `installs` of `make acceptance`.
+Kubelets pull the images. Minutes, and the network: part `installs` of `make night`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """18. From a release to an uninstall on two UltraServers, with each kind of job, an alert, and an upgrade beside a job.
 
-Part `chain` of `make acceptance`, on a test bed without the driver.
+Part `chain` of `make night`, on a test bed without the driver.
 """
 
 from __future__ import annotations

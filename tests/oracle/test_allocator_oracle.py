@@ -32,10 +32,8 @@ from tests.unit.test_selectors import (
     MEANINGS,
 )
 
-pytestmark = pytest.mark.long
-
 TOO_LONG = (FailureKind.GAVE_UP, FailureKind.TIMED_OUT)
-CASES = int(os.environ.get("NEURON_DRA_ORACLE_CASES", "1500"))  # make differential takes 100,000
+CASES = int(os.environ.get("NEURON_DRA_ORACLE_CASES", "1500"))  # make night takes 100,000
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +58,7 @@ def old_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
 
 
 def test_random_use_of_sets_obeys_the_laws(oracle: Oracle) -> None:
-    """(16, acceptance 2) `make acceptance ONLY=allocator` takes 100,000 steps."""
+    """(16, acceptance 2) `make night ONLY=allocator` takes 100,000 steps."""
     for instance_type in ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge"):
         walk = walked(oracle, instance_type, steps=300, seed=1)
         assert walk.wrong == []

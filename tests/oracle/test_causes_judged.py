@@ -1,4 +1,4 @@
-"""The first causes that `why` names, judged by Kubernetes' own scheduler, as `make acceptance ONLY=faults` does."""
+"""The first causes that `why` names, judged by Kubernetes' own scheduler, as `make night ONLY=faults` does."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ def two_pods() -> list[Obj]:
     return items
 
 
-@pytest.mark.long
 def test_scheduler_decides_on_each_pod(scheduler: Scheduler) -> None:
     [found] = scheduler.ask([two_pods()])
     assert found.pods["default/p"] == {"node": "a"}
     assert found.pods["default/q"]["message"].startswith("0/1 nodes are available: 1 cannot allocate all claims.")
 
 
-@pytest.mark.long
 def test_pod_that_is_gated_is_not_tried(scheduler: Scheduler) -> None:
     items = two_pods()
     reported.pod(items)["spec"]["schedulingGates"] = [{"name": "example.com/later"}]
@@ -48,7 +46,6 @@ def test_pod_that_is_gated_is_not_tried(scheduler: Scheduler) -> None:
     assert found.pods["default/p"] == {"gate": "SchedulingGates"}
 
 
-@pytest.mark.long
 def test_first_causes_are_true(scheduler: Scheduler) -> None:
     found = [study.case(scheduler, seed) for seed in range(0, 140, 14)]
     assert [each for each in found if each.verdict != "true" or each.useless] == []

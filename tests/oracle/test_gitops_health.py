@@ -15,7 +15,6 @@ from hack.bed import build, layout
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # their code is built first
 KEY = "resource.customizations.health.neuron.aws.com_NeuronUltraServerWorkload"
 
 

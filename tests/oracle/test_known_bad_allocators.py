@@ -16,8 +16,6 @@ from neuron_dra.core import names, releases
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Obj
 
-pytestmark = pytest.mark.long
-
 RELEASES = ("1.36.1", "1.36.2", "1.36.3", "1.37")
 TAINT = {"key": "neuron.aws.com/unhealthy", "value": "hbm_ecc", "effect": "NoSchedule"}
 

@@ -456,6 +456,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
     return next((text for text in violations if text), "nothing")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "actors", "found"),
@@ -519,6 +520,7 @@ def test_fleet_with_actors_finds(
     assert re.search(found, text), text
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "found"),
@@ -534,6 +536,7 @@ def test_fleet_finds_a_lost_reservation(sabotage: Sabotage, found: str, monkeypa
     assert re.search(found, text), text
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "found"),
@@ -624,6 +627,7 @@ def test_pods_are_told_before_they_are_evicted() -> None:
     assert run(1, drive=a_job_that_is_deleted, actors=()).violation == ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sabotage", [tells_no_pod, tells_after_the_tag])
 def test_fleet_finds_a_node_that_tells_nobody(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     """36."""

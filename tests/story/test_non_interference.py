@@ -1,5 +1,5 @@
 """A tenant's requests in its own namespace never delay another tenant's workload for long. Issue 13, acceptance 1:
-`make acceptance ONLY=interference` runs ten thousand such sequences.
+`make night ONLY=interference` runs ten thousand such sequences.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _on_kubelets() -> str:
     """Return the sentence about the manifests of the rounds."""
     ids = [name for each in ROUNDS for name in each]
     text = (
-        f"The test bed runs {len(ids)} of them on real kubelets (`make acceptance ONLY=manifests`), with another image"
+        f"The test bed runs {len(ids)} of them on real kubelets (`make night ONLY=manifests`), with another image"
         " and command, and without CPU, memory and EFA interfaces: "
     )
     return textwrap.fill(f"{text}{', '.join(ids)}.", 120, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""What `make acceptance ONLY=faults` makes of the outcomes of its cases."""
+"""What `make night ONLY=faults` makes of the outcomes of its cases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Two whole builds of a release, with the locked wheels, on a base of Debian's packages (18.1).
 
-Minutes, and the network: part `release` of `make acceptance`.
+Minutes, and the network: part `release` of `make night`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The release workflow's commands, from the tag to signatures that users verify (18.1).
 
-Minutes, root and the network: part `release` of `make acceptance`.
+Minutes, root and the network: part `release` of `make night`.
 """
 
 from __future__ import annotations

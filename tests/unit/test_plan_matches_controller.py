@@ -1,5 +1,5 @@
 """The result of Plan equals the controller's actions on every fleet, and unreadable objects are named. Issue 13.14,
-acceptance 4. NEURON_DRA_PLAN_FLEETS is the number of fleets; make acceptance tries 10,000.
+acceptance 4. NEURON_DRA_PLAN_FLEETS is the number of fleets; make night tries 10,000.
 """
 
 from __future__ import annotations

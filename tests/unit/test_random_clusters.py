@@ -1,4 +1,4 @@
-"""Random clusters in which the simulator once differed from kube-scheduler (`make acceptance ONLY=placements`)."""
+"""Random clusters in which the simulator once differed from kube-scheduler (`make night ONLY=placements`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`why` on seeded single and double faults, with every object read from an API server (17, acceptance 2).
 
-`make acceptance ONLY=faults` lets Kubernetes' scheduler judge 2,000 others (tests/support/causes).
+`make night ONLY=faults` lets Kubernetes' scheduler judge 2,000 others (tests/support/causes).
 """
 
 from __future__ import annotations

@@ -1,50 +1,50 @@
-"""docs/reports/acceptance.md begins with the present state of each suite."""
+"""docs/reports/night.md begins with the present state of each suite."""
 
 from __future__ import annotations
 
-from hack.reports import acceptance
-from hack.reports.acceptance import HISTORY, Result
+from hack.reports import night
+from hack.reports.night import HISTORY, Result
 
 FOUND = Result("seeds 1 to 9: 1 of 9 violate an invariant", True, 60.0, "0123abc", "2026-11-25", ("seed 4: a law",))
 
 
 def lines(report: str) -> dict[str, str]:
     """Return the lines of the present state by suite."""
-    return {found[1]: found[0] for found in acceptance.LINE.finditer(report.partition(HISTORY)[0])}
+    return {found[1]: found[0] for found in night.LINE.finditer(report.partition(HISTORY)[0])}
 
 
 def test_page_is_what_the_runner_writes() -> None:
-    page = acceptance.REPORT.read_text()
-    assert list(lines(page)) == list(acceptance.PARTS)
-    assert acceptance.report({}, page) == page
+    page = night.REPORT.read_text()
+    assert list(lines(page)) == list(night.PARTS)
+    assert night.report({}, page) == page
 
 
 def test_page_without_results_is_written_again_as_it_is() -> None:
-    once = acceptance.report({}, HISTORY)
-    assert acceptance.report({}, once) == once
+    once = night.report({}, HISTORY)
+    assert night.report({}, once) == once
 
 
 def test_new_result_replaces_its_line_and_keeps_the_others() -> None:
-    before = acceptance.REPORT.read_text()
-    after = acceptance.report({"seeds": FOUND}, before)
+    before = night.REPORT.read_text()
+    after = night.report({"seeds": FOUND}, before)
     result = "seeds 1 to 9: 1 of 9 violate an invariant | 0123abc | 2026-11-25"
-    new = f"| `seeds` | {acceptance.PARTS['seeds'].what} | {result} |"
+    new = f"| `seeds` | {night.PARTS['seeds'].what} | {result} |"
     assert lines(after) == lines(before) | {"seeds": new}
 
 
 def test_outcome_of_a_command_is_what_passed_and_not_its_progress() -> None:
     program = "import sys; print('passed, 3 cases'); print('3 cases in 1 s', file=sys.stderr)"
-    result = acceptance._command("-c", program)(acceptance.Options(1, 1, 1, 0, 1, 1.0))
+    result = night._command("-c", program)(night.Options(1, 1, 1, 0, 1, 1.0))
     assert (result.outcome, result.failed) == ("passed, 3 cases", False)
 
 
 def test_failure_goes_into_the_history_once() -> None:
-    once = acceptance.report({"seeds": FOUND}, acceptance.REPORT.read_text())
+    once = night.report({"seeds": FOUND}, night.REPORT.read_text())
     failed = "- `seeds` on 0123abc: seed 4: a law"
     assert once.partition(HISTORY)[2].startswith(f"\n\n{failed}\n\n")
-    assert acceptance.report({"seeds": FOUND}, once) == once
+    assert night.report({"seeds": FOUND}, once) == once
 
 
 def test_suite_without_a_result_says_so() -> None:
-    what = acceptance.PARTS["seeds"].what
-    assert lines(acceptance.report({}, HISTORY))["seeds"] == f"| `seeds` | {what} | not run yet | | |"
+    what = night.PARTS["seeds"].what
+    assert lines(night.report({}, HISTORY))["seeds"] == f"| `seeds` | {what} | not run yet | | |"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The suites that take hours, in one place: `make acceptance`, or `make acceptance ONLY="seeds plan"`.
+"""Everything that `make test` leaves out: `make night`, or `make night ONLY="seeds plan"`.
 
-Each part writes its result and its commit to build/acceptance/PART.json when it ends, and docs/reports/acceptance.md is
-made from all results there, so the parts can run at the same time or on different days.
+Each part writes its result and its commit to build/night/PART.json when it ends, and docs/reports/night.md is made from all
+results there, so the parts can run at the same time or on different days.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,12 +23,15 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hack.bed import build, layout
 from hack.reports.reporting import commit_now
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-REPORT = REPOSITORY / "docs" / "reports" / "acceptance.md"
-RESULTS = REPOSITORY / "build" / "acceptance"
+REPORT = REPOSITORY / "docs" / "reports" / "night.md"
+RESULTS = REPOSITORY / "build" / "night"
 PYTHON = sys.executable
+AUDIT_LOGS = REPOSITORY / "build" / "audit"
+RIGHTS = "tests/contract/test_rights.py"
 
 
 SHOWN = 20  # violations in the report
@@ -35,10 +39,10 @@ HISTORY = "## History and what failed"
 LINE = re.compile(r"^\| `([a-z0-9.-]+)` \|.*?\| ([^|]*\|[^|]*\|[^|]*)\|$", re.MULTILINE)
 NOT_RUN = "not run yet | |"
 HEAD = """\
-# Long runs
+# Night runs
 
-The last result of each suite. `make acceptance` runs them, `make acceptance ONLY="seeds plan"` some of them; none is
-part of `make test`.
+The last result of each suite. `make night` runs them all, which takes hours, and `make night ONLY="seeds plan"` runs some of
+them. `make test` runs none of them.
 
 | suite | what | result | commit | date |
 | --- | --- | --- | --- | --- |"""
@@ -125,8 +129,8 @@ def _numbered(kind: str, one: Callable[[int], str]) -> Run:
 
 
 def _tests(*words: str, **environment: str) -> Run:
-    """Return a run of pytest."""
-    return _command("-m", "pytest", "-q", *words, **environment)
+    """Return a run of pytest with every case of the tests that `make test` samples."""
+    return _command("-m", "pytest", "-q", *words, **{"NEURON_DRA_LONG": "1", **environment})
 
 
 def _fleets(options: Options) -> Result:
@@ -138,22 +142,55 @@ def _fleets(options: Options) -> Result:
 def _bed(version: str, *tests: str, long: bool = True) -> Run:
     """Return a run of test files on a test bed with a version of Kubernetes, which is built first."""
     words = [*(("-m", "long") if long else ()), *(f"tests/{name}.py" for name in tests)]
+    return _on_bed(version, _tests(*words, NEURON_DRA_KUBERNETES=version))
+
+
+def _on_bed(version: str, run_tests: Run) -> Run:
+    """Return a run between the build and the end of a test bed."""
 
     def run(options: Options) -> Result:
         subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", version], cwd=REPOSITORY, check=True)
         try:
-            return _tests(*words, NEURON_DRA_KUBERNETES=version)(options)
+            return run_tests(options)
         finally:
             subprocess.run(["hack/testbed/testbed", "down"], cwd=REPOSITORY, check=False)
 
     return run
 
 
-def _command(*words: str, **environment: str) -> Run:
-    """Return a run of Python; the last of its lines with the word \"passed\" is the outcome."""
+def _whole_bed(version: str) -> Run:
+    """Return a run of every test-bed test that takes no minutes, and then of the rights that all of them used."""
+    folders = ("tests/bed", "tests/contract", f"--ignore={RIGHTS}")
+    environment = {"NEURON_DRA_KUBERNETES": version}
 
     def run(options: Options) -> Result:
-        command, about = [PYTHON, *words], {**os.environ, **environment}
+        result = _tests("-m", "testbed and not long", *folders, **environment)(options)
+        AUDIT_LOGS.mkdir(parents=True, exist_ok=True)
+        for log in AUDIT_LOGS.glob("*.log"):
+            log.unlink()
+        shutil.copy(layout.from_environment().audit_log, AUDIT_LOGS / f"{version}.log")
+        rights = _tests("-m", "testbed", RIGHTS, **environment)(options)
+        outcome = f"{result.outcome}; rights: {rights.outcome}"
+        return Result(outcome, result.failed or rights.failed, details=result.details + rights.details)
+
+    return _on_bed(version, run)
+
+
+def _make(*words: str) -> Run:
+    """Return a run of a target of the Makefile."""
+    return _program("make", "--no-print-directory", *words)
+
+
+def _command(*words: str, **environment: str) -> Run:
+    """Return a run of Python."""
+    return _program(PYTHON, *words, **environment)
+
+
+def _program(*command: str, **environment: str) -> Run:
+    """Return a run of a program; the last of its lines with the word \"passed\" is the outcome."""
+
+    def run(options: Options) -> Result:
+        about = {**os.environ, **environment}
         ran = subprocess.run(command, cwd=REPOSITORY, env=about, capture_output=True, text=True, check=False)
         lines = [line for line in (ran.stdout + ran.stderr).splitlines() if line.strip()]
         print("\n".join(lines[-20:]), flush=True)
@@ -167,6 +204,53 @@ def _command(*words: str, **environment: str) -> Run:
 
 
 PARTS = {
+    **{
+        f"bed-{release}": Part(
+            f"all tests on the test bed with Kubernetes {release} that take no minutes, and the rights that they used",
+            _whole_bed(release),
+        )
+        for release in build.KUBERNETES
+    },
+    "oracle": Part(
+        "what Kubernetes' own Go modules judge",
+        _tests("tests/oracle"),
+    ),
+    "tools": Part(
+        "the release, the workflows, the site and the commands in the documentation",
+        _tests("tests/tools"),
+    ),
+    "sabotage": Part(
+        "the virtual fleet finds every program with a planted fault",
+        _tests("-n", "2", "tests/story/test_fleet_sabotage.py"),
+    ),
+    "long": Part(
+        "unit, contract and story tests that take minutes",
+        _tests("-m", "long and not testbed", "-n", "2", "tests/unit", "tests/contract", "tests/story"),
+    ),
+    "crash": Part(
+        "every crash point and power cut: [crash.md](crash.md)",
+        _command("-m", "hack.chaos.crash", "--report"),
+    ),
+    "chaos": Part(
+        "injected faults on the test bed: [chaos.md](chaos.md)",
+        _make("chaos", "SEED=1 2 3"),
+    ),
+    "fuzz": Part(
+        "20,000 inputs for each fuzz target: [fuzz.md](fuzz.md)",
+        _make("fuzz", "INPUTS=20000"),
+    ),
+    "mutation": Part(
+        "mutants of core and plan: [mutation.md](mutation.md)",
+        _make("mutation"),
+    ),
+    "bench": Part(
+        "the benchmarks beside their targets",
+        _make("bench"),
+    ),
+    "fleet-on-a-server": Part(
+        "the virtual fleet on a real API server",
+        _on_bed("1.37", _tests("tests/contract/test_fleet_on_a_real_server.py")),
+    ),
     "seeds": Part(
         "virtual fleet: two to four UltraServers, and the actors that each seed chooses",
         _numbered("seeds", _seed),
@@ -317,7 +401,7 @@ PARTS = {
     ),
     "differential": Part(
         "simulator against the modules of Kubernetes 1.37 and 1.34, 100,000 random cases each",
-        _tests("-m", "long", "tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
+        _tests("tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
     ),
     "kueue": Part(
         "Kueue with connected sets (docs/kueue.md), API server and scheduler of Kubernetes 1.37",
@@ -370,7 +454,7 @@ def stored() -> dict[str, Result]:
 
 
 def report(results: Mapping[str, Result], before: str) -> str:
-    """Return docs/reports/acceptance.md: the present state, one line for each part, and below it the history of before.
+    """Return docs/reports/night.md: the present state, one line for each part, and below it the history of before.
 
     A part without a new result keeps the one in its line. A new result that failed also goes into the history.
     """
@@ -395,7 +479,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first seed and sequence")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop seeds, or sequences, after so long")
-    parser.add_argument("--report", action="store_true", help="write docs/reports/acceptance.md")
+    parser.add_argument("--report", action="store_true", help="write docs/reports/night.md")
     parsed = parser.parse_args(arguments)
     if unknown := sorted({*parsed.only} - PARTS.keys()):
         parser.error(f"unknown part {', '.join(unknown)}; use {', '.join(PARTS)}")
