@@ -6,9 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import yaml
-
 from hack.generate import render
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM
 
 _OBJECT = 'kind: ConfigMap\napiVersion: v1\nmetadata: {name: notes}\ndata: {text: {{ include "notes" . | toJson }}}\n'
@@ -25,4 +24,4 @@ def notes(folder: Path, *arguments: str) -> str:
     command = [HELM, "template", "x", str(chart), "--show-only", "templates/notes.yaml"]
     values = ["--set", "draDriver.image.repository=r", *arguments]
     made = subprocess.run([*command, *values], check=True, capture_output=True, text=True)
-    return str(yaml.safe_load(made.stdout)["data"]["text"])
+    return str(fast_yaml.load(made.stdout)["data"]["text"])

@@ -6,10 +6,9 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from neuron_dra.ask.doctor.seen import LEASE
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support import small_clusters as small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,11 +20,11 @@ OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "driver", "uid": 
 
 
 def crds() -> list[Obj]:
-    return [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))]
+    return [fast_yaml.load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))]
 
 
 def manifests(*names: str) -> list[Obj]:
-    return [item for name in names for item in yaml.safe_load_all((MANIFESTS / name).read_text()) if item]
+    return [item for name in names for item in fast_yaml.load_all((MANIFESTS / name).read_text()) if item]
 
 
 def driver(node: str, image: str = "neuron-dra-driver:0.1.0", *, ready: bool = True) -> Obj:

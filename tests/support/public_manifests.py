@@ -22,6 +22,7 @@ from neuron_dra import cli
 from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
 from neuron_dra.demo import efa
+from tests.support import fast_yaml
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "tests/data/public-manifests"
@@ -99,7 +100,7 @@ def load() -> list[Manifest]:
     """Return all manifests, by file."""
     found = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        data = yaml.safe_load(path.read_text())
+        data = fast_yaml.load(path.read_text())
         for each in data["manifests"]:
             found.append(
                 Manifest(

@@ -12,18 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hack.bed import build, layout
 from hack.bed import network as namespace
-from tests.support import image_registry
+from tests.support import fast_yaml, image_registry
 from tests.support.skipping import impossible
 from tests.tools import keyless
 from tests.tools.small_release import ROOT
 
 ADDRESS = "127.0.0.1:5000"
 REPOSITORY, TAG = "Owner/neuron-dra", "v1.2.3"
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+WORKFLOW = fast_yaml.load((ROOT / ".github/workflows/release.yaml").read_text())
 INSECURE = f'[[registry]]\nlocation = "{ADDRESS}"\ninsecure = true\n'  # skopeo uses TLS otherwise
 
 

@@ -13,7 +13,7 @@ import yaml
 from hack.generate import docs
 from neuron_dra import cli
 from neuron_dra.core import releases
-from tests.support import small_clusters
+from tests.support import fast_yaml, small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,7 +50,7 @@ def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
 
 def test_connected_sets_are_off_by_default() -> None:
     assert "This is off by default (`scheduler.enabled`)" in README
-    assert yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
+    assert fast_yaml.load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
 
 
 def test_readme_names_the_flag_that_slices_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_template_without_pods_is_not_simulated(tmp_path: Path, capsys: pytest.C
 
 def test_workload_reason_is_shown_without_wide() -> None:
     text = (ROOT / "deploy/crds/neuron.aws.com_neuronultraserverworkloads.yaml").read_text()
-    for version in yaml.safe_load(text)["spec"]["versions"]:
+    for version in fast_yaml.load(text)["spec"]["versions"]:
         columns = {each["name"]: each.get("priority", 0) for each in version["additionalPrinterColumns"]}
         assert (columns["State"], columns["Reason"], columns["Message"]) == (0, 0, 1)
     page = (ROOT / "docs/ultraservers.md").read_text()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from neuron_dra import cli
+from tests.support import fast_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy/examples"
@@ -40,7 +40,7 @@ ROWS = [
 ]
 ALONE = {"checkpoint"}
 """The programs of which each process works for itself."""
-PROGRAMS = {yaml.safe_load(path.read_text())["metadata"]["name"]: path for path in EXAMPLES.glob("programs/*.yaml")}
+PROGRAMS = {fast_yaml.load(path.read_text())["metadata"]["name"]: path for path in EXAMPLES.glob("programs/*.yaml")}
 
 
 def test_every_example_is_listed_once() -> None:
@@ -70,7 +70,7 @@ def test_examples_name_the_program_that_they_run(row: Row) -> None:
     for name in programs_of(text):
         applied = f"kubectl apply -f deploy/examples/programs/{PROGRAMS[name].name} -f deploy/examples/{row.file}"
         assert applied in text
-        assert f"/programs/{next(iter(yaml.safe_load(PROGRAMS[name].read_text())['data']))}" in text
+        assert f"/programs/{next(iter(fast_yaml.load(PROGRAMS[name].read_text())['data']))}" in text
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
@@ -78,7 +78,7 @@ def test_jobs_and_servers_do_something(row: Row) -> None:
     """(18.2) Only single pods, which show what they got, wait."""
     text = (EXAMPLES / row.file).read_text()
     assert "sleep infinity" not in text
-    assert "sleep" not in text or {item["kind"] for item in yaml.safe_load_all(text)} <= {
+    assert "sleep" not in text or {item["kind"] for item in fast_yaml.load_all(text)} <= {
         "Pod",
         "ResourceClaimTemplate",
     }
@@ -88,7 +88,7 @@ def test_jobs_and_servers_do_something(row: Row) -> None:
 def test_requirements_are_those_of_the_objects(row: Row) -> None:
     """(18.2)"""
     text = (EXAMPLES / row.file).read_text()
-    kinds = {item["kind"] for item in yaml.safe_load_all(text)}
+    kinds = {item["kind"] for item in fast_yaml.load_all(text)}
     needs = set()
     if "LeaderWorkerSet" in kinds:
         needs.add(LWS)

@@ -9,14 +9,14 @@ import subprocess
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.bed import build, layout
+from tests.support import fast_yaml
 from tests.support.skipping import impossible
 from tests.tools.small_release import ROOT
 
 FOLDER = ROOT / ".github/workflows"
-WORKFLOW = yaml.safe_load((FOLDER / "release.yaml").read_text())
+WORKFLOW = fast_yaml.load((FOLDER / "release.yaml").read_text())
 OWN_JOBS = [name for name, job in WORKFLOW["jobs"].items() if "steps" in job]
 MAKEFILE = (ROOT / "Makefile").read_text()
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.support import fast_yaml
 from tests.support.built_tools import ACTIONLINT, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".github/workflows"
 WORKFLOWS = sorted(path.name for path in FOLDER.iterdir())
-CI: dict[str | bool, Any] = yaml.safe_load((FOLDER / "ci.yaml").read_text())
+CI: dict[str | bool, Any] = fast_yaml.load((FOLDER / "ci.yaml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -66,7 +66,7 @@ def test_actionlint_finds_what_is_wrong(old: str, new: str, finds: str) -> None:
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_actions_have_a_version(name: str) -> None:
-    jobs = yaml.safe_load((FOLDER / name).read_text())["jobs"]
+    jobs = fast_yaml.load((FOLDER / name).read_text())["jobs"]
     used = [step["uses"] for job in jobs.values() for step in job.get("steps", []) if "uses" in step]
     assert [each for each in used if not re.fullmatch(r"[a-z]+/[a-z-]+@v\d+(\.\d+\.\d+)?", each)] == []
 
@@ -146,7 +146,7 @@ def test_release_is_refused_until_there_is_a_contact(tmp_path: Path) -> None:
 
 
 def test_hooks_run_what_make_check_runs() -> None:
-    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    [repository] = fast_yaml.load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local"
     parts = re.search(r"^check: ([a-z -]+?) ##", MAKEFILE, re.MULTILINE)
     assert parts is not None
@@ -183,7 +183,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def test_dependabot_looks_at_what_exists() -> None:
-    found = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())["updates"]
+    found = fast_yaml.load((ROOT / ".github/dependabot.yml").read_text())["updates"]
     assert [(each["package-ecosystem"], each["directory"]) for each in found] == [
         ("github-actions", "/"),
         ("pip", "/requirements"),
@@ -193,7 +193,7 @@ def test_dependabot_looks_at_what_exists() -> None:
 
 def test_issue_forms_have_what_github_needs() -> None:
     for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yaml")):
-        form = yaml.safe_load(path.read_text())
+        form = fast_yaml.load(path.read_text())
         assert form.keys() >= {"name", "description", "body"}
         inputs = [each for each in form["body"] if each["type"] != "markdown"]
         assert all(each["attributes"]["label"] for each in inputs)

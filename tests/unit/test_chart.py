@@ -18,6 +18,7 @@ from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, connected, devices, partitions
 from neuron_dra.emulation import mode as emulation
 from neuron_dra.setting_table import settings_of
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ needs_helm = needs("helm")
 
 def objects() -> dict[tuple[str, str], dict[str, Any]]:
     """Return every object of the manifests by kind and name."""
-    documents = [d for path in sorted(MANIFESTS.glob("*.yaml")) for d in yaml.safe_load_all(path.read_text())]
+    documents = [d for path in sorted(MANIFESTS.glob("*.yaml")) for d in fast_yaml.load_all(path.read_text())]
     return {(d["kind"], d["metadata"]["name"]): d for d in documents}
 
 
@@ -317,14 +318,14 @@ def test_the_selector_finds_the_pods(daemonset: dict[str, Any]) -> None:
 
 
 def test_chart_image_and_program_have_one_version(container: dict[str, Any]) -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    chart = fast_yaml.load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == __version__
     assert container["image"] == f"neuron-dra-driver:{__version__}"
     assert container["command"] == ["k8s-neuron-dra-driver"]
 
 
 def test_every_value_has_a_place_in_the_schema() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = fast_yaml.load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)
     jsonschema.validate(values, schema)
@@ -347,7 +348,7 @@ def test_image_context_has_wheels_and_lock_only() -> None:
 def template(*arguments: str) -> list[dict[str, Any]]:
     assert HELM is not None
     rendered = render.template(HELM, "--set", "draDriver.image.repository=r", *arguments)
-    return [d for d in yaml.safe_load_all(rendered) if d]
+    return [d for d in fast_yaml.load_all(rendered) if d]
 
 
 @needs_helm
@@ -567,7 +568,7 @@ def test_controller_affinity_and_labels_are_values() -> None:
 def test_hooks_are_tests_alone_and_argo_cd_skips_them() -> None:
     """A sync of Argo CD applies what `helm template` prints, and would run other hooks."""
     template = [str(HELM), "template", "neuron-dra", str(CHART), "--set", "draDriver.image.repository=a"]
-    documents = yaml.safe_load_all(subprocess.run(template, check=True, capture_output=True, text=True).stdout)
+    documents = fast_yaml.load_all(subprocess.run(template, check=True, capture_output=True, text=True).stdout)
     found = [document["metadata"].get("annotations") or {} for document in documents if document]
     hooks = [each for each in found if any("hook" in name for name in each)]
     policy = {"helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded", "argocd.argoproj.io/hook": "Skip"}

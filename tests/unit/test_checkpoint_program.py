@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from neuron_dra.core.notice import Notice, NoticeReason
+from tests.support import fast_yaml
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/programs/checkpoint.yaml"
 TIMEOUT_S = 120
@@ -26,7 +26,7 @@ class Rank:
     def __init__(self, folder: Path) -> None:
         self.program, self.notice = folder / "checkpoint.py", folder / "notice.json"
         self.state, self.log = folder / "rank-0.json", folder / "log"
-        self.program.write_text(yaml.safe_load(EXAMPLE.read_text())["data"][self.program.name])
+        self.program.write_text(fast_yaml.load(EXAMPLE.read_text())["data"][self.program.name])
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, steps: int = 100_000) -> None:
@@ -75,7 +75,7 @@ def test_program_that_must_move_saves_and_exits_and_goes_on_elsewhere(rank: Rank
     rank.until(1)
     rank.tell(NoticeReason.MIGRATING, now())
     assert rank.ends() == SAVED
-    saved = int(yaml.safe_load(rank.state.read_text())["step"])
+    saved = int(fast_yaml.load(rank.state.read_text())["step"])
     assert rank.said() == ["rank 0: begins after step 0", f"rank 0: Migrating: step {saved} is saved"]
 
     rank.notice.unlink()

@@ -11,6 +11,7 @@ import yaml
 from neuron_dra import cli
 from neuron_dra.core import labels
 from tests.support import cluster_faults as faults
+from tests.support import fast_yaml
 from tests.support import small_clusters as small
 
 FLEET = ("--fleet", "1 x trn2.48xlarge")
@@ -133,7 +134,7 @@ def test_templates_are_written_to_files(tmp_path: Path, capsys: pytest.CaptureFi
     expected = (0, "".join(f"{file}\n" for file in files), "")
     assert run(capsys, *words) == expected
     assert run(capsys, *words) == expected  # equal files stay
-    assert [yaml.safe_load(file.read_text())["metadata"]["name"] for file in files] == [file.stem for file in files]
+    assert [fast_yaml.load(file.read_text())["metadata"]["name"] for file in files] == [file.stem for file in files]
     assert run(capsys, "validate", "-f", str(folder))[0] == 0
 
 

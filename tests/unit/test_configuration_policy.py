@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from neuron_dra.ask.world import refusals
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ClaimError
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.configurations import ROWS, STRICT, V1, Row, claim, entry, neuron, template
 from tests.support.policies import Denied, admit
@@ -43,7 +43,7 @@ def rendered(*values: str) -> tuple[Obj, ...]:
     words = [word for value in ("draDriver.image.repository=r", *values) for word in ("--set", value)]
     command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0", *words]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return tuple(item for item in yaml.safe_load_all(text) if item and item["metadata"]["name"] == NAME)
+    return tuple(item for item in fast_yaml.load_all(text) if item and item["metadata"]["name"] == NAME)
 
 
 def reported(item: Obj, *, old: Obj | None = None, user: str = "jane") -> str:
@@ -90,7 +90,7 @@ def documented() -> Iterator[tuple[str, Obj]]:
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         texts += [(path, block) for block in re.findall("```yaml\n(.*?)```", path.read_text(), re.DOTALL)]
     for path, text in texts:
-        for item in yaml.safe_load_all(text):
+        for item in fast_yaml.load_all(text):
             if isinstance(item, dict) and item.get("kind") in ("ResourceClaim", "ResourceClaimTemplate"):
                 yield f"{path.name}: {item['metadata']['name']}", item
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.generate import golden
 from neuron_dra.core import backoff, slices
+from tests.support import fast_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = sorted((ROOT / "tests/golden/released").glob("*.json"))
@@ -23,7 +23,7 @@ def promised() -> dict[str, Any]:
     for name, text in golden.wanted():
         if not name.endswith(".yaml"):
             continue
-        loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        loaded = fast_yaml.load(text)
         devices = [device for item in loaded["items"] for device in item["spec"]["devices"]]
         kinds = {key: next(iter(value)) for one in devices for key, value in one["attributes"].items()}
         capacity = sorted({key for one in devices for key in one["capacity"]})

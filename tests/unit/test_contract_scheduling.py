@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller.decisions import objects
 from controller.observe import model
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, failures, scheduler, selectors
+from tests.support import fast_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = sorted((ROOT / "tests/golden").glob("*/*.yaml"))
@@ -28,8 +28,7 @@ TAGS = ("workloadId", "workloadNamespace", "workloadUid", "allocationId", "workl
 
 @cache
 def documents(path: Path) -> list[Obj]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C implementation is ten times faster
-    return [item for item in yaml.load_all(path.read_text(), loader) if item]
+    return [item for item in fast_yaml.load_all(path.read_text()) if item]
 
 
 def devices(path: Path) -> list[Obj]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller import settings
 from neuron_dra.arguments import Parser, go_style
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ def rendered(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
     sets = [word for value in ("draDriver.image.repository=example/driver", *values) for word in ("--set", value)]
     command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0", *sets]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = [item for item in yaml.safe_load_all(text) if item]
+    found = [item for item in fast_yaml.load_all(text) if item]
     return {
         (item["kind"], item["metadata"]["name"]): item
         for item in found
@@ -73,7 +73,7 @@ def test_large_numbers_of_values_files_are_whole(tmp_path: Path) -> None:
     file.write_text("ultraserverOperator: {enabled: true, outageNodes: 1000000}")
     command = [str(HELM), "template", "r", str(CHART), "--set", "draDriver.image.repository=r", "--values", str(file)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    [deployment] = [item for item in yaml.safe_load_all(text) if item and item["kind"] == "Deployment"]
+    [deployment] = [item for item in fast_yaml.load_all(text) if item and item["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     parser = Parser()
     settings.add_arguments(parser)
@@ -139,7 +139,7 @@ def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
     sets = [w for value in ("draDriver.image.repository=d", *values) for w in ("--set", value)]
     command = [str(HELM), "template", "r", str(CHART), "--set", "ultraserverOperator.enabled=true", *sets]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(text) if item}
+    return {(item["kind"], item["metadata"]["name"]): item for item in fast_yaml.load_all(text) if item}
 
 
 @needs_helm
@@ -301,7 +301,7 @@ def test_label_policy_users_are_a_value() -> None:
         command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
         sets = [word for value in values for word in ("--set", value)]
         text = subprocess.run([*command, *sets], check=True, capture_output=True, text=True).stdout
-        items = [item for item in yaml.safe_load_all(text) if item]
+        items = [item for item in fast_yaml.load_all(text) if item]
         return [i for i in items if i["metadata"]["name"] == "neuron-dra-driver-capacity-block-label"]
 
     key = "ultraserverOperator.capacityBlockPolicy"
@@ -319,11 +319,11 @@ def test_crds_are_templates_kept_on_uninstall() -> None:
         command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--skip-crds"]
         sets = [word for value in ("draDriver.image.repository=d", *values) for word in ("--set", value)]
         text = subprocess.run([*command, *sets], check=True, capture_output=True, text=True).stdout
-        return [item for item in yaml.safe_load_all(text) if item and item["kind"] == "CustomResourceDefinition"]
+        return [item for item in fast_yaml.load_all(text) if item and item["kind"] == "CustomResourceDefinition"]
 
     enabled = "ultraserverOperator.enabled=true"
     assert custom_resources(enabled) == [
-        yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
+        fast_yaml.load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
     ]
     kept = {"helm.sh/resource-policy": "keep"}
     assert [item["metadata"]["annotations"] for item in custom_resources(enabled)] == [kept] * 3
@@ -341,5 +341,5 @@ def test_chart_has_copies_of_the_crds() -> None:
 
 def test_schema_has_every_controller_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = fast_yaml.load((CHART / "values.yaml").read_text())
     assert values["ultraserverOperator"].keys() == schema["properties"]["ultraserverOperator"]["properties"].keys()

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.support import fast_yaml
 
 CRDS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "crds").glob("*.yaml"))
 Schema = dict[str, Any]
 
 
 def load(path: Path) -> dict[str, Any]:
-    crd: dict[str, Any] = yaml.safe_load(path.read_text())
+    crd: dict[str, Any] = fast_yaml.load(path.read_text())
     return crd
 
 

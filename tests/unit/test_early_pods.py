@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller.jobs.early_pods import CONDITION, touched, waits_for
 from controller.observe.model import Template
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support.policies import Denied, admit
 
 TEMPLATE = Template("ml", "rct", "uid-t", owner_uid="uid-w", deleting=False)
@@ -73,7 +73,7 @@ CONTROLLER = "system:serviceaccount:neuron-dra-driver:neuron-ultraserver-control
 MANIFEST = Path(__file__).resolve().parents[2] / "deploy/manifests/ultraserver/70-reservation-policies.yaml"
 POLICY = [
     each
-    for each in yaml.safe_load_all(MANIFEST.read_text())
+    for each in fast_yaml.load_all(MANIFEST.read_text())
     if (each["kind"], each["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "neuron-dra-driver-controller-pods")
 ]
 

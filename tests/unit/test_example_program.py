@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+
+from tests.support import fast_yaml
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/programs/all-reduce.yaml"
 RANKS = 3
@@ -24,7 +25,7 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.program = folder / "all_reduce.py"
-        self.program.write_text(yaml.safe_load(EXAMPLE.read_text())["data"][self.program.name])
+        self.program.write_text(fast_yaml.load(EXAMPLE.read_text())["data"][self.program.name])
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = server.getsockname()[1]
         self.running: list[subprocess.Popen[bytes]] = []

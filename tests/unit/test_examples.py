@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from neuron_dra import __version__
 from neuron_dra.api import objects
@@ -16,6 +15,7 @@ from neuron_dra.demo import efa, examples
 from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import allocator, scheduler
+from tests.support import fast_yaml
 
 FLEET = {
     "trn2": ("trn2.48xlarge", "2.30.2.0", None),
@@ -175,7 +175,7 @@ def test_example_selectors_fail_on_no_device(file: str, slices: dict[str, list[O
 
 @pytest.mark.parametrize("file", FILES)
 def test_example_is_a_template_and_its_user(file: str) -> None:
-    template, user = yaml.safe_load_all((examples.folder() / file).read_text())
+    template, user = fast_yaml.load_all((examples.folder() / file).read_text())
     assert template["apiVersion"] == "resource.k8s.io/v1"
     assert user["kind"] in ("Pod", "LeaderWorkerSet")
     assert template["metadata"]["name"] in str(user["spec"])

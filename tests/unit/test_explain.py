@@ -78,27 +78,32 @@ def findings() -> Iterator[str]:
 
 
 NAMES = {each.name for each in (*CONDITIONS, *REASONS, *EVENTS)}
-OF_CONTROLLER = set(constants(*(ROOT / "controller" / folder for folder in CONTROLLER)))
-OF_PLUGIN = {
-    each
-    for each in constants(ROOT / "neuron_dra/node", ROOT / "neuron_dra/core/versions.py")
-    if re.match(r"Neuron[A-Z]|Kube", each)
-}
 
 
-def test_every_word_of_the_controller_has_a_meaning() -> None:
-    assert sorted(OF_CONTROLLER - NAMES - OTHERS) == []
+@pytest.fixture(scope="module")
+def words_of_controller() -> set[str]:
+    return set(constants(*(ROOT / "controller" / folder for folder in CONTROLLER)))
 
 
-def test_every_event_of_the_plugin_has_a_meaning() -> None:
+@pytest.fixture(scope="module")
+def words_of_plugin() -> set[str]:
+    words = constants(ROOT / "neuron_dra/node", ROOT / "neuron_dra/core/versions.py")
+    return {word for word in words if re.match(r"Neuron[A-Z]|Kube", word)}
+
+
+def test_every_word_of_the_controller_has_a_meaning(words_of_controller: set[str]) -> None:
+    assert sorted(words_of_controller - NAMES - OTHERS) == []
+
+
+def test_every_event_of_the_plugin_has_a_meaning(words_of_plugin: set[str]) -> None:
     fatal = {"KubernetesTooOld", "KubeletTooOld"}  # the last line of the plugin's log, no Event
-    written = {*OF_PLUGIN, *findings()} - fatal
+    written = {*words_of_plugin, *findings()} - fatal
     assert len(written) > 15
     assert sorted(written - {each.name for each in EVENTS}) == []
 
 
-def test_no_meaning_is_left_of_a_word_that_is_gone() -> None:
-    assert sorted(NAMES - OF_CONTROLLER - OF_PLUGIN - set(findings())) == []
+def test_no_meaning_is_left_of_a_word_that_is_gone(words_of_controller: set[str], words_of_plugin: set[str]) -> None:
+    assert sorted(NAMES - words_of_controller - words_of_plugin - set(findings())) == []
 
 
 def test_every_reason_of_an_unhealthy_device_has_a_meaning() -> None:

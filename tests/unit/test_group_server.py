@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.support import fast_yaml
 from tests.support.ports import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/programs/group-server.yaml"
@@ -30,7 +30,7 @@ class Group:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder, self.environment = folder, environment
         self.program = folder / "group_server.py"
-        self.program.write_text(yaml.safe_load(EXAMPLE.read_text())["data"][self.program.name])
+        self.program.write_text(fast_yaml.load(EXAMPLE.read_text())["data"][self.program.name])
         self.port, self.http_port = free_port(), free_port()
         self.running: dict[int, subprocess.Popen[bytes]] = {}
 

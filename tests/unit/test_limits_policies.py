@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.ask.migrate import rewrite
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.chart_notes import notes
 from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
@@ -42,7 +42,7 @@ def rendered(*values: str, version: str = "1.37.0") -> tuple[Obj, ...]:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return tuple(
         item
-        for item in yaml.safe_load_all(text)
+        for item in fast_yaml.load_all(text)
         if item
         and item["metadata"]["name"] in ("neuron-dra-driver-limits", "neuron-dra-driver-numbers")
         and not item["kind"].endswith("Binding")

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra import cli
 from neuron_dra.api.problems import BadInput
 from neuron_dra.ask.migrate import files
+from tests.support import fast_yaml
 
 POD = """\
 # A pod.
@@ -123,18 +123,18 @@ def test_templates_are_added_at_the_end_once(manifest: Path, capsys: pytest.Capt
     manifest.write_text(f"{POD}---\n{POD.replace('name: p', 'name: q')}")
     assert migrate("--kubernetes=1.34", "-o", "yaml", str(manifest)) == 0
     text = capsys.readouterr().out
-    documents = list(yaml.safe_load_all(text))
+    documents = fast_yaml.load_all(text)
     assert [each["kind"] for each in documents] == ["Pod", "Pod", "ResourceClaimTemplate"]
     assert text.count("# the only one") == 2
 
 
 def test_json_stays_json(tmp_path: Path) -> None:
     path = tmp_path / "pod.json"
-    path.write_text(json.dumps(yaml.safe_load(POD), indent=4))
+    path.write_text(json.dumps(fast_yaml.load(POD), indent=4))
     assert migrate("--in-place", str(path)) == 0
     assert path.read_text() == json.dumps(json.loads(path.read_text()), indent=4)
     assert "connected-4" in path.read_text()
-    path.write_text(json.dumps(yaml.safe_load(POD)))
+    path.write_text(json.dumps(fast_yaml.load(POD)))
     assert migrate("--in-place", "--kubernetes=1.35", str(path)) == 0
     listed = json.loads(path.read_text())
     assert [each["kind"] for each in listed["items"]] == ["Pod", "ResourceClaimTemplate"]
@@ -245,7 +245,7 @@ def test_anchors_are_kept_where_each_use_changes_alike(manifest: Path, capsys: p
     shared += "  - {name: b, resources: *r}\n"
     manifest.write_text(f"kind: Pod  # pod\napiVersion: v1\n{shared}")
     assert migrate("-o", "yaml", str(manifest)) == 0
-    [document] = yaml.safe_load_all(capsys.readouterr().out)
+    [document] = fast_yaml.load_all(capsys.readouterr().out)
     names = [list(each["resources"]["limits"]) for each in document["spec"]["containers"]]
     assert names == [["deviceclass.resource.kubernetes.io/connected-2.neuron.aws.com"]] * 2
     assert migrate("-o", "yaml", "--kubernetes=1.34", "--instance-type=inf2.xlarge", str(manifest)) == 1

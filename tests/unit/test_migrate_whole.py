@@ -13,6 +13,7 @@ from neuron_dra.api.problems import BadInput, CannotMigrate
 from neuron_dra.ask.migrate import leftovers
 from neuron_dra.ask.migrate.kustomized import MOST_FOLDERS
 from neuron_dra.ask.migrate.rewrite import Options, rewrite
+from tests.support import fast_yaml
 
 OLD = "aws.amazon.com/neuron"
 FOUR = "deviceclass.resource.kubernetes.io/connected-4.neuron.aws.com"
@@ -232,7 +233,7 @@ CONTAINERS = [{"name": "a", "image": "x", "resources": LIMITS}]
     ids=["Helm values", "nested Helm values", "TrainJob", "workerSpec", "NodeSet", "ScaledJob"],
 )
 def test_resources_outside_of_pods_are_rewritten(document: dict[str, Any], expected: dict[str, Any]) -> None:
-    copied = yaml.safe_load(yaml.safe_dump(document))
+    copied = fast_yaml.load(yaml.safe_dump(document))
     assert rewritten(copied) == (expected, [], [])
 
 
@@ -274,7 +275,7 @@ def test_resources_outside_of_pods_are_rewritten(document: dict[str, Any], expec
     ],
 )
 def test_what_is_no_request_gets_a_note(document: dict[str, Any], note: str) -> None:
-    before = yaml.safe_load(yaml.safe_dump(document))
+    before = fast_yaml.load(yaml.safe_dump(document))
     assert rewritten(document) == (before, [], [note])
 
 
@@ -326,7 +327,7 @@ def test_merge_keys_and_aliases_are_migrated(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(MERGED)
     assert migrate("--in-place", path) == 0
-    pod, other = yaml.safe_load_all(path.read_text())
+    pod, other = fast_yaml.load_all(path.read_text())
     containers = [{"name": name, "image": "x", "resources": NEW} for name in ("m", "n", "o")]
     assert pod["spec"]["containers"] == containers
     assert other == {"kind": "ConfigMap"}

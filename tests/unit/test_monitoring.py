@@ -24,6 +24,7 @@ from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import kubelet
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.unit.failing_world import remove_node, remove_slices, running
 from tests.unit.ultraserver_world import World
@@ -91,7 +92,7 @@ def chart(*values: str) -> list[dict[str, Any]]:
     sets = [word for value in ("draDriver.image.repository=example/driver", *values) for word in ("--set", value)]
     command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0", *sets]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in fast_yaml.load_all(text) if item]
 
 
 @pytest.fixture(scope="module")

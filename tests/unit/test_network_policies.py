@@ -6,9 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import yaml
-
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 
 CHART = Path(__file__).resolve().parents[2] / "deploy/helm/neuron-dra"
@@ -22,7 +21,7 @@ def rendered(*values: str, peers: list[Obj] | None = None) -> list[Obj]:
     words += ["--set-json", f"networkPolicy.metricsFrom={json.dumps(peers)}"] if peers else []
     command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.37.0", *words]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in fast_yaml.load_all(text) if item]
 
 
 def policies(items: list[Obj]) -> list[Obj]:

@@ -11,7 +11,6 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
-import yaml
 
 from neuron_dra import cli
 from neuron_dra.ask.read import snapshot as snapshots
@@ -20,8 +19,8 @@ from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
+from tests.support import fast_yaml, shown_fleet
 from tests.support import reported_clusters as reported
-from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.support.output_schema import SCHEMA, checked
 from tests.support.questions import ask, snapshot
@@ -73,7 +72,7 @@ def test_answers_about_a_cluster(
         return
     data = checked(found.out)
     shown = ask(capsys, *QUESTIONS[question], "--snapshot", file, "-o", "yaml")
-    assert yaml.safe_load(shown.out) == data
+    assert fast_yaml.load(shown.out) == data
 
 
 @pytest.mark.parametrize("about", ["pod/p", "claim/other-neurons-x", "node/a"])

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.generate import render
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.policies import Denied, admit
 
@@ -24,7 +24,7 @@ def rendered(*values: str) -> tuple[Obj, ...]:
     assert HELM is not None
     words = [word for value in values for word in ("--set", value)]
     text = render.template(HELM, "--set", "draDriver.image.repository=r", *words)
-    return tuple(item for item in yaml.safe_load_all(text) if item)
+    return tuple(item for item in fast_yaml.load_all(text) if item)
 
 
 def node(name: str = "a", *, spec: Obj | None = None, **meta: Any) -> Obj:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from neuron_dra.ask.doctor import requested
 from neuron_dra.ask.read import cluster
 from neuron_dra.kube import requests
 from neuron_dra.kube.requests import Resource
+from tests.support import fast_yaml
 
 ROLE = "neuron-dra-reader"
 OF_DOCTOR = (requests.DEFINITIONS, requests.POLICIES, requests.POLICY_BINDINGS, requests.LEASES)
 
 
 def rules() -> list[dict[str, Any]]:
-    objects = list(yaml.safe_load_all(Path("deploy/manifests/10-rbac.yaml").read_text()))
+    objects = list(fast_yaml.load_all(Path("deploy/manifests/10-rbac.yaml").read_text()))
     [role] = [each for each in objects if each and (each["kind"], each["metadata"]["name"]) == ("ClusterRole", ROLE)]
     found: list[dict[str, Any]] = role["rules"]
     return found

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller.decisions.actions import WriteUltraServerStatus
 from controller.fleet.fleet_index import FleetIndex
@@ -18,6 +17,7 @@ from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
+from tests.support import fast_yaml
 from tests.support.policies import evaluate, variables
 from tests.unit.failing_world import LIMITS, not_ready, running, start_pods
 from tests.unit.ultraserver_world import World
@@ -251,7 +251,7 @@ def allowed(policy: str, item: dict[str, Any]) -> bool:
     """Return True if all validations of a policy of the manifests accept the object."""
     found = next(
         each
-        for each in yaml.safe_load_all(MANIFEST.read_text())
+        for each in fast_yaml.load_all(MANIFEST.read_text())
         if (each["kind"], each["metadata"]["name"]) == ("ValidatingAdmissionPolicy", f"neuron-dra-driver-{policy}")
     )
     inputs = {"object": item}

@@ -19,6 +19,7 @@ from neuron_dra.core import catalogue
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import SettingsError
 from neuron_dra.simulate.scheduler import Placement
+from tests.support import fast_yaml
 from tests.support import small_clusters as small
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
@@ -205,7 +206,7 @@ def test_pods_for_the_extension_wait_on_a_fleet(
 
 def test_classes_of_sets_are_those_of_the_chart() -> None:
     path = EXAMPLES.parent / "manifests/connected-sets/20-deviceclasses.yaml"
-    chart = {each["metadata"]["name"]: each["spec"] for each in yaml.safe_load_all(path.read_text())}
+    chart = {each["metadata"]["name"]: each["spec"] for each in fast_yaml.load_all(path.read_text())}
     sizes = [name.removesuffix(".neuron.aws.com") for name in chart if name.startswith(("connected-", "cores-"))]
     for item in imagined.fleet("1 x inf2.xlarge", "test", sizes):
         if item["kind"] == "DeviceClass" and item["metadata"]["name"].startswith(("connected-", "cores-")):

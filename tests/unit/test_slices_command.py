@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from neuron_dra import cli
 from neuron_dra.emulation.simulated_node import SimulatedNode
+from tests.support import fast_yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_yaml_and_json_have_equal_content(trn2: Path, capsys: pytest.CaptureFixt
     code, as_yaml, err = run(capsys, "slices", "--host-root", trn2, "--node-name", "a")
     assert (code, err) == (0, "")
     _, as_json, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-o", "json")
-    said = yaml.safe_load(as_yaml)
+    said = fast_yaml.load(as_yaml)
     assert said == json.loads(as_json)
     assert (said["apiVersion"], said["kind"]) == ("v1", "List")
     (item,) = said["items"]
@@ -51,7 +51,7 @@ def test_version_of_the_kernel_driver_is_a_text(trn2: Path, capsys: pytest.Captu
     """Public builds have such versions: one is published as it is, and none is left out."""
     (trn2 / "sys/module/neuron/version").write_text(f"{version}\n")
     _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a")
-    (item,) = yaml.safe_load(out)["items"]
+    (item,) = fast_yaml.load(out)["items"]
     found = [device["attributes"].get("neuronDriverVersion") for device in item["spec"]["devices"]]
     assert found == [{"string": version} if version else None] * 16
 

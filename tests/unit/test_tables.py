@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from neuron_dra.emulation.embedded_api import columns, tables
 from neuron_dra.emulation.embedded_api.columns import OF_KIND, Column
+from tests.support import fast_yaml
 
 CRDS = Path(__file__).resolve().parents[2] / "deploy/crds"
 NOW = 1_767_610_800.0  # 2026-01-05T11:00:00Z
@@ -121,7 +121,7 @@ def test_a_claim_shows_its_state(claim: dict[str, Any], state: str) -> None:
     [("neuronultraservers", columns.ULTRASERVER), ("neuronultraserverworkloads", columns.WORKLOAD)],
 )
 def test_custom_kinds_have_the_columns_of_their_crd(plural: str, have: tuple[Column, ...]) -> None:
-    crd = yaml.safe_load((CRDS / f"neuron.aws.com_{plural}.yaml").read_text())
+    crd = fast_yaml.load((CRDS / f"neuron.aws.com_{plural}.yaml").read_text())
     wanted = crd["spec"]["versions"][0]["additionalPrinterColumns"]
     expected = [("Name", "string", 0), *((c["name"], c["type"], c.get("priority", 0)) for c in wanted)]
     assert [(each.name, each.type, int(each.wide)) for each in have] == expected

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 from neuron_dra.core.wire import Obj
+from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.library_rows import LABEL, POLICIES, ROWS, TEAM, Row, claim, exactly, template
 from tests.support.policies import Denied, admit
@@ -33,7 +33,7 @@ def rendered(*values: str, spec: str = "") -> tuple[Obj, ...]:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stderr)
-    items = [item for item in yaml.safe_load_all(done.stdout) if item]
+    items = [item for item in fast_yaml.load_all(done.stdout) if item]
     return tuple(i for i in items if i["metadata"]["name"] in POLICIES or i["kind"] == "ResourceClaimTemplate")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-import yaml
 
 from neuron_dra import cli
 from neuron_dra.ask.read import snapshot
@@ -20,6 +19,7 @@ from neuron_dra.demo import efa
 from neuron_dra.simulate import allocator, model, permutations, semantics
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.semantics import Semantics
+from tests.support import fast_yaml
 from tests.support import small_clusters as small
 
 HELD = {"idle": (), "one held": (0,), "two held": (0, 5)}
@@ -161,7 +161,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
         "neuron-16-trn2-48xlarge  all 16 devices",
     ]
     assert cli.main(["templates", "show", "neuron-4-trn2-48xlarge", "neuron-1-trn2-48xlarge", "--lnc", "1"]) == 0
-    shown = list(yaml.safe_load_all(capsys.readouterr().out))
+    shown = fast_yaml.load_all(capsys.readouterr().out)
     assert [each["metadata"]["name"] for each in shown] == [
         "neuron-4-trn2-48xlarge-lnc-1",
         "neuron-1-trn2-48xlarge-lnc-1",

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller import settings
 from controller.plan.planning import Limits
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.core.ultraserver import NAMESPACE
+from tests.support import fast_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"
@@ -51,7 +51,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 def objects(folder: Path) -> Objects:
     """Return every object of the manifests in a folder by kind and name."""
-    documents = [d for path in sorted(folder.glob("*.yaml")) for d in yaml.safe_load_all(path.read_text())]
+    documents = [d for path in sorted(folder.glob("*.yaml")) for d in fast_yaml.load_all(path.read_text())]
     return {(d["kind"], d["metadata"]["name"]): d for d in documents}
 
 
