@@ -1,1 +1,1 @@
-"""Tests that Go modules of Kubernetes and of GitOps programs judge."""
+"""Tests that independent implementations judge: Go modules of Kubernetes and of GitOps programs, and cel-python."""

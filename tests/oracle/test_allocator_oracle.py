@@ -17,10 +17,10 @@ from neuron_dra.simulate import allocator, failures, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import PoolInventory
 from neuron_dra.simulate.semantics import NEW, OLD, Semantics
-from tests.unit.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
-from tests.unit.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
-from tests.unit.selector_grammar import DRIVER as RANDOM_DRIVER
-from tests.unit.selector_grammar import selector
+from tests.oracle.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
+from tests.oracle.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
+from tests.oracle.selector_grammar import DRIVER as RANDOM_DRIVER
+from tests.oracle.selector_grammar import selector
 from tests.unit.test_selectors import (
     ABSORBED,
     ATTRIBUTES,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from neuron_dra.simulate import failures, selectors
+from tests.oracle.selector_grammar import ATTRIBUTES, CAPACITIES, DRIVER, Grammar, selector
 from tests.support import cel_python, common_cel
-from tests.unit.selector_grammar import ATTRIBUTES, CAPACITIES, DRIVER, Grammar, selector
 
 TOTAL = 2000
 OF_GRAMMAR_AT_LEAST = 600
