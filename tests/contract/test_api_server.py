@@ -54,8 +54,9 @@ async def test_server_reports_version_and_readiness(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["/apis/no.such.group", "/apis/resource.k8s.io/v7", "/apis/resource.k8s.io/v7/x", "/x"]
 )
-async def test_an_unknown_path_is_404(server: Server, path: str) -> None:
-    assert (await server.get(path)).status == 404
+async def test_an_unknown_path_is_404_without_a_status(server: Server, path: str) -> None:
+    answer = await server.get(path)
+    assert (answer.status, answer.body) == (404, {"raw": "404 page not found\n"})
 
 
 # Create and read
@@ -474,6 +475,26 @@ async def test_a_watch_from_too_long_ago_gets_410(things: Server) -> None:
     assert event["type"] == "ERROR"
     assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
     assert event["object"]["kind"] == "Status"
+
+
+async def test_a_watch_from_the_future_is_silent(things: Server) -> None:
+    """After a restore of etcd, the resourceVersions that clients have reached are of the future."""
+    place = things.place("things")
+    version = int((await things.get(place)).body["metadata"]["resourceVersion"])
+    future = {"resourceVersion": str(version + 1_000_000), "allowWatchBookmarks": "true", "timeoutSeconds": "2"}
+    async with things.watch(place, **future) as ahead, things.watch(place, resourceVersion=str(version)) as watch:
+        await things.made(place, thing("a"))
+        assert (await watch.next())["object"]["metadata"]["name"] == "a"
+        assert await ahead.rest() == []
+
+
+async def test_a_list_from_the_future_is_504(things: Server) -> None:
+    place = things.place("things")
+    version = int((await things.get(place)).body["metadata"]["resourceVersion"])
+    answer = await things.get(place, resourceVersion=str(version + 1_000_000))
+    assert (answer.status, answer.reason) == (504, "Timeout")
+    assert answer.causes == {("ResourceVersionTooLarge", "")}
+    assert answer.body["details"]["retryAfterSeconds"] == 1
 
 
 async def test_object_leaving_the_selection_is_deleted(things: Server) -> None:

@@ -14,11 +14,13 @@ import pytest
 import yaml
 
 from neuron_dra.emulation.embedded_api import (
+    NOT_FOUND,
     STRANGE,
     Do,
     EmbeddedApi,
     InjectedFault,
     StatusError,
+    refused_watch,
 )
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -136,6 +138,39 @@ async def test_fault_sends_each_malformed_reply(api: EmbeddedApi, http: aiohttp.
         assert await response.read() == strange.body
     async with http.get(MAPS) as response:
         assert (await response.json())["kind"] == "ConfigMapList"
+
+
+@pytest.mark.parametrize("name", NOT_FOUND)
+async def test_404_can_name_no_object(api: EmbeddedApi, http: aiohttp.ClientSession, name: str) -> None:
+    api.create(config_map())
+    api.faults.add(NOT_FOUND[name].fault(verb="get", resource="configmaps"))
+    async with http.get(f"{MAPS}/a") as response:
+        assert (response.status, await response.read()) == (404, NOT_FOUND[name].body)
+    async with http.get(f"{MAPS}/a") as response:
+        assert response.status == 200
+
+
+async def test_404_can_name_an_object_that_is_there(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+    async with http.get(f"{MAPS}/a") as response:
+        missing = await response.json()
+    api.create(config_map())
+    api.faults.add(InjectedFault(Do.NOT_FOUND, verb="get", resource="configmaps"))
+    async with http.get(f"{MAPS}/a") as response:
+        assert (response.status, await response.json()) == (404, missing)
+    assert missing["details"] == {"name": "a", "kind": "configmaps"}
+    async with http.get(f"{MAPS}/a") as response:
+        assert response.status == 200
+
+
+async def test_watches_are_refused_while_lists_work(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+    fault = api.faults.add(refused_watch("configmaps"))
+    for params, status in (({"watch": "1"}, 504), ({}, 200), ({"watch": "1"}, 504)):
+        async with http.get(MAPS, params=params) as response:
+            assert response.status == status
+            assert (await response.json())["kind"] == ("Status" if status == 504 else "ConfigMapList")
+    async with http.get(SLICES, params={"watch": "1"}) as response:
+        assert response.status == 200
+    assert fault.hits == 2
 
 
 async def test_delayed_reply_follows_write_and_release(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
@@ -291,6 +326,29 @@ async def test_dropped_fields_are_dropped_on_every_write(api: EmbeddedApi, http:
     api.dropped_fields.clear()
     async with http.put(f"{SLICES}/s", json=device_slice(taints=taints)) as response:
         assert (await response.json())["spec"]["devices"][0]["taints"][0]["key"] == taints[0]["key"]
+
+
+# Added fields
+
+
+async def test_added_fields_are_added_on_every_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+    api.create(device_slice("before"))
+    api.added_fields["resourceslices"] = {
+        "metadata.labels.team": "a",
+        "spec.devices[*].novelty": {"depth": 1},
+        "spec.nodeName": "b",
+    }
+    async with http.post(SLICES, json=device_slice()) as response:
+        stored = await response.json()
+    assert stored["metadata"]["labels"] == {"team": "a"}
+    assert stored["spec"]["devices"] == [{"name": "neuron-device-0", "novelty": {"depth": 1}}]
+    assert stored["spec"]["nodeName"] == "a"
+    async with http.put(f"{SLICES}/s", json=device_slice()) as response:
+        assert await response.json() == stored  # an equal object is not written
+    assert "labels" not in api.get("resourceslices", "before")["metadata"]
+    api.added_fields.clear()
+    async with http.put(f"{SLICES}/s", json=device_slice()) as response:
+        assert (await response.json())["spec"]["devices"] == [{"name": "neuron-device-0"}]
 
 
 # Objects, at once

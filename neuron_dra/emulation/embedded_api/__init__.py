@@ -9,12 +9,29 @@ the real server.
 
 from neuron_dra.emulation.embedded_api.errors import Cause, StatusError
 from neuron_dra.emulation.embedded_api.faults import (
+    NOT_FOUND,
     STRANGE,
     Do,
     InjectedFault,
     Strange,
+    refused_watch,
 )
 from neuron_dra.emulation.embedded_api.http import LoggedRequest
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from neuron_dra.emulation.embedded_api.store import Backup
+from neuron_dra.emulation.embedded_api.watch import Ahead
 
-__all__ = ["STRANGE", "Cause", "Do", "EmbeddedApi", "InjectedFault", "LoggedRequest", "StatusError", "Strange"]
+__all__ = [
+    "NOT_FOUND",
+    "STRANGE",
+    "Ahead",
+    "Backup",
+    "Cause",
+    "Do",
+    "EmbeddedApi",
+    "InjectedFault",
+    "LoggedRequest",
+    "StatusError",
+    "Strange",
+    "refused_watch",
+]

@@ -30,14 +30,16 @@ class Controllers:
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
-        self._controllers: tuple[EmulatedController, ...] = (
-            GarbageCollector(store),
-            ClaimController(store),
-            NamespaceController(store),
-            BudgetController(store),
-            PodCollector(store),
-        )
+        self._store = store
+        self._controllers = _controllers(store)
         store.listeners.append(self._on_event)
+
+    def begin_again(self) -> None:
+        """Forget all that was seen, and handle every object as a new one, as controllers that start do."""
+        self._controllers = _controllers(self._store)
+        self._queue.clear()
+        for resource, obj in self._store.everything():
+            self._on_event(Event(self._store.revision, "ADDED", resource, obj, None))
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="embedded controllers")
@@ -79,6 +81,16 @@ class Controllers:
                 self._wanted.set()
             else:
                 self._idle.set()
+
+
+def _controllers(store: ObjectStore) -> tuple[EmulatedController, ...]:
+    return (
+        GarbageCollector(store),
+        ClaimController(store),
+        NamespaceController(store),
+        BudgetController(store),
+        PodCollector(store),
+    )
 
 
 class NamespaceController:

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from multidict import MultiDict
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import bodies
 from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.http import Handler
-from neuron_dra.errors import TooLarge, api_error
+from neuron_dra.errors import ApiError, TooLarge, api_error
 from neuron_dra.kube.client import JSON, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
@@ -69,9 +70,7 @@ class DirectClient(KubeClient):
         try:
             answer = msgspec.json.encode(self._handler.respond(call, copied))
         except StatusError as err:
-            causes = tuple(cause.message for cause in err.causes)
-            text = f"{method} {path}: {err.code} {err.reason}: {err.message}"
-            raise api_error(err.code, err.reason, text, err.retry_after, causes) from err
+            raise _api_error(call, err) from err
         if most_bytes is not None and len(answer) > most_bytes:
             raise TooLarge(f"the API server's answer is larger than {most_bytes} bytes")
         return answer
@@ -90,4 +89,18 @@ class DirectClient(KubeClient):
         query = MultiDict({**params, "watch": "true", "allowWatchBookmarks": "true"})
         call = Call("GET", resource.path(namespace), query, headers=self._sent)
         async with contextlib.aclosing(self._handler.events(call)) as events:
-            yield (msgspec.json.encode(event) async for event in events)
+            yield _lines(call, events)
+
+
+async def _lines(call: Call, events: AsyncIterator[Obj]) -> AsyncIterator[bytes]:
+    try:
+        async for event in events:
+            yield msgspec.json.encode(event)
+    except StatusError as err:
+        raise _api_error(call, err) from err
+
+
+def _api_error(call: Call, err: StatusError) -> ApiError:
+    causes = tuple(cause.message for cause in err.causes)
+    text = f"{call.method} {call.path}: {err.code} {err.reason}: {err.message}"
+    return api_error(err.code, err.reason, text, err.retry_after, causes)

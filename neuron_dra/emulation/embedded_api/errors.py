@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from neuron_dra.core.wire import Obj
 
@@ -107,10 +108,17 @@ def not_found(group: str, plural: str, name: str) -> StatusError:
     return StatusError(404, "NotFound", f'{qualified} "{name}" not found', details=details)
 
 
+class NoSuchPath(StatusError):
+    """The 404 for a path, kind or version that is not served: a text, and no Status. `not_found` is for an object."""
+
+    text: Final = "404 page not found\n"
+
+    def __init__(self) -> None:
+        super().__init__(404, "NotFound", "the server could not find the requested resource")
+
+
 def no_such_path() -> StatusError:
-    """Return the 404 for an unknown resource or version; `not_found` is for an unknown object."""
-    cause = Cause("UnexpectedServerResponse", "404 page not found")
-    return StatusError(404, "NotFound", "the server could not find the requested resource", details={}, causes=[cause])
+    return NoSuchPath()
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:
@@ -144,6 +152,13 @@ def unprocessable(group: str, kind: str, name: str, causes: Sequence[Cause]) -> 
         details["group"] = group
     qualified = f"{kind}.{group}" if group else kind
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details, causes=causes)
+
+
+def too_large_version(wanted: int, reached: int) -> StatusError:
+    """Return the 504 for a resourceVersion that the server has not reached."""
+    cause = Cause("ResourceVersionTooLarge", "Too large resource version")
+    text = f"Timeout: Too large resource version: {wanted}, current: {reached}"
+    return StatusError(504, "Timeout", text, causes=[cause], retry_after=1)
 
 
 def expired(message: str) -> StatusError:

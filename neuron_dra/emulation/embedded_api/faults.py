@@ -12,6 +12,7 @@ from typing import Final
 
 class Do(enum.Enum):
     RESPOND = "respond"  # reply with `status` instead of serving the request
+    NOT_FOUND = "not found"  # reply 404 with a Status that names the object, as if it were gone
     HANG = "hang"  # accept the request and never reply
     DROP = "drop"  # close the connection without a reply
     DROP_AFTER = "drop after"  # serve the request, then close the connection: the reply is lost, the write is not
@@ -77,6 +78,37 @@ STRANGE: Final[Mapping[str, Strange]] = {
     "a status without a number": Strange(b'{"code": "x", "reason": [], "message": null, "details": []}', status=500),
 }
 """Malformed replies by name, for parametrized tests."""
+
+NOT_FOUND: Final[Mapping[str, Strange]] = {
+    "a text": Strange(b"404 page not found\n", "text/plain", 404),
+    "a page of HTML": Strange(b"<html><body>404 Not Found</body></html>", "text/html", 404),
+    "nothing": Strange(b"", "text/plain", 404),
+    "a Status without an object": Strange(
+        b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,'
+        b' "message": "the server could not find the requested resource"}',
+        status=404,
+    ),
+    "a Status of another object": Strange(
+        b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,'
+        b' "message": "services \\"api\\" not found", "details": {"name": "api", "kind": "services"}}',
+        status=404,
+    ),
+}
+"""Replies with status 404 that prove nothing about an object: a kind that is not served, or a proxy.
+
+`Do.NOT_FOUND` is the reply that does: a Status that names the object.
+"""
+
+
+def refused_watch(resource: str = "", **matchers: object) -> InjectedFault:
+    """Return a fault that refuses every watch of a resource, as 504, while its lists work."""
+    return InjectedFault(
+        verb="watch",
+        resource=resource,
+        status=504,
+        message="Timeout: Too large resource version: 91234, current: 1234",
+        **{"times": None, **matchers},  # type: ignore[arg-type]
+    )
 
 
 @dataclass(slots=True)

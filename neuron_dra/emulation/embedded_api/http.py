@@ -218,6 +218,8 @@ class Handler:
             match fault.do:
                 case Do.RESPOND:
                     return messages.fault_response(fault)
+                case Do.NOT_FOUND:
+                    raise errors.not_found(target.resource.group, target.resource.plural, target.name)
                 case Do.HANG:
                     await asyncio.Event().wait()
                 case Do.DELAY:
@@ -335,7 +337,9 @@ class Handler:
         else:
             revision, start = self._store.revision, 0
             matches = self._predicate(request, target.resource)
-            messages.integer(request, "resourceVersion", 0)
+            oldest = messages.integer(request, "resourceVersion", 0)
+            if oldest > revision:
+                raise errors.too_large_version(oldest, revision)
             rest = []
             for obj in self._store.list(target.resource, target.namespace):
                 if matches(obj):
@@ -400,6 +404,7 @@ class Handler:
             why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             cause = errors.forbidden("resourceVersionMatch", why)
             raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
+        self._watches.check(wanted)
         return wanted
 
     async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:

@@ -100,6 +100,8 @@ def error_response(error: StatusError) -> web.Response:
         headers = {"Retry-After": str(error.retry_after)}
     else:
         headers = None
+    if isinstance(error, errors.NoSuchPath):
+        return web.Response(status=error.code, text=error.text)
     return json_response(error.code, error.to_status(), headers)
 
 

@@ -26,13 +26,13 @@ from neuron_dra.emulation.embedded_api import bodies, patches
 from neuron_dra.emulation.embedded_api.columns import QUALIFICATION, ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
-from neuron_dra.emulation.embedded_api.dropping import Dropper
+from neuron_dra.emulation.embedded_api.dropping import Adder, Dropper
 from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.execution import Run
 from neuron_dra.emulation.embedded_api.faults import Faults
 from neuron_dra.emulation.embedded_api.http import Handler, LoggedRequest
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
-from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
+from neuron_dra.emulation.embedded_api.store import Backup, DeleteOptions, ObjectStore
 from neuron_dra.emulation.embedded_api.watch import Watches
 from neuron_dra.kube.client import KubeClient
 
@@ -63,8 +63,8 @@ class EmbeddedApi:
         self.faults = Faults()
         self._handler = Handler(self._registry, self.store, self.watches, self.faults)
         self.proxy = self._handler.proxy
-        self._dropper = Dropper()
-        self.store.mutators.append(self._dropper)
+        self._dropper, self._adder = Dropper(), Adder()
+        self.store.mutators += [self._dropper, self._adder]
         self._controllers = Controllers(self.store) if controllers else None
         self._port = port
         self.tls = tls
@@ -277,6 +277,14 @@ class EmbeddedApi:
         """
         return self._dropper.paths
 
+    @property
+    def added_fields(self) -> dict[str, dict[str, Any]]:
+        """Fields that the server adds on every write, as defaults of a newer release or an admission policy do.
+
+        By plural: `api.added_fields["resourceslices"] = {"spec.devices[*].bindsToNode": True}`.
+        """
+        return self._adder.values
+
     def answer_versions(self, *versions: str) -> None:
         """Answer /version with these in turn for ever, as servers of several releases behind one address do."""
         self._handler.versions = itertools.cycle(versions)
@@ -289,6 +297,23 @@ class EmbeddedApi:
         """Discard history: watches and pages that start before now get a 410."""
         self.store.compact()
         self._handler.forget_pages()
+
+    def backup(self) -> Backup:
+        """Return all objects and the resourceVersion, as a backup of etcd has them."""
+        return self.store.backup()
+
+    def restore(self, backup: Backup, *, ends_watches: bool = True) -> None:
+        """Go back to a backup: objects, resourceVersion and history are those of its time.
+
+        Watches end, because the API server starts again; with `ends_watches` False their connections stay open, as
+        behind a proxy. Later watches from a resourceVersion of the lost time: `watches.ahead`.
+        """
+        self.store.restore(backup)
+        self._handler.forget_pages()
+        if self._controllers:
+            self._controllers.begin_again()
+        if ends_watches:
+            self.watches.close()
 
     def require_tokens(self, *tokens: str) -> None:
         """Reply 401 to requests without one of these bearer tokens; without arguments, require none."""

@@ -11,7 +11,7 @@ import random
 import time
 import uuid
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from neuron_dra.core.wire import Obj
@@ -52,6 +52,14 @@ class DeleteOptions:
 
 
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """All objects by group and plural, then namespace and name, and the revision of their time."""
+
+    revision: int
+    objects: Mapping[tuple[str, str], Mapping[tuple[str, str], Obj]]
 
 
 class ObjectStore:
@@ -122,6 +130,23 @@ class ObjectStore:
         for key, history in self._histories.items():
             lost = history.events[-1].revision if history.events else history.lost
             self._histories[key] = History(since=self._compacted, lost=lost)
+
+    def backup(self) -> Backup:
+        """Return what `restore` goes back to; stored objects never change, so nothing is copied but the tables."""
+        return Backup(self.revision, {key: dict(objects) for key, objects in self._objects.items()})
+
+    def restore(self, backup: Backup) -> None:
+        """Go back to a backup. Nobody is told: `listeners` get no Event, and watches no change."""
+        self.revision = self._compacted = backup.revision
+        self._objects = {key: dict(objects) for key, objects in backup.objects.items()}
+        self._order = {key: sorted(objects) for key, objects in self._objects.items()}
+        self._histories.clear()
+        self._by_uid.clear()
+        for resource in self.registry:
+            for (namespace, name), obj in self._objects.get(resource.key, {}).items():
+                self._by_uid[obj["metadata"]["uid"]] = resource, (*resource.key, namespace, name)
+        for waker in self._wakers:
+            waker.set()
 
     def wake_on_change(self, waker: asyncio.Event, resource: EmbeddedResource | None = None) -> None:
         """Set `waker` on each change, or on those of one resource."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -16,6 +17,14 @@ from neuron_dra.emulation.embedded_api.selectors import Predicate
 from neuron_dra.emulation.embedded_api.store import ObjectStore
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class Ahead(enum.Enum):
+    """What a watch gets that starts at a resourceVersion that the server has not reached, as after an etcd restore."""
+
+    SILENT = "silent"  # no changes and no bookmarks until the server passes it: what kube-apiserver does
+    REFUSED = "refused"  # 504, Too large resource version: what it does for lists, and for streaming lists
+    EXPIRED = "expired"  # 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +45,14 @@ class Watches:
 
     def __init__(self, store: ObjectStore) -> None:
         self.bookmark_interval_s = 60.0
+        self.ahead = Ahead.SILENT
         self._store = store
         self._open: dict[_Stream, WatchRequest] = {}
+
+    def check(self, request: WatchRequest) -> None:
+        """Raise StatusError for a watch that the server does not begin."""
+        if self.ahead is Ahead.REFUSED and request.revision is not None and request.revision > self._store.revision:
+            raise errors.too_large_version(request.revision, self._store.revision)
 
     def count(self, plural: str = "") -> int:
         return sum(1 for request in self._open.values() if plural in ("", request.resource.plural))
@@ -62,9 +77,11 @@ class Watches:
         return len(chosen)
 
     async def lines(self, request: WatchRequest) -> AsyncIterator[Obj]:
-        """Yield watch events until the timeout, `close` or `expire`. The first step raises ApiError for an invalid
-        start.
-        """
+        """Yield watch events until the timeout, `close` or `expire`."""
+        if self.ahead is Ahead.EXPIRED and request.revision is not None and request.revision > self._store.revision:
+            expired = errors.expired(f"too old resource version: {request.revision} ({self._store.revision})")
+            yield {"type": "ERROR", "object": expired.to_status()}
+            return
         stream = _Stream(self._store, request, self.bookmark_interval_s)
         self._open[stream] = request
         self._store.wake_on_change(stream.waker, request.resource)
@@ -116,16 +133,19 @@ class _Stream:
             except StatusError as error:
                 yield {"type": "ERROR", "object": error.to_status()}
                 return
-            revision, is_open = self._store.revision, True
+            # After a restore the store is behind, and has nothing for this watch until it has passed it again.
+            revision, is_open = max(revision, self._store.revision), True
+            gets_bookmarks = request.bookmarks and self._store.revision >= revision
             for event in events:
                 if line := _line(event, request):
                     yield line
             now = loop.time()
             if request.bookmarks and (self._bookmark_wanted or now >= next_bookmark):
                 self._bookmark_wanted, next_bookmark = False, now + interval_s
-                yield self._bookmark(revision)
+                if gets_bookmarks:
+                    yield self._bookmark(revision)
             if now >= deadline:
-                if request.bookmarks:
+                if gets_bookmarks:
                     yield self._bookmark(revision)
                 return
             try:
