@@ -2,24 +2,64 @@
 
     async with PodResources(agent, folder / "kubelet.sock") as api:
         api.lists_claims = False  # as kubelets before 1.34
+        api.error = grpc.StatusCode.UNAVAILABLE  # until it is None again
+        api.body = STRANGE_LISTS["no UTF-8"]  # or huge_list(20 * 2**20); until it is None again
+        api.hold()  # answers arrive late: after `release`, with what was true when they were asked for
 
 tests/bed/test_released_claims.py compares it with the real kubelet.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import grpc.aio
 
 from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
-from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2_grpc
+
+_SERVICE: Final = "v1.PodResourcesLister"
 
 Pod = Mapping[str, Any]
 Devices = Mapping[str, tuple[KubeletDevice, ...]]  # by driver
+
+
+def _one_device(device_id: bytes) -> bytes:
+    """Return a list of one pod that has a device of another vendor, whose id may be any bytes, as kubelets send it."""
+    device = pb.ContainerDevices(resource_name="vendor.example.com/fpga", device_ids=["X" * len(device_id)])
+    container = pb.ContainerResources(name="main", devices=[device])
+    pod = pb.PodResources(name="theirs", namespace="default", containers=[container])
+    pods = pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
+    return pods.replace(b"X" * len(device_id), device_id)
+
+
+STRANGE_LISTS: Final[Mapping[str, bytes]] = {
+    "no pods": b"",
+    "empty pods": pb.ListPodResourcesResponse(pod_resources=[pb.PodResources()] * 3).SerializeToString(),
+    "unknown fields": _one_device(b"SN-01") + b"\xfa\x07\x03new",
+    "no UTF-8": _one_device(b"SN\xff\xfe01"),
+    "half a list": _one_device(b"SN-01")[:-4],
+    "no protobuf": b"\xff" * 64,
+    "a page of HTML": b"<html><body>Please log in</body></html>",
+    "deeply nested groups": b"\x0b" * 100_000,
+}
+"""Replies by name, for parametrized tests. A kubelet that starts lists no pods until it has read them."""
+
+UNDECODABLE: Final = ("no UTF-8", "half a list", "no protobuf", "a page of HTML", "deeply nested groups")
+"""Those of STRANGE_LISTS that are no list."""
+
+
+def huge_list(size_bytes: int) -> bytes:
+    """Return a list of at least this size: pods of 6,000 containers that share a claim, as one user may make."""
+    resource = pb.ClaimResource(driver_name="neuron.aws.com", pool_name="node-a", device_name="neuron-device-0")
+    claim = pb.DynamicResource(claim_name="shared", claim_namespace="default", claim_resources=[resource])
+    containers = [pb.ContainerResources(name=f"c{number}", dynamic_resources=[claim]) for number in range(6000)]
+    pod = pb.PodResources(name="huge", namespace="default", containers=containers)
+    pods = pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
+    return pods * -(-size_bytes // len(pods))  # lists of protobuf are joined by writing one after the other
 
 
 class Runs(Protocol):
@@ -31,14 +71,17 @@ class Runs(Protocol):
     def prepared(self, namespace: str, name: str) -> Devices | None: ...
 
 
-class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
+class PodResources:
     """Serves the API on `socket` from `start` to `stop`."""
 
     def __init__(self, runs: Runs, socket: Path) -> None:
         self.lists_claims = True
         self.error: grpc.StatusCode | None = None  # the error to return instead
+        self.body: bytes | None = None  # the message to send instead
         self.asked = 0
         self.of_plugin: dict[str, dict[str, list[str]]] = {}  # ids by pod and resource, from a device plugin
+        self._answering = asyncio.Event()
+        self._answering.set()
         self._runs = runs
         self._socket = socket
         self._server: grpc.aio.Server | None = None
@@ -51,22 +94,36 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
         await self.stop()
 
     async def start(self) -> None:
-        self._server = grpc.aio.server()
-        podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+        handlers = {"List": grpc.unary_unary_rpc_method_handler(self._list)}  # without serializers: bytes in and out
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
         self._server.add_insecure_port(f"unix:{self._socket}")
         await self._server.start()
 
     async def stop(self) -> None:
+        self.release()
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
 
-    async def List(self, request: Any, context: Any) -> pb.ListPodResourcesResponse:
+    def hold(self) -> None:
+        """Send no answers until `release`."""
+        self._answering.clear()
+
+    def release(self) -> None:
+        """Send the answers that are held, and later ones at once."""
+        self._answering.set()
+
+    async def _list(self, request: bytes, context: Any) -> bytes:
         """List the pods that have not ended, each container with its claims."""
         self.asked += 1
-        if self.error is not None:
-            await context.abort(self.error, "as the test says")
-        return pb.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._runs.pods])
+        answer = pb.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._runs.pods])
+        body = answer.SerializeToString() if self.body is None else self.body
+        error = self.error
+        await self._answering.wait()
+        if error is not None:
+            await context.abort(error, "as the test says")
+        return body
 
     def _pod(self, pod: Pod) -> pb.PodResources:
         # A restartable init container (sidecar) is listed; other init containers are not, even while they run.
