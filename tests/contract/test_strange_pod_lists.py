@@ -49,8 +49,8 @@ async def raw_list(socket: Path) -> bytes:
     """Return the message as it is on the wire."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.default_authority", "localhost")]
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
-        message: bytes = await channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=60)
-        return message
+        call: Any = channel.unary_unary("/v1.PodResourcesLister/List")
+        return bytes(await call(b"", timeout=60))
 
 
 # The double

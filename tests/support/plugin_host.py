@@ -110,6 +110,7 @@ class PluginHost:
         for folder in (self.registry, self.plugins, self.device_plugins):
             folder.mkdir()
         self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # the command `neuron-dra`
+        self.container: tuple[str, ...] = ()  # the command that runs it with other mounts: `HostMounts.container`
         self.processes: list[PluginProcess] = []
 
     @property
@@ -193,7 +194,7 @@ class PluginHost:
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME", "LANG") if name in os.environ}
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *self.program, *arguments),
+                *(*self.container, sys.executable, *self.program, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -95,7 +95,9 @@ class PodResources:
 
     async def start(self) -> None:
         self._server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
-        handlers = {"List": grpc.unary_unary_rpc_method_handler(self._list)}  # without serializers: bytes in and out
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "List": grpc.unary_unary_rpc_method_handler(self._list)  # without serializers: bytes in and out
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
         self._server.add_insecure_port(f"unix:{self._socket}")
         await self._server.start()

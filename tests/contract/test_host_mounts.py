@@ -1,0 +1,101 @@
+"""Host directories that change below a container: the double against the kernel, and what the plugin says."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.api.objects import allocated_claim
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.host_mounts import Change, HostMounts, hosting, mountinfo
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def mounts() -> Iterator[HostMounts]:
+    with hosting() as mounts:
+        yield mounts
+
+
+@pytest.fixture
+def directory(mounts: HostMounts, short_path: Path) -> Path:
+    """A directory of the host with one file."""
+    made = short_path / "host-directories" / "cdi"
+    mounts.make(made)
+    (made / "before").touch()
+    return made
+
+
+def seen(lines: str, mount_point: Path, base: Path) -> list[tuple[str, str]]:
+    """Return root and mount point of the lines of a mount point, as paths from `base` where they are in it."""
+    fields = [line.split(" ") for line in lines.splitlines() if f" {mount_point} " in line]
+    return [
+        (root.removeprefix("/").partition(f"{base.name}/")[2] or root, point) for _, _, _, root, point, *_ in fields
+    ]
+
+
+@pytest.mark.parametrize("receives_mounts", [True, False])
+@pytest.mark.parametrize("change", Change)
+def test_mountinfo_is_the_kernels(
+    mounts: HostMounts, directory: Path, short_path: Path, change: Change, receives_mounts: bool
+) -> None:
+    mount_point = short_path / "in-container"
+    command = mounts.container({mount_point: directory}, receives_mounts=receives_mounts)
+    show = f'echo ready; read -r _; grep " {mount_point} " /proc/self/mountinfo; echo; ls -A {mount_point}'
+    with subprocess.Popen(
+        [*command, "sh", "-c", show], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        mounts.apply(change, directory)
+        lines, _, names = process.communicate("\n", timeout=60)[0].partition("\n\n")
+    double = mountinfo(directory, mount_point, change, receives_mounts=receives_mounts)
+    assert seen(lines, mount_point, short_path) == seen(double, mount_point, short_path)
+    emptied = {Change.REMOVED, Change.REMADE} | ({Change.MOUNTED_OVER} if receives_mounts else set())
+    assert names.split() == ([] if change in emptied else ["before"])
+    if change is not Change.REMOVED:
+        assert mounts.names(directory) == (["before"] if change is Change.NOTHING else [])
+
+
+def test_mounts_of_a_host_stay_on_it(mounts: HostMounts, directory: Path) -> None:
+    mounts.apply(Change.MOUNTED_OVER, directory)
+    assert (mounts.names(directory), [path.name for path in directory.iterdir()]) == ([], ["before"])
+    mounts.unmount(directory)
+    assert mounts.names(directory) == ["before"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change.NOTHING,
+        Change.REMOVED,
+        Change.REMADE,
+        pytest.param(
+            Change.RENAMED, marks=pytest.mark.xfail(strict=True, reason="4.04: host directories can be replaced")
+        ),
+        Change.MOUNTED_OVER,
+    ],
+)
+async def test_prepared_claim_has_a_file_on_the_host(
+    mounts: HostMounts, directory: Path, host: PluginHost, api: EmbeddedApi, change: Change
+) -> None:
+    """The runtime sees the file, or the prepare fails, or the plugin ends so that the kubelet starts it again."""
+    host.container = mounts.container({host.cdi: directory}, receives_mounts=True)
+    async with ScriptedKubelet(host.registry) as kubelet:
+        process = await host.start_process("pod-1")
+        await kubelet.registered("neuron.aws.com")
+        before = api.create(allocated_claim("before", "node-a", [0], of_its_pod=True))
+        [answer] = (await kubelet.prepare([before])).values()
+        assert answer.error == ""
+        await eventually(lambda: any(before["metadata"]["uid"] in name for name in mounts.names(directory)))
+        mounts.apply(change, directory)
+        after = api.create(allocated_claim("after", "node-a", [1], of_its_pod=True))
+        uid = after["metadata"]["uid"]
+        [answer] = (await kubelet.prepare([after])).values()
+        is_visible = change is not Change.REMOVED and any(uid in name for name in mounts.names(directory))
+        assert is_visible or answer.error or not process.running
