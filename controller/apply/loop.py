@@ -239,10 +239,10 @@ class Reconciler:
         An admission policy rejects new ones; older ones stay, and so do pods that name them.
         """
         index = self._caches.index()
-        ours = {each.uid for each in index.workloads}
+        ours = {workload.identity for workload in index.workloads}
         made = []
         for each in index.templates:
-            if each.reserved_class and each.owner_uid not in ours:
+            if each.reserved_class and each.owner not in ours:
                 made.append(f"{each.namespace}/{each.name}")
         found = sorted(made)
         if found:

@@ -168,7 +168,7 @@ class RendezvousServices:
         service = await self._service(meeting)
         if service is None:
             return False
-        if not plan.is_owned(service, meeting.uid):
+        if not plan.is_the_workloads(service, meeting):
             return await self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         # When nothing has changed since all were verified, the others are empty.
@@ -229,7 +229,7 @@ class RendezvousServices:
             self._fence.check()
             found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
             changed = True
-        elif not plan.is_owned(found, service["metadata"]["uid"]):
+        elif not plan.is_the_services(found, service):
             return found
         else:
             changed = await self._replace_endpoints(found, wanted["endpoints"])
@@ -249,7 +249,7 @@ class RendezvousServices:
         earlier = await self._read(ENDPOINT_SLICES, namespace, service["metadata"]["name"])
         if earlier is None or earlier.get("addressType") != wanted["addressType"]:
             return None
-        if plan.is_owned(earlier, service["metadata"]["uid"]):
+        if plan.is_the_services(earlier, service):
             return earlier
         return None
 
@@ -260,7 +260,7 @@ class RendezvousServices:
             if name == kept:
                 continue
             found = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
-            if found is not None and plan.is_owned(found, meta["uid"]):
+            if found is not None and plan.is_the_services(found, service):
                 await self._replace_endpoints(found, [])
 
     async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]]) -> bool:

@@ -34,7 +34,7 @@ class ChangedObjects:
         """Note the workloads with reservations in a NeuronUltraServer that is replaced by another version."""
         for one in (before, now):
             if one is not None:
-                self.holders |= {each.allocation.workload_uid for each in one.reservations}
+                self.holders |= {each.allocation.holder for each in one.reservations}
 
     def note_users(self, before: ClaimUse | None, now: ClaimUse | None) -> None:
         """Note the workloads of a claim that is replaced by another version."""

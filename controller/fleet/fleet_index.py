@@ -39,6 +39,7 @@ from controller.observe.model import (
     UltraServer,
     Workload,
 )
+from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.ultraserver import object_name
 
 
@@ -78,7 +79,7 @@ class FleetIndex:
         self._unstored: set[str] = set()
         self._claims: dict[str, ClaimUse] = {}
         self._uses: dict[str, tuple[ClaimUse, ...]] = {}  # by node, sorted
-        self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID
+        self._templates_of: dict[ObjectIdentity, dict[tuple[str, str], Template]] = {}  # by controller
         self._membership: dict[str, str] = {}  # node -> the UltraServer that it publishes
         self._members: dict[str, set[str]] = {}
         self._depending: Sharing[str, str] = Sharing()  # UltraServers by the nodes on which they depend
@@ -207,9 +208,9 @@ class FleetIndex:
         """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
         return self._reserved.nodes_of_namespace(namespace)
 
-    def templates_of(self, owner_uid: str) -> list[Template]:
-        """Return the templates that a workload controls, by name."""
-        return sorted(self._templates_of.get(owner_uid, {}).values(), key=lambda each: (each.namespace, each.name))
+    def templates_of(self, owner: ObjectIdentity) -> list[Template]:
+        """Return the templates that an object controls, by name."""
+        return sorted(self._templates_of.get(owner, {}).values(), key=lambda template: template.name)
 
     def places(self, instance_type: str, size: int) -> Places:
         """Return the free slots of `size` nodes in UltraServers that have an object.
@@ -340,13 +341,13 @@ class FleetIndex:
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
         """Follow a change of a ResourceClaimTemplate; None: it was deleted."""
         before = self.template_by_key.get(key)
-        if before is not None:
-            take(self._templates_of, before.owner_uid, key)
+        if before is not None and before.owner is not None:
+            take(self._templates_of, before.owner, key)
         put(self.template_by_key, key, template)
         for each in self._followed:
             each.templates.add(key)
-        if template is not None:
-            self._templates_of.setdefault(template.owner_uid, {})[key] = template
+        if template is not None and template.owner is not None:
+            self._templates_of.setdefault(template.owner, {})[key] = template
 
     def refresh(self) -> None:
         """Derive again what depends on changed objects.

@@ -144,12 +144,14 @@ class Holdings(Container[str]):
             self._reserved.update(one.allocation.nodes)
             self.journal.append(one.ultraserver)
         self._of[workload_uid] = held
-        namespace = (*held, *before)[0].allocation.workload_namespace
-        self._nodes_of[namespace] += sum(self.sizes(workload_uid, held).values()) - count
+        allocation = (*held, *before)[0].allocation
+        if allocation.only_shown:
+            return  # no namespace is charged for a tag
+        self._nodes_of[allocation.workload_namespace] += sum(self.sizes(workload_uid, held).values()) - count
 
     def add(self, one: Reservation) -> None:
         """Add a reservation that is not stored."""
-        uid = one.allocation.workload_uid
+        uid = one.allocation.holder
         self.put(uid, self.of(uid).add(one))
 
     def adopt(self, ultraserver: str, left: Sequence[UnreadAllocation], taken: Iterable[Reservation]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from controller.observe import decode
 from controller.observe.model import ClaimUse, PublishedNode, Reservation, Suspect, condition
 from neuron_dra.core import names
+from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
@@ -96,9 +97,9 @@ def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
 
 def event_message(pod: Wire, suspect: Suspect) -> str:
     """Return the message of the Event about the eviction: why, and what follows."""
-    owner = decode.controller_of(pod)
-    if owner:
-        then = f"its {owner.get('kind')} {owner.get('name')} creates another pod, which is scheduled again"
+    owner = controller_of(pod)
+    if owner is not None:
+        then = f"its {owner.kind} {owner.name} creates another pod, which is scheduled again"
     else:
         then = "no controller owns this pod: create it again"
     return f"evicted because it could not start for two minutes: {suspect.why}; {then}"

@@ -59,7 +59,7 @@ class Reserved:
 
     @property
     def holders(self) -> Collection[str]:
-        """UIDs of the workloads that have a reservation."""
+        """The holders of all reservations (`Allocation.holder`)."""
         return self._held.keys()
 
     def held(self, workload_uid: str) -> list[Reservation]:
@@ -77,12 +77,12 @@ class Reserved:
     def put(self, name: str, before: UltraServer | None, after: UltraServer | None) -> set[str]:
         """Follow a change of a NeuronUltraServer; return its reserved nodes, before and after."""
         if before is not None:
-            for uid in {each.allocation.workload_uid for each in before.reservations}:
+            for uid in {each.allocation.holder for each in before.reservations}:
                 take(self._held, uid, name)
             self._count(before, -1)
         if after is not None:
             for each in after.reservations:
-                held = self._held.setdefault(each.allocation.workload_uid, {})
+                held = self._held.setdefault(each.allocation.holder, {})
                 held[name] = (*held.get(name, ()), each)
             self._count(after, 1)
         return {node for one in (before, after) if one is not None for node in nodes_in(one)}
@@ -98,7 +98,12 @@ class Reserved:
                 del self._entries[node]
 
     def _count_slot(self, allocation: Allocation, sign: int) -> None:
-        """Count a reservation's nodes for its namespace, once with others for the same index of its workload."""
+        """Count a reservation's nodes for its namespace, once with others for the same index of its workload.
+
+        A tag alone charges no namespace: a node may show that of any workload.
+        """
+        if allocation.only_shown:
+            return
         slots = self._slots.setdefault(allocation.workload_uid, {})
         found = slots.setdefault(allocation.ultraserver_index, [])
         before = max(found, default=0)

@@ -308,7 +308,7 @@ class _JobStep:
     def _is_free(self, name: str) -> bool:
         """Return True unless the template exists and no reservation has made it."""
         found = self._view.templates.get((self._job.namespace, name))
-        return found is None or bool(found.owner_uid)
+        return found is None or found.is_a_workloads
 
     def _keep_in_step(self, spec: dict[str, Any], template: str) -> None:
         own = [each for each in self._own if each.template_name == template]

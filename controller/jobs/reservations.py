@@ -150,9 +150,8 @@ class JobReservations:
 
     def _is_made(self, template: Template) -> bool:
         """Return True if a workload of a job made the template, and it stays."""
-        there = self._kept.there
-        owner = template.owner_uid, (template.namespace, template.workload_id or "")
-        workload = there.workloads.get(owner[0]) or there.named.get(owner[1])
+        name = template.owner.name if template.owner is not None else template.workload_id or ""
+        workload = self._kept.there.named.get((template.namespace, name))
         if workload is None or template.deleting or workload.template_name != template.name:
             return False
         return bool(workload.made_for) and template.is_of(workload)

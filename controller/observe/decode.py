@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from controller.observe import fields, results, slices
 from controller.observe.model import (
-    GROUP,
     JOBS_LABEL,
     LIMIT_ANNOTATION,
     MADE_FOR,
@@ -30,6 +29,7 @@ from controller.observe.model import (
     condition,
 )
 from neuron_dra.core import capacity_block, durations, names, node_conditions, qualification
+from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
 from neuron_dra.core.wire import Wire
@@ -275,27 +275,16 @@ def _is_group(record: Any) -> bool:
     return all(isinstance(text, str) and text for text in texts)
 
 
-def controller_of(item: Wire) -> Wire:
-    """Return the owner reference of the object's controller; empty without one."""
-    owners = (item.get("metadata") or {}).get("ownerReferences") or []
-    controllers = (owner for owner in owners if owner.get("controller"))
-    return next(controllers, {})
-
-
 def template(item: Wire) -> Template:
     """Return a ResourceClaimTemplate: its owner, and what it requests."""
     meta = item["metadata"]
-    owner = controller_of(item)
-    group, _, _ = str(owner.get("apiVersion")).partition("/")
-    ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
     workload_id, workload_uid = workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})
     return Template(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         uid=str(meta.get("uid", "")),
-        owner_uid=str(owner.get("uid", "")) if ours else "",
+        owner=controller_of(item),
         deleting=bool(meta.get("deletionTimestamp")),
-        controlled=bool(owner),
         workload_id=workload_id,
         workload_uid=workload_uid,
         reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),

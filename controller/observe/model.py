@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.observe.results import GroupResult
+from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import Target
 from neuron_dra.core.signals import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
@@ -15,6 +16,7 @@ from neuron_dra.core.wire import Wire
 
 GROUP = "neuron.aws.com"
 API_VERSION = f"{GROUP}/v1beta1"
+WORKLOAD_KIND: Final = "NeuronUltraServerWorkload"
 FINALIZER = f"{GROUP}/ultraserver-release"
 """Finalizer of a workload while it has reservations."""
 RESERVED = f"{GROUP}/ultraserver-reserved"
@@ -350,22 +352,25 @@ class Workload:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def identity(self) -> ObjectIdentity:
+        """What the owner of its dependents is compared with."""
+        return ObjectIdentity(GROUP, WORKLOAD_KIND, self.namespace, self.name, self.uid)
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A ResourceClaimTemplate.
 
-    `owner_uid` is the UID of the NeuronUltraServerWorkload that controls it, empty if none does. `controlled`: it has a
-    controller. `workload_id`, `workload_uid` and `size` (topologySize) come from the configuration in it. `kind` is the
-    resourceType that it requests.
+    `owner` is the object that controls it, None without one. `workload_id`, `workload_uid` and `size` (topologySize)
+    come from the configuration in it. `kind` is the resourceType that it requests.
     """
 
     namespace: str
     name: str
     uid: str
-    owner_uid: str
+    owner: ObjectIdentity | None
     deleting: bool
-    controlled: bool = True
     workload_id: str | None = None
     workload_uid: str | None = None
     reserved_class: bool = False  # it requests reserved devices
@@ -374,11 +379,15 @@ class Template:
 
     def is_of(self, workload: Workload) -> bool:
         """Return True if the workload controls it, or AWS's operator created it for the workload."""
-        if self.namespace != workload.namespace:
-            return False
-        if self.owner_uid or self.controlled:
-            return self.owner_uid == workload.uid
-        return self.workload_id == workload.name and self.workload_uid in (None, workload.uid)
+        if self.owner is not None:
+            return self.owner == workload.identity
+        named = (self.namespace, self.workload_id) == (workload.namespace, workload.name)
+        return named and self.workload_uid in (None, workload.uid)
+
+    @property
+    def is_a_workloads(self) -> bool:
+        """True if a NeuronUltraServerWorkload controls it, or did so."""
+        return self.owner is not None and (self.owner.group, self.owner.kind) == (GROUP, WORKLOAD_KIND)
 
     def is_official(self, workload: Workload) -> bool:
         """Return True if it names the workload as AWS's operator does; its claims match no node that is tagged here."""

@@ -107,6 +107,9 @@ class SliceDevice(Part):
 class SliceOwner(Part):
     """An owner of a ResourceSlice: its Node."""
 
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
     uid: str = ""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from controller.observe.model import NODES_AT_MOST, SLOT_SIZES, PublishedNode
 from neuron_dra.core import health, names
+from neuron_dra.core.ownership import referenced
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag
 from neuron_dra.core.wire import Wire
 
@@ -57,7 +58,6 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         return None
     devices = [_attributes(device) for device in spec.get("devices") or []]
     first = min(_distinct(devices, _KIND), key=_rank, default={})
-    owners = (item.get("metadata") or {}).get("ownerReferences") or []
     tags = {_tag(device) for device in _distinct(devices, _TAG)}
     sick = []
     for device in _distinct(devices, _UNHEALTHY):
@@ -67,7 +67,7 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     reasons = ",".join(sick).split(",")
     node = PublishedNode(
         name=str(spec["nodeName"]),
-        node_uid=str(owners[0].get("uid", "")) if owners else "",
+        node_uid=_node_uid(item, str(spec["nodeName"])),
         instance_type=_string(first, "instanceType") or "",
         kind=_string(first, "resourceType") or "",
         ultraserver_id=_string(first, "ultraserverId"),
@@ -93,6 +93,16 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
 
 
+def _node_uid(item: Wire, name: str) -> str:
+    """Return the UID of the Node that owns a slice; empty without owners. What is owned by others only is no Node's."""
+    owners = (item.get("metadata") or {}).get("ownerReferences") or []
+    for owner in (referenced(reference, "") for reference in owners):
+        if (owner.group, owner.kind, owner.name) == ("", "Node", name):
+            return owner.uid
+    return _OF_ANOTHER if owners else ""
+
+
+_OF_ANOTHER: Final = "the slice is owned by another object than its Node"
 KINDS = ("neuron_node", "neuron_device")
 """The devices that describe their node, best first; connected sets and core partitions do not."""
 

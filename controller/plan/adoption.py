@@ -67,7 +67,9 @@ def _adopted(
     another = tag is not None and (workload is None or workload.uid != tag.workload_uid)
     if tag is not None and another and official.workload_uid in ("", tag.workload_uid):
         # Of a workload that is gone, and not of the next one with its name: it is released.
-        return _identified(official, tag.workload_uid, tag.allocation_id, index, now)
+        # A tag alone does not say that a workload of another name has the slot.
+        made = _identified(official, tag.workload_uid, tag.allocation_id, index, now)
+        return replace(made, only_shown=True)
     copied = _ids_in_status(workload, official) if workload else set()
     why = _why_not_adopted(official, workload, others, proven=bool(copied) or (tag is not None and not another))
     if workload is None or why:
@@ -110,7 +112,7 @@ def _why_not_adopted(
         return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
     if proven or workload.deleting or official.phase is not Phase.BOUND:
         return ""
-    held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
+    held = {(each.allocation.holder, each.allocation.ultraserver_index) for each in others}
     if (workload.uid, official.ultraserver_index) in held:
         return f"{entry} has the index of another group of the workload"
     if official.ultraserver_index >= workload.count:

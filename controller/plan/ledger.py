@@ -122,7 +122,7 @@ class Ledger:
             stored=Held.of(index.held(workload.uid)),
             sight=self.sight.anew(),
             template=index.template_by_key.get(key),
-            templates=index.templates_of(workload.uid),
+            templates=index.templates_of(workload.identity),
             rival=None if rival is None or rival.uid == workload.uid else rival,
             entries=holdings.unread,
             withheld=holdings.withheld(workload.uid),

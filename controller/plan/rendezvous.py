@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from controller.decisions import objects
 from controller.fleet.view import View
-from controller.observe import decode
-from controller.observe.model import API_VERSION, Meeting
+from controller.observe.model import API_VERSION, GROUP, WORKLOAD_KIND, Meeting
 from controller.plan import claim_pods
 from neuron_dra.core import rendezvous
+from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.wire import Wire
 
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
@@ -98,19 +98,27 @@ def pod_address(pod: Wire | None) -> str:
     return "" if status.get("phase") in claim_pods.ENDED else str(status.get("podIP") or "")
 
 
-def is_owned(item: Wire, uid: str) -> bool:
-    """Return True if the object with this UID controls `item`."""
-    return bool(decode.controller_of(item).get("uid") == uid)
+def is_the_workloads(service: Wire, meeting: Meeting) -> bool:
+    """Return True if the workload controls the Service."""
+    return ObjectIdentity(GROUP, WORKLOAD_KIND, meeting.namespace, meeting.name, meeting.uid).controls(service)
+
+
+def is_the_services(endpoint_slice: Wire, service: Wire) -> bool:
+    """Return True if the Service controls the EndpointSlice."""
+    meta = service["metadata"]
+    return ObjectIdentity("", "Service", meta["namespace"], meta["name"], meta["uid"]).controls(endpoint_slice)
 
 
 def was_a_workloads(item: Wire) -> bool:
     """Return True if a workload controls `item`: the garbage collector deletes it once the workload is gone."""
-    return bool(decode.controller_of(item).get("kind") == "NeuronUltraServerWorkload")
+    owner = controller_of(item)
+    return owner is not None and (owner.group, owner.kind) == (GROUP, WORKLOAD_KIND)
 
 
 def was_a_services(item: Wire) -> bool:
     """Return True if a Service controls `item`: one of that name is gone, and the garbage collector deletes `item`."""
-    return bool(decode.controller_of(item).get("kind") == "Service")
+    owner = controller_of(item)
+    return owner is not None and (owner.group, owner.kind) == ("", "Service")
 
 
 def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:

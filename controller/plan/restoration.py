@@ -206,16 +206,18 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
     nothing is reserved in it anyway.
     """
     for allocation_id in sorted(index.evidence.unknown):
-        together: dict[str, list[str]] = {}
+        # By the whole tag: a node that names another workload must not say what becomes of the nodes beside it.
+        together: dict[tuple[str, Tag], list[str]] = {}
         for node in index.evidence.nodes_of(allocation_id):
             published = index.published_by_name[node]
-            if published.ultraserver_id:
-                together.setdefault(object_name(published.ultraserver_id), []).append(node)
-        for name, nodes in together.items():
+            if published.ultraserver_id and published.tag is not None:
+                key = object_name(published.ultraserver_id), published.tag
+                together.setdefault(key, []).append(node)
+        for (name, tag), nodes in together.items():
             try:
                 members = [node for node in nodes if _shows_unknown(index, holdings, node)]
                 if members:
-                    _drain(index, holdings, name, members, now)
+                    _drain(index, holdings, name, tag, members, now)
             except Exception as err:
                 failures.ultraservers[name] = err
                 _close(index, holdings, nodes)
@@ -229,10 +231,15 @@ def _shows_unknown(index: FleetIndex, holdings: Holdings, node: str) -> bool:
     return here.ready and not here.out_of_service and published.node_uid in ("", here.uid)
 
 
-def _drain(index: FleetIndex, holdings: Holdings, name: str, members: Sequence[str], now: datetime.datetime) -> None:
-    """Add the reservation that these nodes of one UltraServer show, as Draining."""
-    have, tag = index.ultraserver_by_name.get(name), index.published_by_name[members[0]].tag
-    if have is None or have.deleting or tag is None:
+def _drain(
+    index: FleetIndex, holdings: Holdings, name: str, tag: Tag, members: Sequence[str], now: datetime.datetime
+) -> None:
+    """Add the reservation that these nodes of one UltraServer show, as Draining.
+
+    It is nobody's: a node can show any workload's tag, and one that never removes it must not hold up that workload.
+    """
+    have = index.ultraserver_by_name.get(name)
+    if have is None or have.deleting:
         return
     allocation = Allocation(
         workload_namespace=tag.workload_namespace,
@@ -245,5 +252,6 @@ def _drain(index: FleetIndex, holdings: Holdings, name: str, members: Sequence[s
         ultraserver_index=0,
         allocated_at=time(now),
         node_uids=tuple(index.node_by_name[node].uid for node in members),
+        only_shown=True,
     )
     holdings.add(Reservation(name, allocation))

@@ -79,7 +79,7 @@ class _Block:
     @property
     def workloads(self) -> frozenset[str]:
         """The UIDs of the workloads that have to leave it."""
-        return frozenset(each.allocation.workload_uid for each in self.movers)
+        return frozenset(each.allocation.holder for each in self.movers)
 
 
 def advice(
@@ -161,7 +161,7 @@ def _movers(
     movers = [each for each in stored.reservations if not wanted.isdisjoint(each.allocation.nodes)]
     for each in movers:
         allocation = each.allocation
-        is_mine = allocation.workload_uid == workload.uid
+        is_mine = allocation.holder == workload.uid
         if is_mine or not _is_live(each) or allocation.node_count >= workload.size or not {*allocation.nodes} <= wanted:
             return ()
     leave = {name for each in movers for name in each.allocation.nodes}
@@ -213,7 +213,7 @@ class _Judge:
         asked = [_as_if_new(self.workload, "waits", self.missing, self.workload.size, waits_since)]
         movers = [each.allocation for block in chosen for each in block.movers]
         for number, allocation in enumerate(movers):
-            mover = self.index.workload_by_uid.get(allocation.workload_uid)
+            mover = self.index.workload_by_uid.get(allocation.holder)
             if mover is None or mover.deleting:
                 return False  # it is about to leave anyway
             asked.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))
@@ -275,6 +275,4 @@ def _as_if_new(workload: Workload, uid: str, count: int, size: int, created: dat
 def _reserved(made: Plan) -> Counter[str]:
     """Return how many groups a plan reserves, by the UID of the workload."""
     writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
-    return Counter(
-        each.workload_uid for action in writes for each in read_allocations({"status": action.status}).allocations
-    )
+    return Counter(each.holder for action in writes for each in read_allocations({"status": action.status}).allocations)

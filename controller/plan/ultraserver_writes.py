@@ -90,7 +90,7 @@ def _status(
     )
     if status == dict(stored.status):
         return []
-    changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
+    changed = frozenset(r.allocation.holder for r in {*held} ^ {*stored.reservations})
     return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
 
 

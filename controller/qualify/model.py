@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from controller.observe.model import SLOT_SIZES, Workload
 from neuron_dra.core import durations
+from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.qualification import MESSAGE_AT_MOST, Target, is_figure
 from neuron_dra.core.wire import Wire
 
@@ -183,7 +184,7 @@ class PodOfTest:
     name: str
     uid: str
     test: str
-    owner_uid: str
+    owner: ObjectIdentity | None
     node: str
     created: datetime.datetime | None
     deleting: bool
@@ -196,7 +197,6 @@ class PodOfTest:
 def pod_of_test(item: Wire) -> PodOfTest:
     """Return a pod of the namespace of tests."""
     meta, status = item["metadata"], item.get("status") or {}
-    owners = meta.get("ownerReferences") or []
     states = [(each.get("state") or {}) for each in status.get("containerStatuses") or []]
     state = states[0] if states else {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
@@ -206,7 +206,7 @@ def pod_of_test(item: Wire) -> PodOfTest:
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         test=str((meta.get("labels") or {}).get(OF_TEST) or ""),
-        owner_uid=next((str(each.get("uid")) for each in owners if each.get("controller")), ""),
+        owner=controller_of(item),
         node=str((item.get("spec") or {}).get("nodeName") or ""),
         created=_time(meta.get("creationTimestamp")),
         deleting=bool(meta.get("deletionTimestamp")),

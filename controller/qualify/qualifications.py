@@ -40,6 +40,7 @@ from controller.qualify.pace import Pace
 from controller.qualify.survey import ResultSurvey
 from controller.qualify.watches import QualifyWatches
 from controller.timing import QualifyTiming
+from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import NAMESPACE, GroupKey
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
 from neuron_dra.errors import AlreadyExists
@@ -208,13 +209,13 @@ class Qualifications:
 
     def _tests(self, index: FleetIndex) -> list[GroupTest]:
         """Return the tests in progress. A pod counts only if it is controlled by the test's workload."""
-        by_owner: dict[str, list[PodOfTest]] = {}
+        by_owner: dict[ObjectIdentity | None, list[PodOfTest]] = {}
         for pod in self._watches.pods():
-            by_owner.setdefault(pod.owner_uid, []).append(pod)
+            by_owner.setdefault(pod.owner, []).append(pod)
         found: list[GroupTest] = []
         for workload in sorted(index.tests.values(), key=lambda each: each.name):
             if workload.target is not None:
-                pods = sorted(by_owner.get(workload.uid, ()), key=lambda each: each.name)
+                pods = sorted(by_owner.get(workload.identity, ()), key=lambda each: each.name)
                 found.append(GroupTest(workload, workload.target, tuple(pods)))
         return found
 

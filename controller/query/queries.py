@@ -236,7 +236,7 @@ class _After:
                 stored.append(each)
         found = [(each.ultraserver, each.allocation) for each in stored]
         for name, allocations in self.written.items():
-            found += [(name, each) for each in allocations if each.workload_uid == workload.uid]
+            found += [(name, each) for each in allocations if each.holder == workload.uid]
         return sorted(found, key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
 
     def shortage(self, workload: Workload, missing: int) -> pb.Shortage:

@@ -39,7 +39,8 @@ class HeldNodes:
 class QueueView:
     """What decisions about queues depend on.
 
-    - `kueue`: the Workloads of Kueue that workloads control, by UID of the workload, with any name.
+    - `kueue`: the Workloads of Kueue that name a workload as their controller: by UID of the workload, then by their
+      own namespace/name. Anyone may copy a UID, so a UID alone proves nothing.
     - `unknown`: why they are not known; empty if they are.
     - `held`: returns what the workload with a UID has; the workload is None if it is gone.
     - `required`: namespaces in which every new reservation needs a queue.
@@ -49,7 +50,7 @@ class QueueView:
     """
 
     workloads: Collection[Workload]
-    kueue: Mapping[str, Collection[KueueWorkload]]
+    kueue: Mapping[str, Mapping[str, KueueWorkload]]
     unknown: str
     held: Callable[[str, Workload | None], HeldNodes]
     required: Collection[str]
@@ -62,8 +63,12 @@ class QueueView:
 
     def of(self, workload: Workload) -> KueueWorkload | None:
         """Return the Workload of Kueue that counts for a workload."""
-        name = name_for(workload)
-        return next((each for each in self.kueue.get(workload.uid, ()) if each.name == name), None)
+        found = self.kueue.get(workload.uid, {}).get(f"{workload.namespace}/{name_for(workload)}")
+        return found if found is not None and found.owner == workload.identity else None
+
+    def left_of(self, uid: str) -> list[KueueWorkload]:
+        """Return the Workloads of Kueue that are left of a workload that is gone."""
+        return [found for _, found in sorted(self.kueue.get(uid, {}).items()) if found.name == name_for(found.owner)]
 
 
 def admissions(view: QueueView) -> dict[str, Admission]:

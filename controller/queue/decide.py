@@ -95,7 +95,10 @@ class QueueEvent:
 
 @dataclass(slots=True)
 class QueueDecision:
-    """The writes by UID of the workload, the Events, and when to decide again. `errors` are by workload."""
+    """The writes, the Events, and when to decide again. `errors` are by workload.
+
+    The writes are by UID of the workload, or by namespace/name of what Kueue has left of one that is gone.
+    """
 
     writes: dict[str, Write] = field(default_factory=dict)
     notes: list[QueueEvent] = field(default_factory=list)
@@ -125,26 +128,25 @@ def decide_one(view: QueueView, uid: str, workload: Workload | None) -> QueueDec
     """Return what to write for the workload with this UID; None: it is gone."""
     decision = QueueDecision()
     if workload is None:
-        write = _after_the_end(view, uid)
-    else:
-        try:
-            write = _Step(view, decision, workload).write()
-        except Exception as err:  # one workload must not end the decisions about all others
-            return QueueDecision(errors={workload.ref: err})
+        return QueueDecision(_after_the_end(view, uid))
+    try:
+        write = _Step(view, decision, workload).write()
+    except Exception as err:  # one workload must not end the decisions about all others
+        return QueueDecision(errors={workload.ref: err})
     if write is not None:
         decision.writes[uid] = write
     return decision
 
 
-def _after_the_end(view: QueueView, uid: str) -> Write | None:
-    """Return the next step of the end of what Kueue has of a workload that is gone."""
-    for found in sorted(view.kueue.get(uid, ()), key=lambda each: each.ref):
-        # Without the workload its name is not known, but its UID is in the name.
-        if found.name.endswith(f"-{uid[:8]}") and not view.held(uid, None).some:
-            write = _finish(found, gone=True)
-            if write is not None:
-                return write
-    return None
+def _after_the_end(view: QueueView, uid: str) -> dict[str, Write]:
+    """Return the next steps of the end of what Kueue has of a workload that is gone.
+
+    Each is a write of its own: a copy in another namespace must not hold up the one that has quota.
+    """
+    if view.held(uid, None).some:
+        return {}
+    steps = {left.ref: _finish(left, gone=True) for left in view.left_of(uid)}
+    return {ref: step for ref, step in steps.items() if step is not None}
 
 
 def _finish(found: KueueWorkload, *, gone: bool = False) -> Write | None:

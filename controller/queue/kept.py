@@ -22,7 +22,7 @@ class KeptQueueDecisions:
     """The decisions by UID of the workload.
 
     - `workloads`: those that exist.
-    - `admissions`: what each plan gets; `writes`: what is left to write.
+    - `admissions`: what each plan gets; `writes`: what is left to write, see `QueueDecision`.
     """
 
     def __init__(self) -> None:
@@ -69,15 +69,19 @@ class KeptQueueDecisions:
         self._last = None
 
     def follow(self, view: QueueView, changed: Set[str]) -> Set[str]:
-        """Decide what has `changed`, is due, or depends on other parts of the view that changed; return all of that."""
+        """Decide what has `changed`, is due, or depends on other parts of the view that changed.
+
+        Return all of that, and the keys of the writes that are new or gone.
+        """
         due = self._affected(view)
         if due is None:
             due = self.workloads.keys() | view.kueue.keys() | self._decisions.keys()
         due = due | changed | {*self._moments.take(view.now)}
+        moved = set[str]()
         for uid in due:
-            self._decide(view, uid)
+            moved |= self._decide(view, uid)
         self._last = view
-        return due
+        return due | moved
 
     def next_moment(self) -> datetime.datetime | None:
         """Return when a decision is due although nothing changes."""
@@ -98,15 +102,20 @@ class KeptQueueDecisions:
                 found |= self._sharing.of(("class", name))
         return found
 
-    def _decide(self, view: QueueView, uid: str) -> None:
+    def _decide(self, view: QueueView, uid: str) -> Set[str]:
+        """Decide about one workload; return the keys of its writes, before and now."""
         workload = self.workloads.get(uid)
         admission = None if workload is None else admission_or_error(view, workload)
         put(self.admissions, uid, admission)
         decision = NOTHING if view.unknown else decide_one(view, uid, workload)
+        before = self.of(uid).writes
+        for key in before:
+            del self.writes[key]
+        self.writes |= decision.writes
         put(self._decisions, uid, decision if decision != NOTHING else None)
         put(self._errors, uid, decision if decision.errors else None)
-        put(self.writes, uid, decision.writes.get(uid))
         self._moments.set(uid, min(decision.moments, default=None))
+        return before.keys() | decision.writes.keys()
 
 
 def _kueue_name(workload: Workload) -> str:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from controller.decisions.objects import MANAGED, owner_of
 from controller.observe import decode
-from controller.observe.model import GROUP, Workload
+from controller.observe.model import GROUP, WORKLOAD_KIND, Workload
 from neuron_dra.core import names
+from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.wire import Wire
 
 RESOURCE: Final = f"{GROUP}/ultraserver-node"
@@ -24,6 +25,7 @@ IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 OWNER_LABEL: Final = f"{GROUP}/workload-uid"
 """It names the workload after that was deleted with orphaned dependents: the quota must still be given back."""
 POD_SET: Final = "nodes"
+_PREFIX: Final = "ultraservers-"
 NO_PLACE: Final = "NeuronNodesUnavailable"
 """Our reason of the conditions Evicted and Requeued. Kueue leaves a Requeued=False with an unknown reason alone."""
 REQUEUED_BY_KUEUE: Final = ("Preempted", "NodeFailures")
@@ -47,7 +49,7 @@ NONE: Final = Condition(False, "", "", decode.EPOCH)
 class KueueWorkload:
     """A Workload of Kueue that a NeuronUltraServerWorkload controls.
 
-    - `owner_uid`: the UID of that workload.
+    - `owner`: that workload, which may be gone.
     - `count`: its pods; 0 if they are not those that the controller writes.
     - `instance_type`: of the pods' node selector.
     - `reclaimable`: pods whose quota is given back already.
@@ -58,7 +60,7 @@ class KueueWorkload:
     name: str
     uid: str
     version: str
-    owner_uid: str
+    owner: ObjectIdentity
     queue: str = ""
     count: int = 0
     instance_type: str = ""
@@ -108,16 +110,20 @@ class KueueWorkload:
         return max(0, self.count - self.reclaimable) if self.has_quota else 0
 
 
-def name_for(workload: Workload) -> str:
+def name_for(workload: Workload | ObjectIdentity) -> str:
     """Return the name of a workload's Workload of Kueue. It has the UID, so that no other object has it by chance."""
-    return f"ultraservers-{workload.name}-{workload.uid[:8]}"
+    return f"{_PREFIX}{workload.name}{_suffix(workload.uid)}"
+
+
+def _suffix(uid: str) -> str:
+    return f"-{uid[:8]}"
 
 
 def project(item: Wire) -> KueueWorkload | None:
     """Return an object as a Workload of a reservation; None for those of others."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    owner_uid = _owner_uid(item)
-    if not owner_uid:
+    owner = _owner(item)
+    if owner is None:
         return None
     pods = _pods(spec)
     return KueueWorkload(
@@ -125,7 +131,7 @@ def project(item: Wire) -> KueueWorkload | None:
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         version=str(meta.get("resourceVersion", "")),
-        owner_uid=owner_uid,
+        owner=owner,
         queue=str(spec.get("queueName") or ""),
         count=int(pods.get("count", 1)) if pods else 0,
         instance_type=_instance_type(pods),
@@ -141,14 +147,16 @@ def project(item: Wire) -> KueueWorkload | None:
     )
 
 
-def _owner_uid(item: Wire) -> str:
-    """Return the UID of the workload that controls an object, or did so; empty if none does."""
-    owner = decode.controller_of(item)
-    if not owner:
-        return str((item["metadata"].get("labels") or {}).get(OWNER_LABEL) or "")
-    group, _, _ = str(owner.get("apiVersion")).partition("/")
-    ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
-    return str(owner.get("uid") or "") if ours else ""
+def _owner(item: Wire) -> ObjectIdentity | None:
+    """Return the workload that controls an object, or did so before it was deleted; None if none does."""
+    owner = controller_of(item)
+    if owner is not None:
+        return owner if (owner.group, owner.kind) == (GROUP, WORKLOAD_KIND) else None
+    meta = item["metadata"]
+    uid = str((meta.get("labels") or {}).get(OWNER_LABEL) or "")
+    name = str(meta["name"]).removeprefix(_PREFIX).removesuffix(_suffix(uid))
+    orphan = ObjectIdentity(GROUP, WORKLOAD_KIND, str(meta.get("namespace") or ""), name, uid)
+    return orphan if uid and meta["name"] == name_for(orphan) else None
 
 
 def _condition(entry: Wire) -> Condition:

@@ -332,7 +332,8 @@ class Queues:
         The watch of workloads may lag behind, and what is finished stays so.
         """
         async for page in self._client.list(NEURON_WORKLOADS, kueue.namespace):
-            if any(objects.identity(raw).uid == kueue.owner_uid for raw in page.items):
+            there = (objects.identity(raw) for raw in page.items)
+            if any((each.name, each.uid) == (kueue.owner.name, kueue.owner.uid) for each in there):
                 return True
         return False
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.fleet.reserved import put
+from controller.fleet.reserved import put, take
 from controller.observe.caches import KEPT
 from controller.queue.model import KueueWorkload, project
 from controller.timing import QueueTiming
@@ -30,6 +30,7 @@ class _Part(msgspec.Struct, omit_defaults=True, rename="camel"):
 class _Owner(_Part):
     api_version: str = ""
     kind: str = ""
+    name: str = ""
     uid: str = ""
     controller: bool | None = None
 
@@ -142,8 +143,8 @@ class QueueWatch:
             fields=KueueFields,
         )
         self._problem = "Kueue's Workloads are not listed yet"
-        self.by_owner: dict[str, tuple[KueueWorkload, ...]] = {}
-        """The Workloads by UID of the workload that controls them, as of the last `follow`."""
+        self.by_owner: dict[str, dict[str, KueueWorkload]] = {}
+        """The Workloads by UID of the workload that controls them, then by namespace/name, as of the last `follow`."""
         self._known: dict[str, KueueWorkload] = {}  # by namespace/name
 
     @property
@@ -174,12 +175,11 @@ class QueueWatch:
             now: KueueWorkload | None = None if item is None else item["value"]
             put(self._known, key, now)
             if before is not None:
-                changed.add(before.owner_uid)
-                others = tuple(each for each in self.by_owner[before.owner_uid] if each is not before)
-                put(self.by_owner, before.owner_uid, others or None)
+                changed.add(before.owner.uid)
+                take(self.by_owner, before.owner.uid, key)
             if now is not None:
-                changed.add(now.owner_uid)
-                self.by_owner[now.owner_uid] = (*self.by_owner.get(now.owner_uid, ()), now)
+                changed.add(now.owner.uid)
+                self.by_owner.setdefault(now.owner.uid, {})[key] = now
         return changed
 
     def remember(self, stored: Item) -> None:

@@ -20,6 +20,8 @@ NAMESPACE: Final = "neuron-dra-driver"
 """The namespace of NeuronUltraServer objects."""
 
 NAME_LENGTH: Final = 63
+UID_LENGTH: Final = 63
+"""The limit of workloadUid, from the CRD."""
 TAG_BYTES: Final = 64  # an attribute's text may not be longer (kubernetes/api, resource/v1, DeviceAttribute)
 
 GROUPS_AT_MOST: Final = 1024
@@ -85,6 +87,15 @@ class Allocation:
     faults: tuple[Fault, ...] = ()
     rendezvous: Rendezvous | None = None
     notice: Notice | None = None
+    only_shown: bool = False  # no object had it: a node's tag alone names the workload
+
+    @property
+    def holder(self) -> str:
+        """The UID of the workload that has the slot.
+
+        A node may show any workload's UID, so a slot that is known from tags only is no workload's. It is released.
+        """
+        return _shown_only(self.workload_uid) if self.only_shown else self.workload_uid
 
     @property
     def workload(self) -> str:
@@ -105,7 +116,7 @@ class Allocation:
         """Return the allocation as an entry of `status.allocations`."""
         entry: dict[str, Any] = {
             "workloadRef": self.workload,
-            "workloadUid": self.workload_uid,
+            "workloadUid": self.holder,
             "allocationId": self.allocation_id,
             "phase": self.phase.value,
             "nodeCount": self.node_count,
@@ -127,6 +138,15 @@ class Allocation:
         if self.faults:
             entry["faults"] = [_fault_to_wire(each) for each in self.faults]
         return entry
+
+
+_ONLY_SHOWN: Final = "shown."
+"""The prefix of workloadUid of a slot that is known from tags only. An older release reads it as the UID of a workload
+that is gone, and releases the slot."""
+
+
+def _shown_only(workload_uid: str) -> str:
+    return (_ONLY_SHOWN + workload_uid)[:UID_LENGTH]
 
 
 _FAULT_FIELDS: Final = ("nodeName", "reason", "since")
@@ -253,10 +273,12 @@ def _allocation(entry: Any) -> Allocation:
     if count != len(nodes):
         raise ValueError(f"nodeCount is {count}, but allocatedNodes has {len(nodes)} nodes")
     rank0 = entry.get("rank0Node")
+    uid = _tag_text("workloadUid", entry.get("workloadUid"))
+    only_shown = uid.startswith(_ONLY_SHOWN) and uid != _ONLY_SHOWN
     return Allocation(
         workload_namespace=_tag_text("workloadRef's namespace", namespace),
         workload_name=_tag_text("workloadRef's name", name),
-        workload_uid=_tag_text("workloadUid", entry.get("workloadUid")),
+        workload_uid=uid.removeprefix(_ONLY_SHOWN) if only_shown else uid,
         allocation_id=_tag_text("allocationId", entry.get("allocationId")),
         phase=phase,
         nodes=tuple(nodes),
@@ -269,6 +291,7 @@ def _allocation(entry: Any) -> Allocation:
         faults=_faults(entry),
         rendezvous=Rendezvous.from_wire(entry.get("rendezvous")),
         notice=Notice.from_wire(entry.get("notice")),
+        only_shown=only_shown,
     )
 
 

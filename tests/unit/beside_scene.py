@@ -184,7 +184,8 @@ def _rank0(made: World, item: Obj) -> None:
     of_workload = [{**owner_of(decode.workload(item))}]
     meta = {"name": "train-rank0", "namespace": item["metadata"]["namespace"]}
     service = made.put({"kind": "Service", "metadata": {**meta, "ownerReferences": of_workload}, "spec": {}})
-    owners = [{"kind": "Service", "name": "train-rank0", "uid": service["metadata"]["uid"], "controller": True}]
+    of_service = {"apiVersion": "v1", "kind": "Service", "name": "train-rank0", "uid": service["metadata"]["uid"]}
+    owners = [{**of_service, "controller": True}]
     meta |= {"name": "train-rank0-ipv4", "ownerReferences": owners}
     places = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}
     made.put({"kind": "EndpointSlice", "metadata": meta, **places})
@@ -258,7 +259,7 @@ def _test(made: World, name: str) -> None:
 
 def _ended_pod(made: World, name: str, number: int) -> None:
     test = made.get("NeuronUltraServerWorkload", f"{name}-test", TESTS)
-    owners = [{"uid": test["metadata"]["uid"], "controller": True}]
+    owners = [owner_of(decode.workload(test))]
     meta = {"name": f"{name}-test-{number}", "namespace": TESTS, "ownerReferences": owners}
     ended = {"exitCode": 0, "startedAt": "2026-03-01T12:00:00Z", "message": '{"gigabytes": 7}', "reason": "Completed"}
     status = {"phase": "Succeeded", "containerStatuses": [{"name": "test", "state": {"terminated": ended}}]}

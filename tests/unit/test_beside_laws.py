@@ -247,7 +247,7 @@ async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() ->
     templates = {}
     for namespace, number in (*(("a", number) for number in range(1000)), ("b", 0)):
         name = f"w{number}"
-        templates[namespace, name] = Template(namespace, name, f"t-{namespace}{name}", "owner", deleting=False)
+        templates[namespace, name] = Template(namespace, name, f"t-{namespace}{name}", owner=None, deleting=False)
     early = EarlyPods(NoPods(), JobTiming(), Fence(Alone()))
     early._fence.enter(1)
     for key, template in templates.items():
@@ -297,7 +297,7 @@ async def test_a_pod_with_damage_keeps_no_other_pod_waiting() -> None:
                 raise NotFound("gone")
             return msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": pods})
 
-    template = Template("ml", "rct", "t", "w-train", deleting=False)
+    template = Template("ml", "rct", "t", owner=None, deleting=False)
     early = EarlyPods(Pods(), JobTiming(), Fence(Alone()))
     early._fence.enter(1)
     early.put(("ml", "rct"), template)

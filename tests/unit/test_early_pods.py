@@ -15,7 +15,7 @@ from neuron_dra.core.wire import Obj
 from tests.support import fast_yaml
 from tests.support.policies import Denied, admit
 
-TEMPLATE = Template("ml", "rct", "uid-t", owner_uid="uid-w", deleting=False)
+TEMPLATE = Template("ml", "rct", "uid-t", owner=None, deleting=False)
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 OWN = {
     "type": CONDITION,

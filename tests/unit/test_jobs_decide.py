@@ -197,7 +197,7 @@ def test_what_cannot_be_reserved_is_told(asked: Job, reason: str) -> None:
 
 
 def test_template_that_exists_is_another_drivers() -> None:
-    efa = Template("ml", "efa", "t", owner_uid="", deleting=False, controlled=False)
+    efa = Template("ml", "efa", "t", owner=None, deleting=False)
     (made,) = decide(view(job(8, pods("rct", "efa")), templates={("ml", "efa"): efa})).writes
     assert isinstance(made, CreateWorkload)
     assert made.body["spec"]["resourceClaimTemplate"] == {"name": "rct"}

@@ -83,9 +83,9 @@ class Followed:
     def whole(self) -> QueueView:
         """Return the view as a look at everything finds it."""
         index = self.caches.index()
-        by_owner: dict[str, list[KueueWorkload]] = {}
+        by_owner: dict[str, dict[str, KueueWorkload]] = {}
         for item in self.watch._reflector.items.values():
-            by_owner.setdefault(item["value"].owner_uid, []).append(item["value"])
+            by_owner.setdefault(item["value"].owner.uid, {})[item["value"].ref] = item["value"]
         namespaces = [item["value"] for item in self.caches.namespaces.items.values()]
         return QueueView(
             workloads=index.workloads,

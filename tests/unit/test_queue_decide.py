@@ -113,9 +113,9 @@ def view(
     unsettled: Collection[str] = (),
     priorities: Mapping[str, int] = {},
 ) -> QueueView:
-    by_owner: dict[str, list[KueueWorkload]] = {}
+    by_owner: dict[str, dict[str, KueueWorkload]] = {}
     for each in theirs:
-        by_owner.setdefault(each.owner_uid, []).append(each)
+        by_owner.setdefault(each.owner.uid, {})[each.ref] = each
     workloads = [ours] if ours is not None else []
     return QueueView(workloads, by_owner, unknown, lambda uid, of: held, required, unsettled, priorities, TIMING, NOW)
 
@@ -132,7 +132,7 @@ def gate(found: QueueView) -> tuple[int, bool, str]:
 
 
 def write(decision: QueueDecision) -> Any:
-    return decision.writes.get("0123456789")
+    return next(iter(decision.writes.values()), None)
 
 
 # -- what may be reserved ----------------------------------------------------------------------------------------------
@@ -403,7 +403,8 @@ def test_orphaned_workload_of_kueue_is_finished() -> None:
     item["metadata"] = {**item["metadata"], "uid": "k", "resourceVersion": "5", "ownerReferences": []}
     orphan = project(item)
     assert orphan is not None
-    assert isinstance(write(decide(view(None, orphan))), WriteStatus)
+    [finished] = decide(view(None, orphan)).writes.values()
+    assert isinstance(finished, WriteStatus)
 
 
 def test_status_keeps_what_kueue_wrote() -> None:

@@ -228,7 +228,7 @@ def test_endpoint_is_the_pods_address(address: str, family: str) -> None:
     """18.2: with hostNetwork podIP is the node's."""
     made = plan.endpoint_slice(SERVICE, pod(phase="Running", podIP=address))
     assert made is not None
-    assert plan.is_owned(made, "s-1")
+    assert plan.is_the_services(made, SERVICE)
     assert (made["metadata"]["name"], made["addressType"]) == (f"job-rank0-{family.lower()}", family)
     assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "job-rank0"
     assert made["endpoints"] == [

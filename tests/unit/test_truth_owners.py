@@ -62,13 +62,16 @@ def with_a_result(item: Obj) -> Obj:
     return {**item, "status": {**item["status"], **TESTED["status"]}}
 
 
+OWNER: Obj = {"apiVersion": "v1", "kind": "Workload", "name": "t", "uid": "w", "controller": True}
+
+
 @functools.cache
 def fields_read() -> dict[str, set[Path]]:
     """Return the paths that are read of each kind, without those that other paths go on from."""
     world = workload_in_use()
     namespace: Obj = {"metadata": {"name": "ml", "labels": {}, "annotations": {}}}
     state = {"terminated": {"exitCode": 0, "startedAt": "2026-03-01T12:00:00Z", "message": "{}"}}
-    ended: Obj = {"metadata": {"name": "t-0", "ownerReferences": [{"uid": "w", "controller": True}], "labels": {}}}
+    ended: Obj = {"metadata": {"name": "t-0", "ownerReferences": [OWNER], "labels": {}}}
     ended |= {"spec": {"nodeName": "u0-0"}, "status": {"containerStatuses": [{"state": state}]}}
     readers: dict[str, tuple[Callable[[Any], object], list[Obj]]] = {
         "Node": (decode.cluster_node, [NODE]),
@@ -99,7 +102,7 @@ def readers_beside() -> dict[str, tuple[Callable[[Any], object], list[Obj]]]:
     of["Workload"].append(orphan)
     [policy], [binding] = scene.all("ValidatingAdmissionPolicy"), scene.all("ValidatingAdmissionPolicyBinding")
     early = scene.get("Pod", "early", "job-early")
-    template = Template("job-early", "rct", "t", "w", deleting=False)
+    template = Template("job-early", "rct", "t", owner=None, deleting=False)
     return {
         "Workload": (queue_model.project, of["Workload"]),
         "PriorityClass": (priorities.value_of, of["PriorityClass"]),

@@ -126,7 +126,8 @@ class World:
             entry["ultraserverIndex"]: tuple(entry["allocatedNodes"])
             for item in self.all("NeuronUltraServer")
             for entry in item.get("status", {}).get("allocations", [])
-            if entry["workloadRef"] == f"ml/{name}"
+            # Not what a node's tag alone says.
+            if entry["workloadRef"] == f"ml/{name}" and not str(entry.get("workloadUid")).startswith("shown.")
         }
 
     # Time

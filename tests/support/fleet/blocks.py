@@ -94,7 +94,7 @@ def _blocks_in_use(fleet: Fleet, strategy: str = "") -> list[str]:
     found = set()
     for node in fleet.nodes.values():
         held = holders.get(node.name) if node.present else None
-        workload = workloads.get(held.allocation.workload_uid) if held else None
+        workload = workloads.get(held.allocation.holder) if held else None
         if workload is None:
             continue
         policy = workload["spec"].get("allocationPolicy") or {}  # a test has none

@@ -46,7 +46,7 @@ def unqualified(view: View) -> frozenset[str]:
 
 def chosen_against(view: View, new: Held, moment: datetime.datetime) -> Iterator[str]:
     """A workload gets no unqualified node, and, if it says so, only nodes that passed a test in time."""
-    workload = view.workloads().get(new.allocation.workload_uid)
+    workload = view.workloads().get(new.allocation.holder)
     item = view.find("neuronultraservers", new.ultraserver, ULTRASERVERS)
     if is_test(new) or workload is None or item is None:
         return

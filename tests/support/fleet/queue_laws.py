@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.queue.model import IN_USE, NO_PLACE
+from controller.observe.model import GROUP, WORKLOAD_KIND
+from controller.queue.model import IN_USE, NO_PLACE, name_for
+from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.known import Known
 from tests.support.fleet.kueue import granted, is_true
-from tests.support.fleet.view import Held, View, condition, parsed, state
+from tests.support.fleet.view import Held, View, condition, identity_of, parsed, state
 
 LABEL: Final = "kueue.x-k8s.io/queue-name"
 REASONS: Final = frozenset(
@@ -43,8 +45,9 @@ def record_of(workload: Wire) -> Mapping[str, Any]:
 
 
 def owner_of(item: Wire) -> str:
-    owners = [each for each in item["metadata"].get("ownerReferences") or () if each.get("controller")]
-    return str(owners[0]["uid"]) if owners else ""
+    """The UID of the workload of a Workload of Kueue; empty for those of other objects, and of a deleted workload."""
+    owner = controller_of(item)
+    return owner.uid if owner is not None and (owner.group, owner.kind) == (GROUP, WORKLOAD_KIND) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +73,37 @@ def beyond_quota(held: list[Held], workloads: list[Wire], items: list[Wire], que
 
     `queued` are the UIDs of the workloads that had a queue before they had nodes.
     """
-    names = {str(each["metadata"]["uid"]): str(each["metadata"]["name"]) for each in workloads}
-    for uid in sorted({each.allocation.workload_uid for each in held} & queued):
-        mine = [each for each in items if is_of(each, uid)]
-        number, quota = nodes_of([each for each in held if each.allocation.workload_uid == uid]), 0
+    by_uid = {str(workload["metadata"]["uid"]): workload for workload in workloads}
+    for uid in sorted({each.allocation.holder for each in held} & queued):
+        workload = by_uid.get(uid)
+        mine = [item for item in items if is_of(item, workload)] if workload is not None else left_of(items, uid)
+        number, quota = nodes_of([each for each in held if each.allocation.holder == uid]), 0
         for each in mine:
             quota += granted(each)
         if number > quota:
-            yield f"workload {names.get(uid, uid)} has {number} nodes, and quota for {quota}"
+            name = workload["metadata"]["name"] if workload is not None else uid
+            yield f"workload {name} has {number} nodes, and quota for {quota}"
 
 
-def is_of(item: Wire, uid: str) -> bool:
-    """Return True for the Workload that counts for a workload of this UID."""
-    return str(item["metadata"]["name"]).endswith(f"-{uid[:8]}") and owner_of(item) in (uid, "")
+def is_of(item: Wire, workload: Wire) -> bool:
+    """Return True for the Workload that counts for a workload. Without a controller, its place proves whose it is."""
+    identity = identity_of(workload)
+    if (item["metadata"]["namespace"], item["metadata"]["name"]) != (identity.namespace, name_for(identity)):
+        return False
+    return identity.controls(item) or controller_of(item) is None
+
+
+def left_of(items: list[Wire], uid: str) -> list[Wire]:
+    """Return the Workloads of a workload that is gone."""
+    named = [item for item in items if str(item["metadata"]["name"]).endswith(f"-{uid[:8]}")]
+    return [item for item in named if owner_of(item) in (uid, "")]
 
 
 def problems(view: View, known: Known) -> Iterator[str]:
     """Yield a sentence for each condition of queues that does not hold yet."""
     items = view.all("workloads")
     for uid, workload in sorted(view.workloads().items()):
-        found = [each for each in items if is_of(each, uid)]
+        found = [item for item in items if is_of(item, workload)]
         pair = Pair(workload, found[0] if found else None)
         if known.refuses(workload) or workload["metadata"].get("deletionTimestamp"):
             continue

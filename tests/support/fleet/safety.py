@@ -108,7 +108,7 @@ class Safety:
 
     def _is_wanted(self, allocation: Allocation) -> bool:
         """True if the workload exists, is not being deleted, and has this index."""
-        workload = self._view.workloads().get(allocation.workload_uid)
+        workload = self._view.workloads().get(allocation.holder)
         if workload is None or workload["metadata"].get("deletionTimestamp"):
             return False
         return allocation.ultraserver_index < int(workload["spec"]["serverCount"])
@@ -143,7 +143,7 @@ class Safety:
         bound: dict[tuple[str, int], Held] = {}
         for each in held:
             self._judge(each)
-            key = (each.allocation.workload_uid, each.allocation.ultraserver_index)
+            key = (each.allocation.holder, each.allocation.ultraserver_index)
             if each.allocation.phase is Phase.BOUND and bound.setdefault(key, each) is not each:
                 self.violated(f"two groups are bound under one index: {_text(bound[key])} and {_text(each)}")
         present = {each.allocation.allocation_id for each in held}
@@ -161,9 +161,9 @@ class Safety:
 
     def _leaves_spares(self, now: Held) -> None:
         """Only a group that replaces another one is on a spare."""
-        key = now.allocation.workload_uid, now.allocation.ultraserver_index
+        key = now.allocation.holder, now.allocation.ultraserver_index
         before = (each.held.allocation for each in self._known.values() if each.held is not now)
-        replaces = any((each.workload_uid, each.ultraserver_index) == key for each in before)
+        replaces = any((each.holder, each.ultraserver_index) == key for each in before)
         if not replaces and not is_test(now) and self._is_on_a_spare(now):
             self.violated(f"{_text(now)} is new, and is on a spare")
 
@@ -181,7 +181,7 @@ class Safety:
 
     def _lasts(self, now: Held) -> None:
         """A workload that says how long it runs is not on nodes that EC2 takes back before."""
-        workload = self._view.workloads().get(now.allocation.workload_uid)
+        workload = self._view.workloads().get(now.allocation.holder)
         if workload is None:
             return
         moment, status = self._clock(), workload.get("status") or {}
@@ -236,7 +236,7 @@ class Safety:
 
     def _restarts_for_a_reason(self, held: Held) -> None:
         """Nodes that EC2 takes back at the announced end of their block restart nothing: there would be no place."""
-        workload = self._view.workloads().get(held.allocation.workload_uid) or {}
+        workload = self._view.workloads().get(held.allocation.holder) or {}
         restarting = (workload.get("status") or {}).get("restarting") or {}
         told = condition(workload, "EndsSoon")
         if restarting.get("reason") not in ("NodeGone", "NodeNotReady") or told.get("status") != "True":
@@ -259,13 +259,13 @@ class Safety:
         removes the groups that are not bound yet.
         """
         now = self._clock()
-        before = self._given_up.get(held.allocation.workload_uid)
-        self._given_up[held.allocation.workload_uid] = now
+        before = self._given_up.get(held.allocation.holder)
+        self._given_up[held.allocation.holder] = now
         if before is not None and (now - before).total_seconds() < LATE_S:
             return
         allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
-        same = [each for each in ended if each.allocation.workload_uid == allocation.workload_uid]
-        mine = [*self._view.of(allocation.workload_uid), *same, held]
+        same = [each for each in ended if each.allocation.holder == allocation.holder]
+        mine = [*self._view.of(allocation.holder), *same, held]
         nodes = {name for each in mine for name in each.allocation.nodes}
         uses = [use for name in nodes for use in self._view.uses().get(name, ())]
         strangers = [use for use in uses if workload_uid(use) != allocation.workload_uid]
@@ -276,7 +276,7 @@ class Safety:
         index = allocation.ultraserver_index
         if any(each.allocation.phase is Phase.BOUND and each.allocation.ultraserver_index == index for each in mine):
             return  # it was to replace that group, which is healthy again: `well` below covers its nodes
-        spec = self._view.workloads()[allocation.workload_uid]["spec"]
+        spec = self._view.workloads()[allocation.holder]["spec"]
         if int(spec["serverCount"]) > len({each.allocation.ultraserver_index for each in mine}):
             return
         size = int(spec["topologySize"])
@@ -305,13 +305,13 @@ class Safety:
             return
         most = max(limit for limit in recent if limit is not None)
         mine = {
-            (each.allocation.workload_uid, each.allocation.ultraserver_index): len(each.allocation.nodes)
+            (each.allocation.holder, each.allocation.ultraserver_index): len(each.allocation.nodes)
             for each in self._view.held()
             if each.allocation.workload_namespace == namespace
         }
-        key = new.allocation.workload_uid, new.allocation.ultraserver_index
+        key = new.allocation.holder, new.allocation.ultraserver_index
         replaces = any(
-            (known.held.allocation.workload_uid, known.held.allocation.ultraserver_index) == key
+            (known.held.allocation.holder, known.held.allocation.ultraserver_index) == key
             for known in self._known.values()
             if not known.gone and known.held.allocation.allocation_id != new.allocation.allocation_id
         )  # one write may remove the slot that this one replaces: the namespace then has as many nodes as before
@@ -394,7 +394,7 @@ def _revision(item: Wire) -> int:
 
 
 def _identity(allocation: Allocation) -> tuple[Any, ...]:
-    return allocation.workload_uid, allocation.nodes, allocation.ultraserver_index
+    return allocation.holder, allocation.nodes, allocation.ultraserver_index
 
 
 def _devices(container: Container) -> set[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from tests.support.fleet import address_laws, block_laws, notices, qualify_laws, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
@@ -13,7 +14,17 @@ from tests.support.fleet.groups import is_well
 from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Pods
-from tests.support.fleet.view import View, astray, condition, has_lost_claim, of_template, parsed, state, workload_uid
+from tests.support.fleet.view import (
+    View,
+    astray,
+    condition,
+    has_lost_claim,
+    identity_of,
+    of_template,
+    parsed,
+    state,
+    workload_uid,
+)
 
 KINDS: Final = ("neuronultraservers", "neuronultraserverworkloads")
 TRIED: Final = 3
@@ -124,13 +135,14 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
 
 def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator[str]:
     present = view.workloads()
+    identities = {identity_of(workload) for workload in present.values()}
     for held in view.held():
         well = all(nodes[name].healthy for name in held.allocation.nodes)
-        if well and held.allocation.workload_uid not in present:
+        if well and held.allocation.holder not in present:
             yield f"a reservation is left of a workload that is gone: {held.allocation.nodes}"
     for template in view.all("resourceclaimtemplates"):
-        owners = [o for o in template["metadata"].get("ownerReferences") or () if o.get("controller")]
-        if any(owner["uid"] not in present for owner in owners):
+        owner = controller_of(template)
+        if owner is not None and owner not in identities:
             yield f"template {template['metadata']['name']} is left of a workload that is gone"
     kept = {ref.uid for _, refs in pods._held.values() for ref in refs}
     for node in nodes.values():

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controller.observe.model import GROUP, WORKLOAD_KIND
+from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import NAMESPACE as TESTS
 from neuron_dra.core.ultraserver import Allocation, Tag, read_allocations, tag_on
 from neuron_dra.core.wire import Wire
@@ -61,7 +63,7 @@ class View:
 
     def of(self, workload_uid: str) -> list[Held]:
         """The allocations of one workload, by index."""
-        mine = [held for held in self.held() if held.allocation.workload_uid == workload_uid]
+        mine = [held for held in self.held() if held.allocation.holder == workload_uid]
         return sorted(mine, key=lambda held: (held.allocation.ultraserver_index, held.allocation.allocation_id))
 
     def workloads(self) -> dict[str, Wire]:
@@ -132,9 +134,10 @@ def template_name(workload: Wire) -> str:
     return str(wanted.get("name") or workload["metadata"]["name"])
 
 
-def owned_by(item: Wire, uid: str) -> bool:
-    """The object has an owner with this UID."""
-    return any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())
+def identity_of(workload: Wire) -> ObjectIdentity:
+    """The identity of a workload, for joins with what it controls."""
+    meta = workload["metadata"]
+    return ObjectIdentity(GROUP, WORKLOAD_KIND, str(meta["namespace"]), str(meta["name"]), str(meta["uid"]))
 
 
 def mode_of(template: Wire) -> int | None:

@@ -18,9 +18,9 @@ from tests.support.fleet.view import (
     Held,
     View,
     condition,
+    identity_of,
     mode_of,
     of_template,
-    owned_by,
     parsed,
     state,
     template_name,
@@ -128,14 +128,14 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     if any(held.allocation.node_count != size for held in live):
         yield f"workload {name} is Allocated with groups of {[held.allocation.node_count for held in live]}, not {size}"
     service = view.find("services", service_name(name), meta["namespace"])
-    if service is None or not owned_by(service, uid):
+    if service is None or not identity_of(workload).controls(service):
         yield f"workload {name} is Allocated without its Service"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
     taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
     mine = [(held, node) for held in live for node in held.allocation.nodes]
     # What a template requests is known from what a node publishes; where all are gone, no pod could start either.
     publish = any(node in view.tags() for _, node in mine)
-    if publish and not taken and (template is None or not owned_by(template, uid)):
+    if publish and not taken and (template is None or not identity_of(workload).controls(template)):
         yield f"workload {name} is Allocated without its template"
     if not taken and template is not None and mode_of(template) != size:
         yield f"workload {name} is Allocated with a template for groups of {mode_of(template)}, not {size}"
