@@ -146,7 +146,7 @@ site: setup build/site-venv/.installed ## Build the documentation site in build/
 	@NO_MKDOCS_2_WARNING=1 build/site-venv/bin/mkdocs --quiet build --strict
 	@$(BIN)/python -m hack.site.check
 
-contract: setup ## Write docs/contract.md from the results of the last `make test`
+contract: setup ## Write docs/contract.md from the results of the last `make test` and `make night`
 	@$(BIN)/python -m hack.reports.contract
 
 golden: setup ## Write the golden files again; read the difference

@@ -2,7 +2,7 @@
 """Write docs/contract.md: each behavior of the DRA contract, the tests that show it, and their results.
 
 The rows are in docs/contract.toml, the tests are those marked `@pytest.mark.contract(row)`, and the results are the
-JUnit files that `make test` leaves in build/. With --check, only list differences between page and marks; that needs no
+JUnit files that `make test` and `make night` leave in build/. With --check, only list differences between page and marks; that needs no
 results.
 """
 
@@ -26,7 +26,7 @@ PAGE = REPOSITORY / "docs" / "contract.md"
 TESTS = REPOSITORY / "tests"
 RESULTS = "results-*.xml"
 
-HEAD = """<!-- Written by `make contract` from docs/contract.toml and the results of `make test`. -->
+HEAD = """<!-- Written by `make contract` from docs/contract.toml and the results of `make test` and `make night ONLY=bed-1.37`. -->
 
 # The contract, row by row
 

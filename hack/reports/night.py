@@ -164,7 +164,8 @@ def _whole_bed(version: str) -> Run:
     environment = {"NEURON_DRA_KUBERNETES": version}
 
     def run(options: Options) -> Result:
-        result = _tests("-m", "testbed and not long", *folders, **environment)(options)
+        junit = f"--junitxml=build/results-bed-{version}.xml"  # from which docs/contract.md is made
+        result = _tests("-m", "testbed and not long", junit, *folders, **environment)(options)
         AUDIT_LOGS.mkdir(parents=True, exist_ok=True)
         for log in AUDIT_LOGS.glob("*.log"):
             log.unlink()
