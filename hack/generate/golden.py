@@ -18,6 +18,8 @@ from neuron_dra.node import slices_command
 from neuron_dra.node.hardware import sysfs
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests/golden"
+ALIKE = "alike.txt"
+SAME_AS = " publishes the same as "
 DRIVER_VERSION = "1.2.3"  # of this driver; fixed, so that a release changes no golden file
 BLOCK = "cr-0123456789abcdef0"
 LABELS = {f"topology.k8s.aws/network-node-layer-{n}": f"nn-000000000000000{n}" for n in (1, 2, 3)}
@@ -62,26 +64,51 @@ def connected_sets(instance_type: str) -> str:
     return yaml.safe_dump(content, sort_keys=False, width=110)
 
 
-def wanted() -> Iterator[tuple[str, str]]:
-    """Return every golden file's path below the folder, and its text."""
-    for known in catalogue.all_types():
-        yield f"{known.name}/slices.yaml", slices(known.name)
-        yield f"{known.name}/connected-sets.txt", connected_sets(known.name)
+def every_file() -> Iterator[tuple[str, str]]:
+    """Yield what every type publishes: the path of its file below the folder, and the text."""
+    for spec in catalogue.all_types():
+        yield f"{spec.name}/slices.yaml", slices(spec.name)
+        yield f"{spec.name}/connected-sets.txt", connected_sets(spec.name)
     for name in IN_ULTRASERVERS:
         yield f"{name}/node-2-of-4.yaml", slices(name, node_id=2)
         yield f"{name}/node-2-of-4-devices.yaml", slices(name, node_id=2, mode="devices")
 
 
+def wanted() -> dict[str, str]:
+    """Return the texts of the golden files by their paths below the folder.
+
+    Of types that publish the same but for their own names, the first has files; ALIKE names the others.
+    """
+    texts_by_type: dict[str, dict[str, str]] = {}
+    for path, text in every_file():
+        texts_by_type.setdefault(path.partition("/")[0], {})[path] = text
+    first_by_texts: dict[str, str] = {}
+    files: dict[str, str] = {}
+    alike = []
+    for name, texts in texts_by_type.items():
+        first = first_by_texts.setdefault(str(sorted(texts.items())).replace(name, "NAME"), name)
+        if first == name:
+            files |= texts
+        else:
+            alike.append(f"{name}{SAME_AS}{first}\n")
+    return files | {ALIKE: "".join(alike)}
+
+
+def kept() -> dict[str, str]:
+    """Return the texts of the golden files in the folder by their paths below it."""
+    paths = [*FOLDER.glob("*/*.yaml"), *FOLDER.glob("*/connected-sets.txt"), *FOLDER.glob(ALIKE)]
+    return {str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8") for path in sorted(paths)}
+
+
 def main() -> int:
     """Write the files that differ, and remove those that are no longer made."""
-    texts = dict(wanted())
-    for path in sorted([*FOLDER.glob("*/*.yaml"), *FOLDER.glob("*/connected-sets.txt")]):
-        if str(path.relative_to(FOLDER)) not in texts:
-            path.unlink()
-            print(f"removed {path.relative_to(FOLDER)}")
+    texts, before = wanted(), kept()
+    for name in sorted(before.keys() - texts.keys()):
+        (FOLDER / name).unlink()
+        print(f"removed {name}")
     for name, text in texts.items():
-        path = FOLDER / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if before.get(name) != text:
+            path = FOLDER / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {name}")
