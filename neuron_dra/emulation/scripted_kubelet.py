@@ -5,8 +5,9 @@
         results = await kubelet.prepare([claim])
 
 It watches a plugin registry folder, registers the plugins that appear, and calls the most recently registered
-connected instance of a driver, with a kubelet's deadlines and messages. It keeps no state of pods and claims (see
-`scripted_node`): each `prepare` is a call.
+connected instance of a driver, with a kubelet's deadlines and messages. It knows no pods (see `scripted_node`): each
+`prepare` is a call. It remembers which claims it called for, as a kubelet does in a file of its own, also after a
+restart: these, and no others, it unprepares when their pods are gone.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ __all__ = [
 
 _FIRST_BACKOFF_S: Final = 0.5  # pause between attempts to register one socket; doubles
 _LONGEST_BACKOFF_S: Final = 122.0
+
+_remembered: Final[dict[Path, dict[str, KubeletClaim]]] = {}  # by registry, then UID
 
 
 @dataclass(slots=True)
@@ -221,7 +224,9 @@ class ScriptedKubelet:
 
         Raises KubeletError for a failed call and for missing or extra results.
         """
-        response = await self._call("NodePrepareResources", driver, claims, deadline_s)
+        refs = [KubeletClaim.of(claim) for claim in claims]
+        self.remembered.update({ref.uid: ref for ref in refs})  # before the call, which may succeed without an answer
+        response = await self._call("NodePrepareResources", driver, refs, deadline_s)
         return {uid: result_of(answer) for uid, answer in response.claims.items()}
 
     async def unprepare(
@@ -229,7 +234,19 @@ class ScriptedKubelet:
     ) -> dict[str, str]:
         """Call NodeUnprepareResources once; return the error text of each claim by UID, "" for success."""
         response = await self._call("NodeUnprepareResources", driver, claims, deadline_s)
+        for uid, answer in response.claims.items():
+            if not answer.error:
+                self.remembered.pop(uid, None)
         return {uid: answer.error for uid, answer in response.claims.items()}
+
+    @property
+    def remembered(self) -> dict[str, KubeletClaim]:
+        """The claims, by UID, that a kubelet of this registry has called a plugin to prepare and not yet unprepared."""
+        return _remembered.setdefault(self._registry, {})
+
+    async def unprepare_all(self) -> dict[str, str]:
+        """Unprepare all remembered claims, as a kubelet whose pods are gone; return the error texts by UID."""
+        return await self.unprepare(list(self.remembered.values())) if self.remembered else {}
 
     async def health(self, dialect: str = "", *, driver: str = "") -> AsyncGenerator[list[ReportedHealth], None]:
         """Open a health stream and yield each complete list. `dialect` "" takes the first that the plugin offers."""

@@ -356,6 +356,7 @@ async def test_bind_error_ends_the_plugin_with_reason(host: PluginHost) -> None:
     assert "Traceback" not in process.log
 
 
+@pytest.mark.unchecked_end("no plugin can start on this disk")
 async def test_unwritable_folder_ends_the_plugin_with_reason(host: PluginHost) -> None:
     host.data.write_text("no folder")
     process = await host.start_process()

@@ -13,11 +13,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
@@ -85,6 +86,8 @@ class PluginHost:
     Keep `root` short: a socket's path has at most 107 bytes.
     """
 
+    made: ClassVar[list[PluginHost]] = []  # those of the running test, for what holds at the end of each
+
     def __init__(
         self,
         root: Path,
@@ -104,6 +107,7 @@ class PluginHost:
             self.hardware.set_boot_id()
         else:
             self.hardware = simulated_node.write(root / "host", instance_type, **hardware)
+        self._instance_type, self._hardware_arguments = instance_type, hardware
         self.registry, self.plugins = root / "registry", root / "plugins"
         self.device_plugins, self.cdi = root / "device-plugins", root / "cdi"
         self.pod_resources = root / "pod-resources.sock"
@@ -112,6 +116,14 @@ class PluginHost:
         self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # the command `neuron-dra`
         self.container: tuple[str, ...] = ()  # the command that runs it with other mounts: `HostMounts.container`
         self.processes: list[PluginProcess] = []
+        self.made.append(self)
+
+    def mend_hardware(self) -> None:
+        """Write the simulated hardware again, without its faults, in the same boot."""
+        boot_id = (self.root / "host" / simulated_node.BOOT_ID).read_text().strip()
+        shutil.rmtree(self.root / "host")
+        arguments = {**self._hardware_arguments, "boot_id": boot_id}
+        self.hardware = simulated_node.write(self.root / "host", self._instance_type, **arguments)
 
     @property
     def data(self) -> Path:
