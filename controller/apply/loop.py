@@ -159,8 +159,7 @@ class Reconciler:
             for each in (*self._beside, *([self._queues] if self._queues is not None else [])):
                 each.end_waits()
         self._passed_at = now
-        names = self._caches.ultraservers.items, self._caches.workloads.items
-        await self._applier.schemas.try_all(*names, now, self._term)
+        await self._applier.schemas.look(now, self._term)
         # Before the plan, which orders by them.
         classes = await self._applier.priorities.look(self._caches.index(), now)
         plan = await self._plan(now)

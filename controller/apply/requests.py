@@ -137,12 +137,7 @@ class Applier:
         if ours and not always:
             self.schemas.refuse(resource)
         self.fence.check()  # again: an action may be two writes
-        try:
-            stored = await self._client.patch(resource, namespace, name, patch, subresource)
-        except Invalid:
-            if ours:
-                self.schemas.doubt(resource)
-            raise
+        stored = await self._client.patch(resource, namespace, name, patch, subresource)
         _remember(cache, namespace, name, stored)
         if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
             cache.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
@@ -152,11 +147,7 @@ class Applier:
 
     async def _create_ultraserver(self, body: Mapping[str, Any]) -> None:
         self.schemas.refuse(NEURON_ULTRASERVERS)
-        try:
-            stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
-        except Invalid:
-            self.schemas.doubt(NEURON_ULTRASERVERS)
-            raise
+        stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
         _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
         self.schemas.check(NEURON_ULTRASERVERS, body, stored)
 

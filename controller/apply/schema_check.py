@@ -1,10 +1,11 @@
 """Checks that the API server keeps what the controller writes: the CRDs of another release drop or reject fields.
 
-A reservation without its id is useless, so the first write of each kind is preceded by a dry run with every field that
-the controller may ever write. After that, each answer is compared with the request. While a kind is not kept
-completely, nothing of it is written. The dry run is repeated every minute, because a CRD may be upgraded at any time.
+A reservation without its id is useless. So the controller compares every field that it may ever write with the schemas
+that the API server publishes (`published_schema`): before the first write of a term, and then once a minute while it
+has work, because a CRD may be replaced at any time. Besides, each answer is compared with the request. While a kind is
+not kept completely, nothing of it is written.
 
-Fields that users write into a workload's spec are tried, too: they would be lost without a trace. While a CRD drops
+Fields that users write into a workload's spec are compared, too: they would be lost without a trace. While a CRD drops
 only some of these, the controller continues and says so in each workload.
 """
 
@@ -12,29 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import heapq
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
+from controller.apply import published_schema
 from controller.decisions import objects as render
 from controller.observe import results
-from controller.observe.model import GROUP, shortened
+from controller.observe.model import GROUP, VERSION, WORKLOAD_KIND, shortened
 from controller.timing import WriteTiming
 from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.rendezvous import HOST, Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Fault, Phase
-from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient, decode_object
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 log = logging.getLogger(__name__)
 
-OBJECTS: Final = 3
-"""The number of objects of a kind that are tried."""
 _THEN: Final = "2026-01-02T03:04:05Z"
 _WORD: Final = "a-trial"
-_SPEC: Final = "spec"  # of workloads
 
 
 class Outdated(ApiError):
@@ -166,6 +167,22 @@ def problem(resource: Resource, what: str) -> str:
     )
 
 
+def published(schema: Wire, sample: Wire) -> str:
+    """Return what an API server with this schema does to the sample: the end of a sentence, empty if it keeps it."""
+    lost = list(dict.fromkeys(published_schema.dropped(schema, sample)))
+    if lost:
+        return f"drops {shortened(lost)}"
+    wrong = list(dict.fromkeys(published_schema.rejected(schema, sample)))
+    return f"rejects what this release writes ({shortened(wrong)})" if wrong else ""
+
+
+def _written() -> Iterator[tuple[Resource, str, dict[str, Any]]]:
+    """Yield each kind with all that the controller writes of it."""
+    spec, status = ultraserver_sample()
+    yield NEURON_ULTRASERVERS, "NeuronUltraServer", {**spec, **status}
+    yield NEURON_WORKLOADS, WORKLOAD_KIND, workload_sample()
+
+
 # -- results ----------------------------------------------------------------------------------------------------
 
 
@@ -178,10 +195,9 @@ class Schemas:
 
     def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
         self._client = client
-        self._again = datetime.timedelta(seconds=timing.crd_s)  # after a failed dry run
-        self._spec_s = timing.spec_s
-        self._fit: set[str] = set()
-        self._tried: dict[str, datetime.datetime] = {}
+        self._again = datetime.timedelta(seconds=timing.crd_s)
+        self._read_s = timing.spec_s
+        self._read_at: datetime.datetime | None = None
         self._term = 0
         self.problems: dict[str, str] = {}
         self.unkept: tuple[str, ...] = ()
@@ -192,94 +208,47 @@ class Schemas:
         """Why nothing may be written, empty if all is well."""
         return "; ".join(sorted(self.problems.values()))
 
-    async def try_all(
-        self, ultraservers: Iterable[str], workloads: Collection[str], now: datetime.datetime, term: int
-    ) -> None:
-        """Try each kind that is not verified, on some of these objects (namespace/name). Raises ApiError.
-
-        If every object is rejected, the CRD is the cause; a policy may reject one. Without workloads nothing is tried.
-        """
+    async def look(self, now: datetime.datetime, term: int) -> None:
+        """Read what the API server publishes about the CRDs, if that is due. It sends no write."""
         if term != self._term:
-            self._term = term
-            self._fit.clear()
-            self._tried.clear()
-        if not (workloads or self.problems):
+            self._term, self._read_at = term, None
+        if self._read_at is not None and now < self._read_at + self._again:
             return
-        if workloads and self._is_due(_SPEC, now):
-            # A change of a spec starts a pass, so this needs no timer of its own.
-            self._tried[_SPEC] = now
-            self.unkept = await self._try_spec(*min(workloads).split("/", 1))
-        for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):
-            if resource.plural in self._fit or not self._is_due(resource.plural, now):
-                continue
-            objects = heapq.nsmallest(OBJECTS, names)
-            if not (objects or resource.plural in self.problems):
-                continue
-            self._tried[resource.plural] = now
-            found = [await self._try(resource, *key.split("/", 1)) for key in objects]
-            if "" in found:
-                self._fit.add(resource.plural)
-            if "" in found or not objects:  # without objects to try, the next created object shows it
-                if self.problems.pop(resource.plural, None):
-                    log.info("the CRD may be of this release now", extra={"crd": resource.plural})
-                    self.on_change(resource.plural, False)
-            elif None not in found:
-                self._unfit(resource, str(found[0]))
-
-    def _is_due(self, what: str, now: datetime.datetime) -> bool:
-        last = self._tried.get(what)
-        return last is None or now >= last + self._again
-
-    async def _try(self, resource: Resource, namespace: str, name: str) -> str | None:
-        """Return what the API server does to a write, empty if it keeps it, None if that is unknown."""
-        if resource is NEURON_ULTRASERVERS:
-            spec, status = ultraserver_sample()
-            parts = [(spec, ""), (status, "status")]
-        else:
-            parts = [(workload_sample(), "status")]
-        lost: list[str] = [*self.unkept] if resource is NEURON_WORKLOADS else []
-        kept = len(lost)
-        for body, subresource in parts:
-            path = resource.path(namespace, name, subresource)
-            try:
-                raw = await self._client.request(
-                    "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
-                )
-            except Invalid as err:
-                return f"rejects what this release writes ({'; '.join(err.causes) or err})"
-            except (NotFound, Forbidden):
-                return None
-            stored = decode_object(raw)
-            meta = stored.get("metadata")
-            if not isinstance(meta, Mapping) or meta.get("name") != name:
-                return None  # a proxy's answer
-            lost += dropped(body, stored)
-        if len(lost) > kept:
-            return f"drops {shortened(list(dict.fromkeys(lost)))}"
-        return ""
-
-    async def _try_spec(self, namespace: str, name: str) -> tuple[str, ...]:
-        """Return the fields of a workload's spec that the API server drops; what it was before if that is unknown."""
-        body, path = spec_sample(), NEURON_WORKLOADS.path(namespace, name)
+        self._read_at = now
         try:
-            # A webhook that does not answer must not hold up the pass: the result is advice only.
-            async with asyncio.timeout(self._spec_s):
-                raw = await self._client.request(
-                    "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
-                )
-            stored = decode_object(raw)
-        except (ApiError, TimeoutError):
-            return self.unkept
-        if not isinstance(stored.get("spec"), Mapping):
-            return self.unkept  # a proxy's answer
-        found = tuple(dropped(body, stored))
-        if found != self.unkept:
-            log.warning("the CRD of workloads drops fields of their spec", extra={"fields": ",".join(found) or "none"})
-        return found
+            # A server that does not answer must not hold up the pass: each write is compared with its answer anyway.
+            async with asyncio.timeout(self._read_s):
+                document = await self._client.request("GET", published_schema.path_of(GROUP, VERSION))
+            schemas = published_schema.schemas_in(document, GROUP, VERSION)
+        except (ApiError, TimeoutError, msgspec.MsgspecError) as err:
+            facts = {"error": str(err) or repr(err)}
+            log.warning("the API server's OpenAPI document of the CRDs could not be read", extra=facts)
+            return
+        if WORKLOAD_KIND in schemas:
+            self._note_spec(tuple(published_schema.dropped(schemas[WORKLOAD_KIND], spec_sample())))
+        for resource, kind, sample in _written():
+            if kind in schemas:
+                self._judge(resource, published(schemas[kind], sample))
+
+    def _judge(self, resource: Resource, what: str) -> None:
+        """Follow what the API server does to a write of a kind, empty if it keeps all of it."""
+        if what:
+            if resource is NEURON_WORKLOADS and self.unkept:
+                what = what.replace("drops ", f"drops {shortened(self.unkept)}, ", 1)
+            self._unfit(resource, what)
+        elif self.problems.pop(resource.plural, None):
+            log.info("the CRD is of this release now", extra={"crd": resource.plural})
+            self.on_change(resource.plural, False)
+
+    def _note_spec(self, fields: tuple[str, ...]) -> None:
+        """Note the fields of a workload's spec that the API server drops."""
+        if fields != self.unkept:
+            log.warning("the CRD of workloads drops fields of their spec", extra={"fields": ",".join(fields) or "none"})
+        self.unkept = fields
 
     def end_waits(self) -> None:
-        """Try all kinds that are not verified at once."""
-        self._tried.clear()
+        """Read it again at once."""
+        self._read_at = None
 
     def check(self, resource: Resource, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Compare a write with the answer."""
@@ -297,13 +266,8 @@ class Schemas:
         if resource.plural in self.problems:
             raise Outdated(self.problems[resource.plural])
 
-    def doubt(self, resource: Resource) -> None:
-        """Try the kind again after a write was rejected as invalid: the cause may be the object or the CRD."""
-        self._fit.discard(resource.plural)
-
     def _unfit(self, resource: Resource, what: str) -> None:
         """Note, log and report that a kind is not kept completely."""
-        self._fit.discard(resource.plural)
         if resource.plural not in self.problems:
             self.problems[resource.plural] = text = problem(resource, what)
             log.error("the controller stops writing", extra={"reason": text})

@@ -15,7 +15,8 @@ from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
 from neuron_dra.core.wire import Wire
 
 GROUP = "neuron.aws.com"
-API_VERSION = f"{GROUP}/v1beta1"
+VERSION: Final = "v1beta1"
+API_VERSION = f"{GROUP}/{VERSION}"
 WORKLOAD_KIND: Final = "NeuronUltraServerWorkload"
 FINALIZER = f"{GROUP}/ultraserver-release"
 """Finalizer of a workload while it has reservations."""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from controller import settings as controller_settings
-from controller.apply import schema_check
+from controller.apply import published_schema, schema_check
 from controller.apply.requests import Applier
 from controller.decisions.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
 from controller.fleet.fleet_index import FleetIndex
@@ -22,9 +22,9 @@ from controller.observe.caches import Caches
 from controller.program import NAME, Controller
 from controller.timing import DEFAULT_TIMING, Timing
 from neuron_dra.arguments import Parser
-from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault, LoggedRequest
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
@@ -43,6 +43,8 @@ PATIENT = quicker(QUICK, writes={"first_s": 3600.0, "longest_s": 3600.0})
 """A controller that makes no rejected write twice."""
 SOON = quicker(QUICK, writes={"crd_s": 0.3})
 """A controller that soon notices that a CRD was replaced."""
+AT_ONCE = quicker(QUICK, writes={"crd_s": 0.001})
+"""A controller that notices it in each pass."""
 
 
 @pytest.fixture
@@ -227,17 +229,53 @@ async def test_aws_crds_name_the_fields_of_the_spec_first(cluster: Cluster) -> N
         assert "drops spec.priorityClassName" in cluster.reason("job")[1]
 
 
-@pytest.mark.parametrize(("kind", "tried"), [(KINDS[0], []), (KINDS[1], [f"{KINDS[1]}/status"])])
-async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str, tried: list[str]) -> None:
-    """13.5. An enum without a phase is a 422. Nothing is tried but the status that says why the workload waits."""
-    cluster.api.faults.add(InjectedFault(resource=f"{kind}/status", verb="patch", status=422, times=None))
+WITHOUT_BOUND = {
+    KINDS[0]: {"status.allocations[].phase": ["Pending", "Draining"]},
+    KINDS[1]: {"status.state": ["Pending"]},
+}
+
+
+def reject(cluster: Cluster, kind: str) -> None:
+    """Serve a CRD with an enum that lacks a value which the controller writes."""
+    cluster.api.published_enums[kind] = WITHOUT_BOUND[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str) -> None:
+    """13.5."""
+    reject(cluster, kind)
     cluster.submit("job")
     async with controlling(cluster, PATIENT) as controller:
-        await eventually(lambda: any("dryRun" in each.query for each in cluster.api.log), what="a trial")
+        await eventually(lambda: cluster.state("job") == "Pending")
+        await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
         await passes(controller, cluster.api)
         assert cluster.allocations() == []
-        rejected = [each.resource for each in writes(cluster) if each.status == 422]
-        assert rejected == tried
+        assert "the API server rejects what this release writes (status." in cluster.reason("job")[1]
+
+
+async def test_schema_check_writes_nothing(cluster: Cluster) -> None:
+    """4.02: a dry run on a tenant's object asks that tenant's policies and webhooks."""
+    cluster.submit("job", count=1)
+    async with controlling(cluster):
+        await eventually(lambda: cluster.state("job") == "Allocated")
+    assert [each for each in cluster.api.log if "dryRun" in each.query] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_policy_on_a_namespace_stops_no_other(cluster: Cluster, kind: str) -> None:
+    """4.02: its answer is 422, as that of a CRD which rejects a value."""
+    for resource in (kind, f"{kind}/status"):
+        text = "ValidatingAdmissionPolicy 'frozen' denied request: namespace archive is frozen"
+        fault = InjectedFault(
+            resource=resource, namespace="archive", verb="patch", status=422, message=text, times=None
+        )
+        cluster.api.faults.add(fault)
+    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "archive"}})
+    for number in range(3):
+        cluster.submit(f"w{number}", size=1, count=1, namespace="archive")
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated")
 
 
 async def test_upgraded_crd_lets_the_controller_continue(cluster: Cluster) -> None:
@@ -267,21 +305,15 @@ async def test_downgraded_crd_loses_no_reservation(cluster: Cluster) -> None:
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
 
 
-async def test_crd_that_begins_to_reject_stops_the_controller(
-    cluster: Cluster,
-) -> None:
-    """13.5: it was downgraded, and answers 422."""
+async def test_crd_that_begins_to_reject_stops_the_controller(cluster: Cluster) -> None:
+    """13.5: it was downgraded."""
     cluster.submit("job", count=1)
-    async with controlling(cluster, SOON):
+    async with controlling(cluster, AT_ONCE):
         await eventually(lambda: cluster.state("job") == "Allocated")
-        cluster.api.faults.add(
-            InjectedFault(resource="neuronultraservers/status", verb="patch", status=422, times=None)
-        )
+        reject(cluster, KINDS[0])
         cluster.submit("other", count=1)
         await eventually(lambda: cluster.state("other") == "Pending")
-        await eventually(
-            lambda: cluster.reason("other")[0] == "CustomResourcesOutdated", 300
-        )  # refused writes back off
+        await eventually(lambda: cluster.reason("other")[0] == "CustomResourcesOutdated")
         assert "the API server rejects" in cluster.reason("other")[1]
 
 
@@ -302,21 +334,64 @@ async def test_dropped_field_stops_the_rest_of_the_plan(cluster: Cluster) -> Non
     assert writes(cluster) == []
 
 
-async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:
-    """13.5, 13.16: every pass searched the smallest names of all UltraServers."""
-    async with controlling(cluster):
-        cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
-
-    def unread() -> Iterator[str]:
-        yield from ()
-        raise AssertionError("the names were read")
-
+async def test_document_is_read_once_a_minute(cluster: Cluster) -> None:
+    """13.16."""
     now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
-    async with cluster.api.client() as client:
-        trials = schema_check.Schemas(client, DEFAULT_TIMING.writes)
-        names = [f"{NAMESPACE}/{each['metadata']['name']}" for each in cluster.api.objects("neuronultraservers")]
-        await trials.try_all(names, ["ml/job"], now, 1)
-        await trials.try_all(unread(), ["ml/job"], now + datetime.timedelta(seconds=2 * DEFAULT_TIMING.writes.crd_s), 1)
-        with pytest.raises(AssertionError, match="the names were read"):
-            await trials.try_all(unread(), ["ml/job"], now, 2)
+    reads = InjectedFault(verb="get", resource="/openapi/v3/apis/neuron.aws.com/v1beta1", status=500, times=None)
+    cluster.api.faults.add(reads)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        schemas = schema_check.Schemas(client, DEFAULT_TIMING.writes)
+        hits = []
+        for seconds, term in ((0, 1), (59, 1), (60, 1), (61, 1), (62, 2)):
+            await schemas.look(now + datetime.timedelta(seconds=seconds), term)
+            hits.append(reads.hits)
+    assert hits == [1, 1, 2, 2, 3]
+
+
+# -- the document ------------------------------------------------------------------------------------------------------
+
+VALUE: Obj = {"status": {"phase": "Bound", "nodes": [{"name": "a", "id": 3}], "labels": {"a": "b"}}}
+
+
+def schema_with(**properties: Any) -> Obj:
+    nodes = {"type": "array", "items": {"properties": {"name": {"type": "string"}, "id": {"type": "integer"}}}}
+    labels = {"type": "object", "additionalProperties": {"type": "string"}}
+    status = {"phase": {"type": "string", "enum": ["Bound"]}, "nodes": nodes, "labels": labels, **properties}
+    return {"properties": {"status": {"type": "object", "properties": status}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "dropped", "rejected"),
+    [
+        (schema_with(), [], []),
+        ({}, ["status"], []),
+        ({"x-kubernetes-preserve-unknown-fields": True}, [], []),
+        (schema_with(labels={"type": "object"}), ["status.labels.a"], []),
+        (schema_with(nodes={"items": {"properties": {"name": {}}}}), ["status.nodes[].id"], []),
+        (schema_with(phase={"enum": ["Pending"]}), [], ["status.phase: 'Bound' is not one of Pending"]),
+        (schema_with(phase={"maxLength": 4}), [], ["status.phase: 'Bound' has more than 4 characters"]),
+        (schema_with(phase={"pattern": "^x"}), [], ["status.phase: 'Bound' does not match ^x"]),
+        (schema_with(phase={"type": "integer"}), [], ["status.phase: 'Bound' is not of type integer"]),
+        (
+            schema_with(nodes={"maxItems": 0, "items": {"x-kubernetes-preserve-unknown-fields": True}}),
+            [],
+            ["status.nodes: it has more than 0 entries"],
+        ),
+    ],
+)
+def test_schema_says_what_becomes_of_a_value(schema: Obj, dropped: list[str], rejected: list[str]) -> None:
+    found = [*published_schema.dropped(schema, VALUE)], [*published_schema.rejected(schema, VALUE)]
+    assert found == (dropped, rejected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample"),
+    [
+        (KINDS[0], {**schema_check.ultraserver_sample()[0], **schema_check.ultraserver_sample()[1]}),
+        (KINDS[1], schema_check.workload_sample()),
+        (KINDS[1], schema_check.spec_sample()),
+    ],
+)
+def test_our_crds_keep_what_is_written(kind: str, sample: Obj) -> None:
+    assert schema_check.published(ours(kind), sample) == ""
+    assert schema_check.published(schema(OFFICIAL.read_text(), kind), sample).startswith("drops ")

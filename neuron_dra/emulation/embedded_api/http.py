@@ -74,7 +74,10 @@ class _Target:
 class Handler:
     """Serves requests on a store."""
 
-    def __init__(self, registry: Registry, store: ObjectStore, watches: Watches, faults: Faults) -> None:
+    def __init__(
+        self, registry: Registry, store: ObjectStore, watches: Watches, faults: Faults, schemas: openapi.Schemas
+    ) -> None:
+        self.schemas = schemas
         self.authentication = Authentication()
         self.proxy = proxy.Proxy()
         self.execution = execution.Execution(self.authentication)
@@ -121,6 +124,9 @@ class Handler:
 
     def respond(self, request: RequestParts, body: Any) -> Obj:
         """Serve a request that is not a watch at once, without HTTP and without faults. Raises ApiError."""
+        described = self._described(request.path)
+        if described is not None:
+            return described
         target = self._target(request.path)
         verb = _verb(request, target)
         try:
@@ -161,6 +167,11 @@ class Handler:
     def _fixed(self, path: str) -> web.Response | None:
         if path in ("/readyz", "/livez", "/healthz"):
             return web.Response(text="ok")
+        body = self._described(path)
+        return None if body is None else messages.json_response(200, body)
+
+    def _described(self, path: str) -> Obj | None:
+        """Return what the server says about itself at a path; None if it says nothing there. Raises StatusError."""
         parts = path.strip("/").split("/")
         body: Obj | None
         match parts:
@@ -179,14 +190,14 @@ class Handler:
             case ["openapi", "v3"]:
                 body = openapi.index(self._registry)
             case ["openapi", "v3", "api", version]:
-                body = openapi.of_version(self._registry, "", version)
+                body = openapi.of_version(self._registry, self.schemas, "", version)
             case ["openapi", "v3", "apis", group, version]:
-                body = openapi.of_version(self._registry, group, version)
+                body = openapi.of_version(self._registry, self.schemas, group, version)
             case _:
                 return None
         if body is None:
             raise errors.no_such_path()
-        return messages.json_response(200, body)
+        return body
 
     def _target(self, path: str) -> _Target:
         parts = path.strip("/").split("/")

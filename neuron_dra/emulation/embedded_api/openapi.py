@@ -1,17 +1,70 @@
 """The part of /openapi/v3 from which kubectl learns that the server checks the fields of what it applies.
 
-There are no schemas in it: `kubectl explain` does not work here.
+Only kinds with a CRD have a schema in it: their fields, without types. `kubectl explain` does not work here.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import functools
+import importlib.resources
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import patches
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
 
 PATH: Final = "openapi/v3"
+_FIELDS: Final = "crd_fields.json"
+"""The fields of this release's CRDs, in neuron_dra/data; an entry of a list is `[]`."""
+
+
+@dataclass(slots=True)
+class Schemas:
+    """What the document says about kinds with a CRD.
+
+    - `fields`: by plural and group, their paths; `dropped`: by plural, those that the server does not have.
+    - `enums`: by plural and path, the values that the server accepts.
+    """
+
+    dropped: Mapping[str, set[str]]
+    fields: dict[str, Sequence[str]] = field(default_factory=dict)
+    enums: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def of(self, resource: EmbeddedResource, version: str) -> Obj | None:
+        """Return the schema of a kind; None without a CRD."""
+        paths = self.fields.get(f"{resource.plural}.{resource.group}")
+        if paths is None:
+            return None
+        dropped = {path.replace("[*]", "[]") for path in self.dropped.get(resource.plural, ())}
+        schema: Obj = {"type": "object", "properties": {name: {"type": "string"} for name in ("apiVersion", "kind")}}
+        schema["properties"]["metadata"] = {"x-kubernetes-preserve-unknown-fields": True}
+        for path in sorted(paths):
+            if not any(path == each or path.startswith((f"{each}.", f"{each}[]")) for each in dropped):
+                _add(schema, path.split("."), self.enums.get(resource.plural, {}).get(path))
+        named = {"group": resource.group, "version": version, "kind": resource.kind}
+        return {**schema, "x-kubernetes-group-version-kind": [named]}
+
+
+def _add(schema: Obj, path: Sequence[str], values: list[str] | None) -> None:
+    """Add a field to a schema."""
+    for part in path:
+        name = part.removesuffix("[]")
+        schema = schema.setdefault("properties", {}).setdefault(name, {})
+        if part != name:
+            schema = schema.setdefault("items", {})
+    if values is not None:
+        schema["enum"] = values
+
+
+@functools.cache
+def crd_fields() -> Mapping[str, Sequence[str]]:
+    """Return the fields of this release's CRDs, by the CRD's name."""
+    text = importlib.resources.files("neuron_dra.data").joinpath(_FIELDS).read_text()
+    found: Mapping[str, Sequence[str]] = json.loads(text)
+    return found
 
 
 def index(registry: Registry) -> Obj:
@@ -24,7 +77,7 @@ def index(registry: Registry) -> Obj:
     return {"paths": places}
 
 
-def of_version(registry: Registry, group: str, version: str) -> Obj | None:
+def of_version(registry: Registry, schemas: Schemas, group: str, version: str) -> Obj | None:
     """Return the document of a version of a group; None if it is not served."""
     served = []
     for resource in registry:
@@ -32,8 +85,14 @@ def of_version(registry: Registry, group: str, version: str) -> Obj | None:
             served.append(resource)
     if not served:
         return None
+    components: dict[str, Any] = {}
+    for resource in served:
+        schema = schemas.of(resource, version)
+        if schema is not None:
+            components[f"{'.'.join(reversed(group.split('.')))}.{version}.{resource.kind}"] = schema
     return {
         "openapi": "3.0.0",
+        "components": {"schemas": components},
         "info": {"title": "Kubernetes", "version": "unversioned"},
         "paths": {_path(resource, version): {"patch": _patch(resource, version)} for resource in served},
     }

@@ -22,7 +22,7 @@ import yaml
 from aiohttp import web
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import bodies, patches
+from neuron_dra.emulation.embedded_api import bodies, openapi, patches
 from neuron_dra.emulation.embedded_api.columns import QUALIFICATION, ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
@@ -61,9 +61,10 @@ class EmbeddedApi:
         self.store = ObjectStore(self._registry, now=now, seed=seed)
         self.watches = Watches(self.store)
         self.faults = Faults()
-        self._handler = Handler(self._registry, self.store, self.watches, self.faults)
-        self.proxy = self._handler.proxy
         self._dropper, self._adder = Dropper(), Adder()
+        self._schemas = openapi.Schemas(self._dropper.paths)
+        self._handler = Handler(self._registry, self.store, self.watches, self.faults, self._schemas)
+        self.proxy = self._handler.proxy
         self.store.mutators += [self._dropper, self._adder]
         self._controllers = Controllers(self.store) if controllers else None
         self._port = port
@@ -170,6 +171,7 @@ class EmbeddedApi:
             short_names=("nusq",),
             columns=QUALIFICATION,
         )
+        self._schemas.fields.update(openapi.crd_fields())
 
     # Objects
 
@@ -284,6 +286,15 @@ class EmbeddedApi:
         By plural: `api.added_fields["resourceslices"] = {"spec.devices[*].bindsToNode": True}`.
         """
         return self._adder.values
+
+    @property
+    def published_enums(self) -> dict[str, dict[str, list[str]]]:
+        """The values that the published schema of a kind accepts, by plural and path; every value without an entry.
+
+        `api.published_enums["neuronultraservers"] = {"status.allocations[].phase": ["Bound"]}`. Add a fault to reject
+        writes, too.
+        """
+        return self._schemas.enums
 
     def answer_versions(self, *versions: str) -> None:
         """Answer /version with these in turn for ever, as servers of several releases behind one address do."""

@@ -91,7 +91,9 @@ async def _install(schedule: Schedule, crd: str) -> None:
         dropped.pop(plural, None)
     dropped.update({plural: set(paths) for plural, paths in PRUNED.get(crd, {}).items()})
     fleet.policies[:] = [policy for policy in fleet.policies if policy.name != REFUSED]
+    fleet.api.published_enums.pop("neuronultraservers", None)
     if crd == REFUSED:
+        fleet.api.published_enums["neuronultraservers"] = {"status.allocations[].phase": ["Pending"]}
         prefix = f"/apis/neuron.aws.com/v1beta1/namespaces/{NAMESPACE}/neuronultraservers/"
         fleet.policies.append(
             Policy(REFUSED, lambda method, path: method == "PATCH" and path.startswith(prefix) and "/status" in path)

@@ -26,14 +26,12 @@ from tests.support.fleet.view import (
     workload_uid,
 )
 
-KINDS: Final = ("neuronultraservers", "neuronultraserverworkloads")
-TRIED: Final = 3
 MOST_REFUSED_S: Final = 300.0
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return a sentence for each condition that does not hold yet."""
-    if known.crd not in ("ours", WITHOUT_SPEC_FIELDS) or any(_seems_outdated(view, plural, known) for plural in KINDS):
+    if known.crd not in ("ours", WITHOUT_SPEC_FIELDS):
         return list(_nodes(view, nodes))
     stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
     refused = {object_name(n.block): n for n in nodes.values()}.keys() & {
@@ -57,12 +55,6 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *(queue_laws.problems(view, known) if "queues" in known.actors else ()),
         *(address_laws.problems(view, nodes, pods.running, known) if "ipv6" in known.actors else ()),
     ]
-
-
-def _seems_outdated(view: View, plural: str, known: Known) -> bool:
-    """Policies reject the status of each object that the controller uses to test the CRD."""
-    found = view.all(plural)[:TRIED]
-    return bool(found) and all(known.refuses(item) for item in found)
 
 
 def _nodes(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
