@@ -93,24 +93,40 @@ def checkpoint(node: BedNode) -> Iterator[tuple[str, list[int]]]:
 
 def settle(run: Run) -> None:
     """Wait for the end state; a part that is not reached is a violation, with the reason."""
-    for what, check in (
-        ("every pod that fits runs", everything_runs),
-        ("CDI files, checkpoint and API server agree", all_agree),
-        ("no two pods of a node see the same device", nothing_shared),
-    ):
-        why: list[str] = []
+    reach(run, "every pod that fits runs", everything_runs)
+    reach(run, "CDI files, checkpoint and API server agree", all_agree)
+    reach(run, "no two pods of a node see the same device", nothing_shared)
 
-        def holds(check: Callable[[Run], str] = check, why: list[str] = why) -> bool:
-            try:
-                why[:] = [check(run)]
-            except (BedError, CommandFailedError, subprocess.TimeoutExpired, AssertionError) as err:
-                why[:] = [str(err)[:2000]]
-            return not why[0]
 
+def reach(run: Run, what: str, check: Callable[[Run], str]) -> None:
+    """Wait until a check finds nothing; that it still does after CALM_S is a violation."""
+    why: list[str] = []
+
+    def holds() -> bool:
         try:
-            eventually(what, holds, CALM_S, 1.0)
-        except AssertionError:
-            run.violated(f"{what}: not after {CALM_S} s: {why[0]}")
+            why[:] = [check(run)]
+        except (BedError, CommandFailedError, subprocess.TimeoutExpired, AssertionError) as err:
+            why[:] = [str(err)[:2000]]
+        return not why[0]
+
+    try:
+        eventually(what, holds, CALM_S, 1.0)
+    except AssertionError:
+        run.violated(f"{what}: not after {CALM_S} s: {why[0]}")
+
+
+def nothing_held(run: Run) -> str:
+    """Return what is still held, or exists, after every pod and claim was deleted.
+
+    tests/support/free_node.py has the same invariant for the scripted kubelet.
+    """
+    left = [claim["metadata"]["name"] for claim in run.bed.get("resourceclaims", "-A")["items"] if allocated(claim)]
+    if left:
+        return f"claims are left: {left}"
+    for node in run.nodes.values():
+        if prepared(node) or cdi_claims(node):
+            return f"{node.name} has no claim, and holds: checkpoint {prepared(node)}, CDI {cdi_claims(node)}"
+    return ""
 
 
 def everything_runs(run: Run) -> str:

@@ -5,7 +5,8 @@ Pods and UltraServer workloads come and go while plugins, kubelets, containerd, 
 controllers are killed and nodes lose power, all chosen by the seed. At all times, no device may be allocated or prepared
 twice, and `top` must attribute devices and the counters of a simulated load to the pods that have them. In the end,
 every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint and API server
-agree. The same seed gives the same order of pods and faults; their times depend on the machine.
+agree; when all pods and claims are deleted, no plugin holds anything, and claims for all devices of every node get
+them. The same seed gives the same order of pods and faults; their times depend on the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hack.bed import cgroups, layout
 from hack.bed.deployed import pod, template
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import BedNode, CommandFailedError, Namespace, TestBed
-from hack.chaos.checks import GROUPS, PLAIN, TEMPLATES, Run, look, settle
+from hack.chaos.checks import GROUPS, PLAIN, TEMPLATES, Run, everything_runs, look, nothing_held, reach, settle
 from hack.chaos.load import look_at_top, raise_load, set_load
 from hack.reports.reporting import commit_now
 
@@ -94,10 +95,14 @@ def change_workload(run: Run, rng: random.Random, number: int) -> None:
         run.counts["workloads deleted"] += 1
         patiently(lambda: run.place.kubectl("delete", "nusw,deployment", name, "--ignore-not-found", "--wait=false"))
         return
-    name, size = f"job-{number}", rng.choice((1, 2, 4))
-    count = rng.choice((1, 2)) if size < 4 else 1
-    run.workloads[name] = size * count
+    size = rng.choice((1, 2, 4))
+    create_workload(run, f"job-{number}", size, rng.choice((1, 2)) if size < 4 else 1)
     run.counts["workloads created"] += 1
+
+
+def create_workload(run: Run, name: str, size: int, count: int) -> None:
+    """Create a workload with its pods, for `count` slots of `size` nodes."""
+    run.workloads[name] = size * count
     workload = {
         "apiVersion": "neuron.aws.com/v1",
         "kind": "NeuronUltraServerWorkload",
@@ -204,7 +209,23 @@ def chaos(seed: int, minutes: float) -> Run:
     bed.command("up", timeout_s=600)
     settle(run)
     look(run)
+    end_free(run)
     return run
+
+
+def end_free(run: Run) -> None:
+    """Delete every pod and claim: the plugins then hold nothing, and give out all devices of every node."""
+    run.note("end: every pod, workload and claim is deleted")
+    run.pods.clear()
+    run.workloads.clear()
+    kinds = "nusw,deployments,pods,resourceclaims"
+    patiently(partial(run.place.kubectl, "delete", kinds, "--all", "--wait=false"))
+    reach(run, "without pods and claims, the plugins hold nothing", nothing_held)
+    for node in sorted(PLAIN):
+        patiently(partial(run.place.apply, pod(f"all-{node}", "all", node=node)))
+        run.pods[f"all-{node}"] = "all"
+    create_workload(run, "last", 4, 1)
+    reach(run, "claims for all devices of every node get them", everything_runs)
 
 
 def row(run: Run, minutes: float) -> str:
