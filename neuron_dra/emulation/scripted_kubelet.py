@@ -225,7 +225,9 @@ class ScriptedKubelet:
         Raises KubeletError for a failed call and for missing or extra results.
         """
         refs = [KubeletClaim.of(claim) for claim in claims]
-        self.remembered.update({ref.uid: ref for ref in refs})  # before the call, which may succeed without an answer
+        _remembered.setdefault(self._registry, {}).update(
+            {ref.uid: ref for ref in refs}
+        )  # before the call, which may succeed without an answer
         response = await self._call("NodePrepareResources", driver, refs, deadline_s)
         return {uid: result_of(answer) for uid, answer in response.claims.items()}
 
@@ -242,7 +244,12 @@ class ScriptedKubelet:
     @property
     def remembered(self) -> dict[str, KubeletClaim]:
         """The claims, by UID, that a kubelet of this registry has called a plugin to prepare and not yet unprepared."""
-        return _remembered.setdefault(self._registry, {})
+        return _remembered.get(self._registry, {})
+
+    @property
+    def has_called(self) -> bool:
+        """True if a kubelet of this registry has ever called a plugin to prepare a claim."""
+        return self._registry in _remembered
 
     async def unprepare_all(self) -> dict[str, str]:
         """Unprepare all remembered claims, as a kubelet whose pods are gone; return the error texts by UID."""

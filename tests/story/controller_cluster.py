@@ -16,6 +16,7 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.config import KubeConfig
+from tests.support.controller_timings import NO_PORTS
 from tests.support.tagged_slice import tagged_slice
 
 ClusterT = TypeVar("ClusterT", bound="Cluster")
@@ -194,8 +195,8 @@ async def running_controller(there: Cluster, *flags: str, timing: Timing) -> Asy
     """Run a controller beside the cluster, without ports of its own."""
     parser = Parser()
     controller_settings.add_arguments(parser)
-    words = ["--kube-api-server", there.api.url, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"]
-    loaded = controller_settings.load(parser.parse_args([*words, "--grpc-address", "0", *flags]), {}, "here")
+    words = ["--kube-api-server", there.api.url, *NO_PORTS, *flags]
+    loaded = controller_settings.load(parser.parse_args(words), {}, "here")
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server), timing=timing)
     task = asyncio.create_task(controller.run())
     try:

@@ -23,9 +23,14 @@ from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
 from tests.story.controller_cluster import Cluster, answering
 from tests.support import cluster_faults as faults
+from tests.support.difference_finder import of_controller, of_plugin, of_the_machine
 from tests.support.plugin_host import PluginHost
+from tests.support.pod_resources import NoPods, PodResources
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from tests.support.walk import Walk
+
+LISTENERS = ("health-probe-bind-address", "metrics-bind-address", "grpc-address")
 
 
 async def allocate_and_release(controller: Controller, cluster: Cluster) -> None:
@@ -49,11 +54,13 @@ async def test_controller_modules_call_downward_only() -> None:
     parser = Parser()
     controller_settings.add_arguments(parser)
     async with answering(Cluster, 0.05) as cluster:
-        off = ["--health-probe-bind-address", "0", "--metrics-bind-address", "0", "--grpc-address", "0"]
-        parsed = parser.parse_args(["--kube-api-server", cluster.api.url, *off])
-        loaded = controller_settings.load(parsed, {}, "here")
+        ports = [f"--{name}=127.0.0.1:{free_port()}" for name in LISTENERS]
+        parsed = parser.parse_args(["--leader-elect", f"--kube-api-server={cluster.api.url}", *ports])
+        controller = Controller(controller_settings.load(parsed, {}, "here"), KubeConfig(cluster.api.url))
         with Walk(["controller"]) as walk:
-            await allocate_and_release(Controller(loaded, KubeConfig(loaded.kube_api_server)), cluster)
+            await allocate_and_release(controller, cluster)
+    not_as_shipped = {f"settings.{name.replace('-', '_')}" for name in LISTENERS}  # they have other numbers
+    assert of_controller(controller) == of_the_machine("Replica") | not_as_shipped
     assert {"controller.observe.decode", "controller.plan.allocation", "controller.apply.requests"} <= {*walk.modules}
     assert dict(walk.returns) == {}
 
@@ -76,15 +83,23 @@ CLAIM = [
 
 
 async def test_node_modules_call_downward_only(api: EmbeddedApi, host: PluginHost) -> None:
-    """The calls of a plugin that starts, publishes, prepares, unprepares and ends (15, acceptance 2)."""
+    """The calls of a plugin, as shipped, that starts, publishes, prepares, unprepares and ends (15, acceptance 2)."""
+    values = host.as_shipped()
     with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
-        async with host.running(), ScriptedKubelet(host.registry) as kubelet:
+        async with (
+            PodResources(NoPods(), host.pod_resources) as pods,
+            ScriptedKubelet(host.registry, node_name=host.node_name, api_url=api.url) as kubelet,
+            host.running("uid-1", **values) as plugin,
+        ):
             await kubelet.registered("neuron.aws.com")
             await eventually(lambda: api.objects("resourceslices"), what="the slices")
             claim = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
             uid = claim["metadata"]["uid"]
             assert not (await kubelet.prepare([claim]))[uid].error
             assert await kubelet.unprepare([claim]) == {uid: ""}
+            assert pods.asked > 0
+    not_as_shipped = {"settings.pod_uid", "settings.healthcheck_port", "settings.metrics_bind_address"}
+    assert of_plugin(plugin) == of_the_machine("PluginHost") | not_as_shipped  # ports have other numbers
     assert set(CLAIM) <= {*walk.modules}
     assert dict(walk.returns) == {}
 

@@ -1,4 +1,4 @@
-"""Quicker timings for controllers that run in the test's process, as in `timings`."""
+"""Quicker timings, and no ports, for controllers that run in the test's process, as in `timings`."""
 
 from __future__ import annotations
 
@@ -19,3 +19,6 @@ QUICK: Final = quicker(
 
 BRIEF_LEASE: Final = quicker(QUICK, lease={"duration_s": 1, "renew_deadline_s": 0.6})
 """The same; a Lease that is not renewed ends within a second."""
+
+NO_PORTS: Final = ("--grpc-address=0", "--health-probe-bind-address=0", "--metrics-bind-address=0")
+"""Flags of a controller that listens nowhere."""

@@ -16,7 +16,7 @@ from neuron_dra.arguments import Parser
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support import forks
-from tests.support.controller_timings import BRIEF_LEASE
+from tests.support.controller_timings import BRIEF_LEASE, NO_PORTS
 
 JOIN_S: Final = 60
 
@@ -63,14 +63,7 @@ def _run(url: str, name: str) -> None:
     gc.freeze()
     parser = Parser()
     controller_settings.add_arguments(parser)
-    words = [
-        "--kube-api-server",
-        url,
-        "--leader-elect=true",
-        "--health-probe-bind-address=0",
-        "--metrics-bind-address=0",
-        "--grpc-address=0",
-    ]
+    words = ["--kube-api-server", url, "--leader-elect=true", *NO_PORTS]
     loaded = controller_settings.load(parser.parse_args(words), {}, name)
     client = KubeClient(KubeConfig(url), user_agent=name, timing=BRIEF_LEASE.client)
     asyncio.run(Controller(loaded, KubeConfig(url), client=client, timing=BRIEF_LEASE).run())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from neuron_dra.api.objects import allocated_claim, node_object
 from neuron_dra.core import names
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.emulation.scripted_kubelet import KubeletClaim, ScriptedKubelet
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.plugin_host import PluginHost
 from tests.support.timings import quicker
@@ -22,7 +22,8 @@ _SOON = quicker(DEFAULT_TIMING, ultraserver={"missing_s": 0.0, "first_answer_s":
 async def ends_free(host: PluginHost) -> None:
     """Raise AssertionError unless a plugin that starts on this node's disk holds nothing, and can give out everything.
 
-    The API has the Node alone. Pods and claims are gone, so the kubelet unprepares what it has had prepared.
+    The API has the Node alone. Pods and claims are gone, so the kubelet unprepares what it has had prepared. In stories
+    without a scripted kubelet the test called the plugin, for all claims that are not adopted.
     """
     await host.close()
     host.mend_hardware()
@@ -32,6 +33,9 @@ async def ends_free(host: PluginHost) -> None:
         host.api_url, host.timing = api.url, _SOON
         async with host.running("last") as plugin:
             await kubelet.registered(names.DRIVER, PATIENCE_S)
+            if not kubelet.has_called:
+                own = [claim.ref for claim in plugin.prepared.claims.values() if not claim.adopted]
+                await kubelet.unprepare([KubeletClaim(ref.namespace, ref.name, ref.uid) for ref in own])
             assert not any((await kubelet.unprepare_all()).values()), (
                 "the kubelet cannot unprepare what it had prepared"
             )

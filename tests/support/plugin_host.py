@@ -29,6 +29,7 @@ from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.setting_table import settings_of
 from neuron_dra.settings import PluginSettings
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 STOP_TIMEOUT_S: Final = 120.0  # a busy machine must not fail a test
@@ -170,6 +171,15 @@ class PluginHost:
             device_wait_seconds=0,
         )
         return dataclasses.replace(settings, **more)
+
+    def as_shipped(self) -> dict[str, Any]:
+        """The settings that `settings` switches off, with the shipped values, and ports that are free here."""
+        shipped = PluginSettings()
+        return {
+            "device_wait_seconds": shipped.device_wait_seconds,
+            "healthcheck_port": free_port(),
+            "metrics_bind_address": f"127.0.0.1:{free_port()}",
+        }
 
     @contextlib.asynccontextmanager
     async def running(self, pod_uid: str = "", *, files: Files | None = None, **more: Any) -> AsyncIterator[Plugin]:

@@ -71,6 +71,16 @@ class Runs(Protocol):
     def prepared(self, namespace: str, name: str) -> Devices | None: ...
 
 
+class NoPods:
+    """A scripted node on which nothing runs."""
+
+    pods: Sequence[Pod] = ()
+
+    def prepared(self, namespace: str, name: str) -> Devices | None:
+        """Return the prepared devices of a claim: here, none."""
+        return None
+
+
 class PodResources:
     """Serves the API on `socket` from `start` to `stop`."""
 

@@ -9,10 +9,11 @@ from controller import settings as controller_settings
 from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.kube.config import KubeConfig
+from tests.support.controller_timings import NO_PORTS
 from tests.support.fleet.clock import Clock
 from tests.support.fleet.network import Deadly, Line
 
-FLAGS = ("--leader-elect", "--grpc-address=0", "--health-probe-bind-address=0", "--metrics-bind-address=0")
+FLAGS = ("--leader-elect", *NO_PORTS)
 
 GRACE_S = 30.0
 
