@@ -488,10 +488,14 @@ async def test_a_watch_from_the_future_is_silent(things: Server) -> None:
         assert await ahead.rest() == []
 
 
-async def test_a_list_from_the_future_is_504(things: Server) -> None:
+STREAMING = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+
+
+@pytest.mark.parametrize("params", [{}, {**STREAMING, "timeoutSeconds": "10"}], ids=["list", "streaming list"])
+async def test_a_list_from_the_future_is_504(things: Server, params: dict[str, str]) -> None:
     place = things.place("things")
     version = int((await things.get(place)).body["metadata"]["resourceVersion"])
-    answer = await things.get(place, resourceVersion=str(version + 1_000_000))
+    answer = await things.get(place, resourceVersion=str(version + 1_000_000), **params)
     assert (answer.status, answer.reason) == (504, "Timeout")
     assert answer.causes == {("ResourceVersionTooLarge", "")}
     assert answer.body["details"]["retryAfterSeconds"] == 1

@@ -247,7 +247,7 @@ def defaults() -> Iterator[tuple[str, str, Any]]:
 def _constants(make: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(make, type) or dataclasses.is_dataclass(make):
         return
-    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(make.__init__)))):
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(vars(make)["__init__"])))):
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )

@@ -415,6 +415,8 @@ class Handler:
             why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             cause = errors.forbidden("resourceVersionMatch", why)
             raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
+        if initial and version > self._store.revision:
+            raise errors.too_large_version(version, self._store.revision)
         self._watches.check(wanted)
         return wanted
 
