@@ -25,7 +25,9 @@ _DEVICE_NAME = re.compile(
     rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}|({names.SET_PREFIX}|{names.CORES_PREFIX})\d+-\d+"
 )
 
-_DEVICE_FILE = re.compile(r"/dev/neuron(\d{1,4})", re.ASCII)
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+_DEVICE_FILE = re.compile(r"/dev/neuron(\d{1,4})(?!\d)", re.ASCII)
 
 NAMESPACE = f"{names.DRIVER}/claim-namespace"
 NAME = f"{names.DRIVER}/claim-name"
@@ -55,6 +57,15 @@ def device_name(claim_uid: str, device: str, share_id: str | None = None) -> str
 def device_id(claim_uid: str, device: str, share_id: str | None = None) -> str:
     """Return the qualified CDI name, `vendor/class=name`, that the kubelet passes to the runtime."""
     return f"{KIND}={device_name(claim_uid, device, share_id)}"
+
+
+def claim_uid_of_device(qualified_name: str, device: str) -> str:
+    """Return the claim UID in a CDI name that `device_id` made for `device`; empty for other names."""
+    kind, _, name = qualified_name.partition("=")
+    uid, separator, _ = name.partition(f"-{device}")
+    if kind == KIND and separator and _UID.fullmatch(uid):
+        return uid
+    return ""
 
 
 def file_name(claim_uid: str) -> str:
@@ -161,6 +172,11 @@ def device_ids(document: object) -> tuple[int, ...]:
             if match := _DEVICE_FILE.fullmatch(path):
                 found.add(int(match[1]))
     return tuple(sorted(found))
+
+
+def device_files_in(text: str) -> set[int]:
+    """Return the Neuron devices whose files a text of any format names."""
+    return {int(number) for number in _DEVICE_FILE.findall(text)}
 
 
 def _container_paths(edits: object) -> Iterator[str]:

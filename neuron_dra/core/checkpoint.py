@@ -179,6 +179,15 @@ def decode(raw: bytes) -> Checkpoint:
     return Checkpoint(boot_id, claims, extra)
 
 
+def is_foreign(raw: bytes) -> bool:
+    """Return whether file contents are a whole document that no release of this driver wrote."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and "version" not in body
+
+
 def _refuse(number: str) -> None:
     """Raise ValueError for a number with a fraction, and for NaN and infinity."""
     raise ValueError(f"{number} is not a whole number")

@@ -12,13 +12,18 @@ from neuron_dra.core.members import Cores
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """A claim as the kubelet refers to it; the UID tells a recreated claim from its predecessor."""
+    """A claim as the kubelet refers to it; the UID tells a recreated claim from its predecessor.
+
+    Namespace and name are empty for a claim of which only another driver's CDI file is left: it has the UID alone.
+    """
 
     namespace: str
     name: str
     uid: str
 
     def __str__(self) -> str:
+        if not self.name:
+            return f"with UID {self.uid}"
         return f"{self.namespace}/{self.name}"
 
 

@@ -20,12 +20,16 @@ FIRST_MINOR: Final = 34  # the first minor version of the kubelet that lists cla
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A claim of a listed container, with its devices as (driver, pool, device)."""
+    """A claim of a listed container, with its devices as (driver, pool, device).
+
+    `uid` is that of a claim whose CDI devices this driver named; otherwise it is empty.
+    """
 
     namespace: str
     name: str
     devices: frozenset[tuple[str, str, str]]
     container: str = ""
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
     """Return True if `listed`, the kubelet's whole list, is evidence that no container has `claim`.
 
     It is none if the list has no claim at all, if a container has a claim of this name with one of its devices, or if
-    the claim's pod (or, for an unknown pod, any pod of the namespace) is listed without claims.
+    the claim's pod (or, for an unknown pod, any pod of the namespace) is listed without claims. A claim whose name is
+    not known may be any that has one of its devices.
     """
     pods = list(listed)
     if not any(pod.claims for pod in pods):
@@ -58,9 +63,10 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
     wanted = {(names.DRIVER, device.pool, device.device) for device in claim.devices}
     for pod in pods:
         for other in pod.claims:
-            if (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name) and _has_one_of(other, wanted):
+            is_same = not claim.ref.name or (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name)
+            if is_same and _has_one_of(other, wanted):
                 return False
-        silent = pod.namespace == claim.ref.namespace and not pod.claims
+        silent = claim.ref.namespace in ("", pod.namespace) and not pod.claims
         if silent and (not claim.pod or pod.name == claim.pod):
             return False
     return True

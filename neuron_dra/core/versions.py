@@ -20,6 +20,8 @@ FIRST_NEW_ALLOCATOR: Final = (1, 36)
 """The first scheduler that tries combinations of devices; older ones try every order of them."""
 FIRST_WITH_CLAIM_STATUS: Final = (1, 36)
 """The first API server on which the driver writes the status of prepared claims."""
+FIRST_THAT_ALWAYS_LISTS_CLAIMS: Final = (1, 36)
+"""The first kubelet whose pod-resources API lists claims whatever its feature gates say."""
 BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 """Their connection to a plugin hangs after 30 idle minutes (kubernetes/kubernetes issue 133920)."""
 

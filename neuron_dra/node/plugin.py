@@ -41,7 +41,7 @@ from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.own_node import OwnNode
-from neuron_dra.node.prepare import orphans, recovery
+from neuron_dra.node.prepare import orphans, rediscovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.prepare.flusher import Flusher
@@ -49,6 +49,8 @@ from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.prepare.kubelet import DraService, HealthService, Registration
 from neuron_dra.node.prepare.orphan_release import OrphanRelease
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.prepare.recovery import Recovery
+from neuron_dra.node.prepare.rediscovery import KubeletList, Rediscovery
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
@@ -118,7 +120,8 @@ class Plugin:
         self.gate = ReservationGate(name, self.ultraserver, tags, timing.ultraserver)
         self.admission = NodeAdmission(settings, self.claims, self.hardware, self.node, self.device_plugin, self.gate)
         self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, timing.prepare)
-        self.recovery = self._recovery()
+        self.rediscovery = self._rediscovery()
+        self.recovery = Recovery(self.prepared, self.rediscovery, self._ready_to_decide, self.metrics, timing.prepare)
         self.orphan_release = self._orphan_release()
         self.slices = self._own_slices()
         self.publishing = self._publishing(tags, files)
@@ -142,15 +145,15 @@ class Plugin:
     def _not_flushed(self, text: str) -> None:
         self.events.post("Warning", "NeuronStateNotFlushed", text)
 
-    def _recovery(self) -> recovery.Recovery:
-        return recovery.Recovery(
-            self.prepared,
+    def _rediscovery(self) -> Rediscovery:
+        socket = Path(self.settings.kubelet_pod_resources_socket)
+        return Rediscovery(
+            self.settings.node_name,
             self.claims,
             self.admission.decide,
             self._adopted,
-            self._ready_to_decide,
-            self.metrics,
-            self._timing.prepare,
+            KubeletList(socket, lambda: self.node.kubelet_version, self._timing.prepare.list_s),
+            lambda name: self.publishing.offers(name),
         )
 
     def _orphan_release(self) -> OrphanRelease:
@@ -174,14 +177,7 @@ class Plugin:
             timing,
             self.dirty,
             PublishSources(self.hardware, self.node, self.device_plugin, connected, present),
-            Inventory(
-                self.prepared,
-                self.recovery,
-                self.claims,
-                self._adopted,
-                Path(self.settings.kubelet_pod_resources_socket),
-                self._timing.prepare,
-            ),
+            Inventory(self.prepared, self.recovery, self.rediscovery),
             tags,
             self.publisher_lock,
             publisher,
@@ -256,7 +252,6 @@ class Plugin:
                 "watch UltraServer": self.ultraserver.run(),
                 "follow hardware": self.publishing.follow_hardware(),
                 "publish": self.publishing.run(),
-                "list other drivers' claims": self.publishing.inventory.run(),
                 "post events": self.events.run(),
                 "remove stale sockets": StaleSockets(self.settings, self._files).run(
                     self._timing.kubelet.stale_sockets_s
@@ -299,7 +294,7 @@ class Plugin:
             await self.telemetry.close()
 
     def _adopted(self, claim: Claim) -> PreparedClaim:
-        return recovery.adopted(claim, self.hardware.maybe_held, self.hardware.cores)
+        return rediscovery.adopted(claim, self.hardware.maybe_held, self.hardware.cores)
 
     async def _ready_to_decide(self) -> None:
         await self.hardware.known.wait()

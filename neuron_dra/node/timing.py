@@ -48,6 +48,9 @@ class PublishTiming:
     device_plugin_away_s: float = seconds(
         360.0, "how long a device plugin that was alive still counts; one that fails is started again after 300 s"
     )
+    list_again_s: float = seconds(
+        10.0, "until a new node asks the kubelet for its pods again, if it did not answer; their claims are held"
+    )
     sets_check_s: tuple[float, float] = seconds(
         (60.0, 720.0),
         "first and longest wait while something forbids connected sets; the longest also while they are published",
@@ -94,11 +97,7 @@ class PrepareTiming:
     )
     flush_s: float = seconds(0.1, "from a write of the checkpoint to its flush, which no call waits for")
     flush_retry_s: tuple[float, float] = seconds((1.0, 60.0), "first and longest wait after a flush has failed")
-    inventory_spread_s: float = seconds(
-        60.0,
-        "a new node, on which nothing shows that another driver was here, lists all claims in this time after its "
-        "first publish",
-    )
+    list_s: float = seconds(2.0, "limit of the kubelet's list of pods, in which claims are found that were prepared")
     repair_s: float = seconds(5.0, "between checks of the CDI files")
     rebuild_retry_s: tuple[float, float] = seconds(
         (1.0, 30.0), "first and longest wait after a damaged checkpoint could not be rebuilt"

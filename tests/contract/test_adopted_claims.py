@@ -34,13 +34,18 @@ class Running:
     def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         return self.claims.get((namespace, name))
 
-    def run(self, pod: str, claim: str, device: str, *, namespace: str = "default", known: bool = True) -> None:
-        """List a pod with a claim; a kubelet without information lists no claim."""
+    def run(
+        self, pod: str, claim: str, device: str, *, namespace: str = "default", known: bool = True, uid: str = ""
+    ) -> None:
+        """List a pod with a claim; a kubelet without information lists no claim.
+
+        Its CDI device is named after the UID, as this driver does, or else after the claim.
+        """
         container = {"name": "main", "resources": {"claims": [{"name": "neurons"}]}}
         spec = {"containers": [container], "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
         self.pods.append({"metadata": {"namespace": namespace, "name": pod}, "spec": spec})
         if known:
-            handed_out = KubeletDevice(("r",), "node-a", device, (f"k8s.neuron.aws.com/claim={claim}-{device}",))
+            handed_out = KubeletDevice(("r",), "node-a", device, (f"k8s.neuron.aws.com/claim={uid or claim}-{device}",))
             self.claims[namespace, claim] = {DRIVER: (handed_out,)}
 
 
@@ -147,8 +152,7 @@ async def test_rebuilt_claim_without_allocation_is_released(
         await eventually(lambda: plugin.publish_state.result is not None)
         await kubelet.prepare([ours])
         await kubelet.unprepare([ours])
-    for name in ("checkpoint.json", "checkpoint.json.bak"):
-        (host.data / name).write_text("{")
+    host.checkpoint.write_text("{")  # the last good copy is of before the unprepare
     async with host.running("pod-2") as plugin:
         await holds(plugin, "ours")
         api.delete("resourceclaims", "ours", "default")

@@ -18,7 +18,7 @@ from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
+from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.files import Files, write_atomically
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
@@ -26,6 +26,7 @@ from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import FaultyFiles, disk_error
+from tests.support.finds import finds
 from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 from tests.support.waiting import eventually
@@ -70,6 +71,9 @@ class Api:
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         return decided(wanted, held)
 
+    async def named(self, namespace: str, name: str) -> Claim:
+        raise NotFound("gone", status=404)
+
     async def allocated(self) -> AsyncIterator[Claim]:
         for each in list(self.claims.values()):
             yield each
@@ -77,10 +81,6 @@ class Api:
 
 async def known() -> None:
     """The node is known at once."""
-
-
-def adopted(wanted: Claim) -> PreparedClaim:
-    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
 
 
 class Disk(FaultyFiles):
@@ -123,7 +123,7 @@ class Plugin:
         self.transactions = Transactions(self.prepared, api, timing=HURRIED)
         self.events: list[str] = []
         self.flusher = Flusher(self.prepared, self.events.append, HURRIED)
-        self.recovery = recovery.Recovery(self.prepared, api, decided, adopted, known, PluginMetrics(), HURRIED)
+        self.recovery = recovery.Recovery(self.prepared, finds(api, decided), known, PluginMetrics(), HURRIED)
 
     async def started(self) -> Plugin:
         await self.prepared.open()

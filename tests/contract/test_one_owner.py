@@ -40,6 +40,7 @@ from tests.support.faulty_files import (
     PowerCut,
     disk_error,
 )
+from tests.support.finds import finds
 from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 
@@ -51,10 +52,6 @@ LONG = bool(os.environ.get("NEURON_DRA_LONG"))
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
     return decide(wanted, node_name="node", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
-
-
-def adopted(wanted: Claim) -> PreparedClaim:
-    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
 
 
 async def known() -> None:
@@ -82,6 +79,11 @@ class Api:
         if self.claims[ref.name].ref != ref:
             raise ClaimError("replaced")
         return self.claims[ref.name]
+
+    async def named(self, namespace: str, name: str) -> Claim:
+        if name not in self.claims:
+            raise NotFound("gone", status=404)
+        return self.claims[name]
 
     async def allocated(self) -> AsyncIterator[Claim]:
         for claim in list(self.claims.values()):
@@ -219,7 +221,11 @@ class Node(RuleBasedStateMachine):
         store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files)
         transactions = Transactions(PreparedClaims(store), Admitting(self), timing=HURRIED)
         rebuild = recovery.Recovery(
-            transactions.prepared, self.api, self.decide, adopted, known, PluginMetrics(), HURRIED
+            transactions.prepared,
+            finds(self.api, self.decide, node_name="node"),
+            known,
+            PluginMetrics(),
+            HURRIED,
         )
         self.processes.append(Process(files, store, transactions, rebuild))
         self.do(self.processes[-1], transactions.prepared.open())

@@ -24,12 +24,13 @@ from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-from neuron_dra.errors import CheckpointDamaged, DeviceInUse
+from neuron_dra.errors import CheckpointDamaged, DeviceInUse, NotFound
 from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.publisher_lock import PublisherLock
+from tests.support.finds import finds
 from tests.support.power_cut import (
     Contents,
     Cut,
@@ -97,7 +98,7 @@ async def opened(store: SingleStore, *, may_be_damaged: bool) -> Checkpoint:
     await prepared.open()
     if prepared.damaged is not None:
         assert may_be_damaged, f"the checkpoint is damaged: {prepared.damaged}"
-        await recovery.Recovery(prepared, Cluster(), decided, adopted, known, PluginMetrics()).rebuild()
+        await recovery.Recovery(prepared, finds(Cluster(), decided), known, PluginMetrics()).rebuild()
     return store.read()
 
 
@@ -107,6 +108,9 @@ class Cluster:
     async def fetch(self, ref: ClaimRef) -> Claim:
         return claim(int(ref.uid.removeprefix("uid-")))
 
+    async def named(self, namespace: str, name: str) -> Claim:
+        raise NotFound("gone", status=404)
+
     async def allocated(self) -> AsyncIterator[Claim]:
         for number in (7, 8):
             yield claim(number)
@@ -114,10 +118,6 @@ class Cluster:
 
 async def known() -> None:
     """The node is known at once."""
-
-
-def adopted(wanted: Claim) -> PreparedClaim:
-    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
 
 
 # What is recorded.

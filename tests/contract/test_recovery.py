@@ -15,6 +15,8 @@ from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
+from neuron_dra.core.evidence import Listing
+from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import PluginMetrics
@@ -22,6 +24,7 @@ from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from tests.support.finds import ListedBy, finds
 from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 
@@ -38,10 +41,6 @@ def claim(number: int) -> Claim:
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
     return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
-
-
-def device_ids(name: str) -> tuple[int, ...]:
-    return (int(name.removeprefix("neuron-device-")),)
 
 
 class Cluster:
@@ -62,6 +61,12 @@ class Cluster:
                 return found
         raise NotFound("gone", status=404)
 
+    async def named(self, namespace: str, name: str) -> Claim:
+        for claim in self.claims.values():
+            if (claim.ref.namespace, claim.ref.name) == (namespace, name):
+                return claim
+        raise NotFound("gone", status=404)
+
     async def allocation(self, ref: ClaimRef) -> Claim:
         return await self.fetch(ref)
 
@@ -74,6 +79,16 @@ class Cluster:
             raise self.error
         for found in list(self.claims.values()):
             yield found
+
+
+def listing(*numbers: int) -> Listing:
+    """The kubelet's list, with pods that have these claims."""
+    pods = []
+    for number in numbers:
+        devices = frozenset({("neuron.aws.com", "a", f"neuron-device-{number}")})
+        claim = ListedClaim("ml", f"job-{number}", devices, uid=f"uid-{number}")
+        pods.append(ListedPod("ml", f"pod-{number}", (claim,)))
+    return Listing(tuple(pods), is_trusted=True)
 
 
 def found_again(number: int) -> PreparedClaim:
@@ -92,7 +107,7 @@ class Node:
     """A plugin's transactions and recovery on a real disk."""
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
-        self.root, self.cluster = root, cluster
+        self.root, self.cluster, self.kubelet = root, cluster, ListedBy()
         self.checkpoint, self.cdi_root = root / "data" / "checkpoint.json", root / "cdi"
 
     def process(self, files: Files | None = None, boot_id: str = "boot-1") -> tuple[Transactions, recovery.Recovery]:
@@ -100,9 +115,7 @@ class Node:
         transactions = Transactions(PreparedClaims(store), self.cluster, timing=HURRIED)
         return transactions, recovery.Recovery(
             transactions.prepared,
-            self.cluster,
-            decided,
-            lambda wanted: recovery.adopted(wanted, device_ids),
+            finds(self.cluster, decided, kubelet=self.kubelet),
             known,
             PluginMetrics(),
             HURRIED,
@@ -162,11 +175,34 @@ async def test_recovery_uses_cdi_files_without_a_copy(node: Node) -> None:
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
 
 
-async def test_recovery_uses_the_api_without_files(node: Node) -> None:
+def lose_all_files(node: Node) -> None:
     node.checkpoint.write_text("{")
     (node.root / "data" / "checkpoint.json.bak").unlink()
     for name in os.listdir(node.cdi_root):
         os.unlink(node.cdi_root / name)
+
+
+async def test_recovery_uses_the_kubelets_list_without_files(node: Node) -> None:
+    lose_all_files(node)
+    node.kubelet.listing = listing(*range(3))
+    transactions = await node.recovered()
+    assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
+    assert node.specs == {"uid-0", "uid-1", "uid-2"}
+
+
+async def test_allocation_alone_is_not_recovered(node: Node) -> None:
+    """The kubelet may not have prepared the claim, and then it never unprepares it."""
+    lose_all_files(node)
+    node.cluster.claims["uid-7"] = claim(7)
+    transactions = await node.recovered()
+    assert transactions.prepared.claims == {}
+    node.cluster.claims["rival"] = Claim(ClaimRef("ml", "rival", "rival"), claim(7).devices)
+    assert await transactions.prepare(ClaimRef("ml", "rival", "rival"))
+
+
+async def test_rebuild_after_a_foreign_checkpoint_adopts_all_allocations(node: Node) -> None:
+    lose_all_files(node)
+    node.checkpoint.write_text('{"checksum":1713104513,"v1":{"preparedClaims":{}}}')
     node.cluster.claims["uid-7"] = claim(7)
     transactions = await node.recovered()
     assert {uid: c.adopted for uid, c in transactions.prepared.claims.items()} == dict.fromkeys(
@@ -195,7 +231,7 @@ async def test_replaced_claim_keeps_devices_until_unprepared(node: Node) -> None
     node.cluster.claims["uid-2"] = Claim(ClaimRef("ml", "job-2", "uid-new"), claim(9).devices)
     transactions = await node.recovered()
     assert transactions.prepared.claims["uid-2"].devices[0].device_ids == (2,)
-    assert transactions.prepared.claims["uid-new"].devices[0].device_ids == (9,)
+    assert "uid-new" not in transactions.prepared.claims
 
 
 async def test_claim_unprepared_after_the_copy_stays_so(node: Node) -> None:

@@ -23,7 +23,7 @@ from neuron_dra.node.publish.slice_publisher import SlicePublisher
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
-from tests.support.timings import quicker, with_timing
+from tests.support.timings import quicker
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
@@ -32,7 +32,6 @@ HOURS = 36_000.0
 QUIET = quicker(
     DEFAULT_TIMING,
     publish={"gather_s": 0.02, "rival_s": (HOURS, HOURS), "rival_window_s": HOURS},
-    prepare={"inventory_spread_s": HOURS},
     hardware={"period_s": 0.1},
     kubelet={"supervise_s": 0.05},
 )
@@ -76,17 +75,14 @@ async def test_new_node_publishes_without_a_list_of_all_claims(api: EmbeddedApi,
 
 
 @pytest.mark.contract("O10")
-@with_timing(QUIET, prepare={"inventory_spread_s": 0.0})
-async def test_new_node_lists_all_claims_once_after_its_first_publish(api: EmbeddedApi, host: PluginHost) -> None:
-    made = api.create(allocated_claim("job", "node-a", [0]))
-    async with host.running() as plugin:
-        await eventually(lambda: host.checkpointed == set(plugin.prepared.claims) == {made["metadata"]["uid"]})
-        assert plugin.prepared.claims[made["metadata"]["uid"]].adopted
+async def test_new_node_that_published_lists_no_claims_later(api: EmbeddedApi, host: PluginHost) -> None:
+    api.create(allocated_claim("job", "node-a", [0]))
     async with host.running() as plugin:
         await settled(plugin)
-    order = [f"{entry.verb} {entry.resource}" for entry in api.log]
-    assert order.index("create resourceslices") < order.index("list resourceclaims")
-    assert costs(api) == {"list resourceslices": 2, "create resourceslices": 1, "list resourceclaims": 1}
+        await always(lambda: not plugin.prepared.claims, 0.5)
+    async with host.running() as plugin:
+        await settled(plugin)
+    assert costs(api) == {"list resourceslices": 2, "create resourceslices": 1}
 
 
 def left_a_file(host: PluginHost) -> None:
@@ -111,22 +107,22 @@ class Running:
         return {DRIVER: (KubeletDevice(("neuron",), "node-a", "neuron-device-0", ("cdi",), None),)}
 
 
-@pytest.mark.parametrize("trace", ["a CDI file", "a pod"])
-async def test_node_with_traces_of_another_driver_lists_before_it_publishes(
-    api: EmbeddedApi, host: PluginHost, trace: str
-) -> None:
+async def test_node_with_traces_of_another_driver_lists_before_it_publishes(api: EmbeddedApi, host: PluginHost) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
-    if trace == "a CDI file":
-        left_a_file(host)
-    pods = PodResources(Running(), host.pod_resources)
-    if trace == "a pod":
-        await pods.start()
+    left_a_file(host)
     async with host.running() as plugin:
         await settled(plugin)
         assert set(plugin.prepared.claims) == {made["metadata"]["uid"]}
-    await pods.stop()
     order = [f"{entry.verb} {entry.resource}" for entry in api.log]
     assert order.index("list resourceclaims") < order.index("create resourceslices")
+
+
+async def test_node_whose_kubelet_lists_a_claim_reads_that_claim_alone(api: EmbeddedApi, host: PluginHost) -> None:
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    async with PodResources(Running(), host.pod_resources), host.running() as plugin:
+        await settled(plugin)
+        assert set(plugin.prepared.claims) == {made["metadata"]["uid"]}
+    assert costs(api) == {"list resourceslices": 1, "create resourceslices": 1, "get resourceclaims": 1}
 
 
 # Restart and rolling update

@@ -476,8 +476,12 @@ def test_files_of_an_interim_driver_are_adopted(used: Disk) -> None:
 
 def test_second_inventory_keeps_prepared_claims(used: Disk) -> None:
     """Another driver ran on the node: it may have unprepared our claims."""
-    after = used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"]
+    after = used.store().adopt({"uid-old": adopted(OLD)}, others_ran=True).claims["uid-old"]
     assert after == replace(decided(OLD, []), doubtful=True)
+
+
+def test_inventory_without_another_driver_doubts_nothing(used: Disk) -> None:
+    assert used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"] == decided(OLD, [])
 
 
 # A damaged checkpoint.

@@ -244,7 +244,7 @@ async def test_undecodable_claim_delays_a_tag(api: EmbeddedApi, host: PluginHost
         await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the wait for the claim")
 
 
-@with_timing(QUICK_RESERVATIONS, ultraserver={"recheck_s": 3600.0}, prepare={"inventory_spread_s": 3600.0})
+@with_timing(QUICK_RESERVATIONS, ultraserver={"recheck_s": 3600.0})
 async def test_waiting_tag_lists_claims_once(api: EmbeddedApi, host: PluginHost) -> None:
     """14.3: a hundred cluster-wide LISTs a minute."""
     reserve(api, SLOT)

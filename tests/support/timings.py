@@ -31,12 +31,8 @@ def quicker(timing: T, **changes: Any) -> T:
 QUICK_CLIENT: Final = quicker(ClientTiming(), watch={"retry_s": (0.01, 0.1), "short_s": 0.05})
 """A client whose watches try again within fractions of a second."""
 
-NOT_NOW: Final = {"inventory_spread_s": 86_400.0}
-"""Other drivers' claims are not listed while a test goes on: it would adopt a claim that is not prepared yet."""
-
 QUICK: Final = quicker(
     DEFAULT_TIMING,
-    prepare=NOT_NOW,
     hardware={"period_s": 0.05},
     publish={"gather_s": 0.02, "retry_s": (0.05, 0.5), "leaving": {"check_s": (0.1, 0.1)}},
 )
@@ -44,7 +40,6 @@ QUICK: Final = quicker(
 
 QUICK_RESERVATIONS: Final = quicker(
     DEFAULT_TIMING,
-    prepare=NOT_NOW,
     ultraserver={"probe_s": (0.2, 3600.0), "rejection_wait_s": 0.4, "refresh_s": 0.1, "recheck_s": 0.1},
 )
 """A plugin that notices changes of its node's reservation, and rejects claims, within fractions of a second."""

@@ -157,6 +157,11 @@ class CheckpointFile:
         found = [self._copy(name) for name in (LAST_GOOD, DAMAGED)]
         return max((each for each in found if each is not None), key=lambda each: each.sequence or 0, default=None)
 
+    def is_foreign(self) -> bool:
+        """Return whether the damaged checkpoint has another driver's format. Without the lock. Raises OSError."""
+        raw = self._files.read(self._folder / DAMAGED)
+        return raw is not None and checkpoints.is_foreign(raw)
+
     def outlived(self) -> Checkpoint | None:
         """Return what outlives a boot as it was flushed last; None if there is no such file. Without the lock."""
         return self._boot

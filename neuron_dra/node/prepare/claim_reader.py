@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator
 
@@ -31,6 +32,12 @@ class ClaimReader:
             return await asyncio.to_thread(wire.to_core, claim, ref)
         return wire.to_core(claim, ref)
 
+    async def named(self, namespace: str, name: str) -> Claim:
+        """Read and decode the claim that has this name now. Raises ClaimError, ApiError."""
+        ref = ClaimRef(namespace, name, "")
+        claim = await self._read(ref)
+        return await asyncio.to_thread(wire.to_core, claim, dataclasses.replace(ref, uid=claim.metadata.uid))
+
     async def allocation(self, ref: ClaimRef) -> Claim:
         """Read which devices a claim has; its configuration is left out. Raises ClaimError, ApiError."""
         return wire.allocation(await self._read(ref), ref)
@@ -50,6 +57,8 @@ class ClaimReader:
 
         Raises ApiError, ClaimError if that is not certain.
         """
+        if not ref.name:
+            raise ClaimError(f"claim {ref}: its namespace and name are not known, so nothing can be read about it")
         try:
             found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
         except NotFound as err:

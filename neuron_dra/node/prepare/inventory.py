@@ -1,104 +1,73 @@
-"""Adopts the claims that another driver prepared on this node, from a list of all claims of the cluster.
+"""Looks, before the first publish on a node, for claims that were prepared here and are not in the checkpoint.
 
-Where something shows that another driver was here, the list comes before the first publish. A node where nothing does
-lists once too, but some time after its first publish: a thousand new nodes must not list all claims at once.
+The kubelet's list shows them without a request to the API server. The claims of the cluster are listed only where
+another driver left traces: a thousand new nodes must not list all claims.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable
-from pathlib import Path
 
-from neuron_dra.core import backoff, names
-from neuron_dra.core.claims import Claim, PreparedClaim
-from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError
-from neuron_dra.node.prepare import pod_resources, recovery
-from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.core.evidence import Listing
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.node.prepare import rediscovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.recovery import Recovery
-from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
+from neuron_dra.node.prepare.rediscovery import Rediscovery
 
 log = logging.getLogger(__name__)
 
 
 class Inventory:
-    """Finds the claims to adopt. `adopt` converts an allocated claim to an adopted one.
+    """Finds the claims, once for a node; again when another driver left traces."""
 
-    `pod_resources` is the kubelet's socket. `published` must be set after the first publish.
-    """
-
-    def __init__(
-        self,
-        prepared: PreparedClaims,
-        recovery: Recovery,
-        claims: ClaimReader,
-        adopt: Callable[[Claim], PreparedClaim],
-        pod_resources: Path,
-        timing: PrepareTiming = DEFAULT_TIMING.prepare,
-    ) -> None:
+    def __init__(self, prepared: PreparedClaims, recovery: Recovery, finds: Rediscovery) -> None:
         self._prepared = prepared
         self._recovery = recovery
-        self._claims = claims
-        self._adopt = adopt
-        self._pod_resources = pod_resources
-        self._timing = timing
-        self._postponed = False
-        self.published = asyncio.Event()
+        self._rediscovery = finds
 
-    async def take(self, *, others_published: bool) -> None:
-        """Adopt other drivers' claims if one published slices or left traces. Raises ApiError, ClaimError, OSError."""
-        if others_published and (self._recovery.began or self._prepared.damaged is not None):
-            await self._recovery.finished()  # the rebuild adopts them too; until then their slices stay
-            return
+    async def take(self, *, others_published: bool) -> bool:
+        """Add the claims that were prepared here; `others_published` if another driver published slices.
+
+        Returns False if the kubelet did not answer, so that this must be tried again. Raises ApiError, ClaimError,
+        OSError.
+        """
         if self._prepared.damaged is not None:
-            return
+            if not others_published:
+                return True  # the rebuild finds the same claims
+            await self._recovery.finished()
+        store = self._prepared.store
         try:
-            needed = others_published or await asyncio.to_thread(self._prepared.store.needs_inventory)
-            self._postponed = needed and not others_published and not await self._has_traces()
+            needed = await asyncio.to_thread(store.needs_inventory)
+            foreign = await asyncio.to_thread(store.foreign_files)
         except CheckpointDamaged as err:
             self._prepared.found_damaged(err)
-            return
-        if needed and not self._postponed:
-            await self._list()
-
-    async def run(self) -> None:
-        """List once after the first publish if that was postponed; retry until it succeeds."""
-        await self.published.wait()
-        if not self._postponed:
-            return
-        await asyncio.sleep(random.uniform(0.0, self._timing.inventory_spread_s))
-        waits = backoff.delays(*self._timing.rebuild_retry_s, random.random)
-        while True:
-            try:
-                await self._list()
-            except (ApiError, ClaimError, OSError) as err:
-                log.warning("cannot list the claims of other drivers yet", extra={"error": str(err)})
-                await asyncio.sleep(next(waits))
-            else:
-                return
-
-    async def _list(self) -> None:
-        held = {claim.ref.uid: self._adopt(claim) async for claim in self._claims.allocated()}
-        for claim in await self._prepared.adopt(held):
-            recovery.log_adopted(claim)
-
-    async def _has_traces(self) -> bool:
-        """Return whether something shows that others prepared claims here. Raises CheckpointDamaged, OSError."""
-        if await asyncio.to_thread(self._prepared.store.has_traces):
             return True
-        if not await asyncio.to_thread(self._pod_resources.is_socket):
+        if not (needed or others_published):
+            return True
+        others_ran = others_published or bool(foreign)
+        listing = await self._rediscovery.kubelet()
+        if listing is None and not others_ran:
             return False
-        try:
-            pods = await pod_resources.listed(self._pod_resources)
-        except ConnectionError:
-            return False  # as kubelets before 1.34, which list no claims
-        ours = {(claim.ref.namespace, claim.ref.name) for claim in self._prepared.claims.values()}
-        for pod in pods:
-            for claim in pod.claims:
-                is_of_driver = any(driver == names.DRIVER for driver, _, _ in claim.devices)
-                if is_of_driver and (claim.namespace, claim.name) not in ours:
-                    return True
-        return False
+        await self._add(listing or Listing(), foreign, others_ran=others_ran, is_of_this_boot=needed)
+        return True
+
+    async def _add(
+        self, listing: Listing, foreign: dict[str, tuple[int, ...]], *, others_ran: bool, is_of_this_boot: bool
+    ) -> None:
+        """Commit what was found. The kubelet keeps its list over a reboot, so one that may be older shows nothing."""
+        allocated = await self._rediscovery.allocated() if others_ran else {}
+        claims = self._rediscovery.of_foreign_files(foreign, allocated)
+        if is_of_this_boot:
+            claims |= await self._rediscovery.of_list(listing, {**claims, **self._prepared.claims})
+        unknown = [claim for uid, claim in allocated.items() if uid not in claims]
+        claims |= self._rediscovery.of_allocations(unknown, listing, others_ran=others_ran)
+        for claim in await self._prepared.adopt(claims, others_ran=others_ran):
+            if claim.adopted:
+                rediscovery.log_adopted(claim)
+            else:
+                log.info(
+                    "prepared a claim again that the kubelet lists and the checkpoint does not have",
+                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+                )

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import grpc
 
+from neuron_dra.core import cdi
 from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.node.timing import DEFAULT_TIMING
 
@@ -45,4 +46,16 @@ def _pod(pod: Any) -> ListedPod:
 
 def _claim(claim: Any, container: str) -> ListedClaim:
     devices = frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources)
-    return ListedClaim(claim.claim_namespace, claim.claim_name, devices, container)
+    return ListedClaim(claim.claim_namespace, claim.claim_name, devices, container, _uid(claim))
+
+
+def _uid(claim: Any) -> str:
+    """Return the UID that this driver put into the names of the claim's CDI devices; empty if there is none.
+
+    The kubelet repeats the CDI devices of the claims before, so the last one that fits is the claim's own.
+    """
+    for resource in claim.claim_resources:
+        for given in reversed(resource.cdi_devices):
+            if uid := cdi.claim_uid_of_device(given.name, resource.device_name):
+                return uid
+    return ""

@@ -82,14 +82,14 @@ class PreparedClaims:
             self.damaged = None
         self.changed.notify()
 
-    async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:
-        """Hold the devices of claims that another driver prepared; return those that are new. Raises OSError."""
+    async def adopt(self, claims: dict[str, PreparedClaim], *, others_ran: bool = False) -> list[PreparedClaim]:
+        """Add claims that were prepared here, perhaps by another driver; return those that are new. Raises OSError."""
         async with self.order:
             before = self.claims
-            current = await self._unless_damaged(self.store.adopt, claims)
+            current = await self._unless_damaged(lambda: self.store.adopt(claims, others_ran=others_ran))
             if current is not None:
                 self._take(current)
-        return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
+        return [claim for uid, claim in self.claims.items() if uid in claims and uid not in before]
 
     async def forget(self, claims: Sequence[PreparedClaim]) -> list[PreparedClaim]:
         """Remove those of `claims` that have not changed; return them. Raises OSError."""

@@ -1,49 +1,35 @@
-"""Rebuilding a damaged checkpoint: from its last good copy, from our CDI files, then from the API server."""
+"""Rebuilding a damaged checkpoint: from memory and its last good copy, then from what else proves a preparation."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from neuron_dra.core import backoff
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.members import Cores
-from neuron_dra.errors import ApiError, ClaimError, NotFound
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.evidence import Listing
+from neuron_dra.errors import ApiError, ClaimError
 from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.prepare import rediscovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.prepare.specs import Spec
-from neuron_dra.node.prepare.store import Decide
+from neuron_dra.node.prepare.rediscovery import Rediscovery
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
 
 
-class ClaimSource(Protocol):
-    """The API server's claims, as ClaimReader reads them."""
-
-    async def fetch(self, ref: ClaimRef) -> Claim:
-        """Read a claim. Raises ClaimError, ApiError."""
-
-    def allocated(self) -> AsyncIterator[Claim]:
-        """Yield the reserved claims that have devices of this node. Raises ApiError."""
-
-
 class Recovery:
-    """Rebuilds a damaged checkpoint so that it holds every claim that may be in use on this node.
+    """Rebuilds a damaged checkpoint so that it holds every claim that was prepared on this node.
 
-    A claim whose earlier result cannot be restored is *adopted*: it keeps its devices until it is unprepared. `ready`
-    returns once enough is known about the node to decide on claims.
+    `ready` returns once enough is known about the node to decide on claims.
     """
 
     def __init__(
         self,
         prepared: PreparedClaims,
-        claims: ClaimSource,
-        decide: Decide,
-        adopt: Callable[[Claim], PreparedClaim],
+        finds: Rediscovery,
         ready: Callable[[], Awaitable[object]],
         metrics: PluginMetrics,
         timing: PrepareTiming = DEFAULT_TIMING.prepare,
@@ -51,9 +37,7 @@ class Recovery:
         self._timing = timing
         self._prepared = prepared
         self._store = prepared.store
-        self._claims = claims
-        self._decide = decide
-        self._adopt = adopt
+        self._rediscovery = finds
         self._ready = ready
         self._metrics = metrics
         self.began = False  # in this process, at least once
@@ -90,67 +74,24 @@ class Recovery:
     async def _collect(self) -> dict[str, PreparedClaim]:
         copy = await asyncio.to_thread(self._store.last_good)
         specs = await asyncio.to_thread(self._store.specs)
+        foreign = await asyncio.to_thread(self._store.foreign_files)
+        others_ran = bool(foreign) or await asyncio.to_thread(self._store.is_foreign)
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
         claims |= self._prepared.claims  # of this process: the file may have become older under it
-        allocated = {claim.ref.uid: claim async for claim in self._claims.allocated()}
+        listing = await self._rediscovery.kubelet() or Listing()
+        allocated = await self._rediscovery.allocated()
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
             # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():
             if uid not in claims and spec is not None:
-                claims[uid] = await self._prepared_again(spec, allocated.get(uid), list(claims.values()))
-        for uid, claim in allocated.items():
-            if uid not in claims:
-                claims[uid] = self._adopt(claim)
-                log_adopted(claims[uid])
+                claims[uid] = await self._rediscovery.of_file(spec, allocated.get(uid), list(claims.values()))
+        adopted = self._rediscovery.of_foreign_files(foreign, allocated)
+        claims = {**adopted, **claims}
+        claims |= await self._rediscovery.of_list(listing, claims)
+        unknown = [claim for uid, claim in allocated.items() if uid not in claims]
+        adopted |= self._rediscovery.of_allocations(unknown, listing, others_ran=others_ran)
+        for uid, claim in adopted.items():
+            if claims.setdefault(uid, claim) is claim:
+                rediscovery.log_adopted(claim)
         return claims
-
-    async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
-        """Decide again on a claim that, according to its CDI file, was prepared.
-
-        A claim that is rejected now, or gone from the API, may still have a running container, so it is adopted.
-        """
-        try:
-            return self._decide(await self._claims.fetch(spec.ref), others)
-        except (ClaimError, NotFound) as err:
-            log.warning(
-                "adopted a claim whose earlier result cannot be restored; its devices stay held until it is unprepared",
-                extra={"claim": str(spec.ref), "uid": spec.ref.uid, "error": str(err)},
-            )
-            held = tuple(AllocatedDevice("", "", device) for device in spec.devices)
-            return self._adopt(listed or Claim(spec.ref, held))
-
-
-def adopted(
-    claim: Claim,
-    device_ids: Callable[[str], tuple[int, ...]],
-    cores: Callable[[str], Cores | None] = lambda name: None,
-) -> PreparedClaim:
-    """Return `claim` as an adopted claim: it holds its devices, and has no CDI devices.
-
-    `device_ids` and `cores` return what is behind the name of a device.
-    """
-    devices = tuple(
-        PreparedDevice(
-            request=device.base_request,
-            pool=device.pool,
-            device=device.device,
-            device_ids=device_ids(device.device),
-            cdi_ids=(),
-            edits={},
-            admin_access=device.admin_access,
-            share_id=device.share_id,
-            cores=cores(device.device),
-        )
-        for device in claim.devices
-    )
-    return PreparedClaim(claim.ref, devices, pod=claim.pod, adopted=True)
-
-
-def log_adopted(claim: PreparedClaim) -> None:
-    """Log that a claim was adopted."""
-    log.warning(
-        "adopted a claim that was prepared by another driver, or before the checkpoint was lost; "
-        "its devices stay held until it is unprepared or orphaned",
-        extra={"claim": str(claim.ref), "uid": claim.ref.uid},
-    )

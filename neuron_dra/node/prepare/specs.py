@@ -5,13 +5,14 @@ A file that cannot be read, written or removed, such as a folder in its place, c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, names
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.node.files import Files
 
@@ -49,6 +50,22 @@ def adopted(spec: Spec) -> PreparedClaim:
     """Return a claim that holds all that its file adds to containers."""
     devices = [PreparedDevice("", "", name, spec.device_ids, (), {}) for name in spec.devices]
     return PreparedClaim(spec.ref, tuple(devices), adopted=True)
+
+
+def adopted_foreign(uid: str, device_ids: tuple[int, ...]) -> PreparedClaim:
+    """Return a claim that holds what another driver's file adds to containers; only its UID is known."""
+    devices = [PreparedDevice("", "", f"{names.DEVICE_PREFIX}{number}", (number,), (), {}) for number in device_ids]
+    return PreparedClaim(ClaimRef("", "", uid), tuple(devices), adopted=True)
+
+
+def foreign_device_ids(files: Files, cdi_root: Path, uid: str) -> tuple[int, ...]:
+    """Return the Neuron devices in another driver's file, whatever its format; none if it cannot be read."""
+    found: set[int] = set()
+    for name in (cdi.file_name(uid), cdi.other_file_name(uid)):
+        with contextlib.suppress(OSError):
+            text = (files.read(cdi_root / name) or b"").decode(errors="replace")
+            found |= cdi.device_files_in(text)
+    return tuple(sorted(found))
 
 
 def written(claims: Iterable[PreparedClaim], write: Callable[[PreparedClaim], bool]) -> list[ClaimRef]:

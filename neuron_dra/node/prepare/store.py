@@ -282,21 +282,34 @@ class Store:
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
 
-    def has_traces(self) -> bool:
-        """Return whether CDI files show that others prepared claims here. Raises CheckpointDamaged, OSError."""
-        with self._locked():
+    def foreign_files(self) -> dict[str, tuple[int, ...]]:
+        """Return the devices in the CDI files of other drivers, by the UID of claims that we did not prepare.
+
+        Raises OSError. A damaged checkpoint has no claims.
+        """
+        ours: set[str] = set()
+        with self._locked(), contextlib.suppress(CheckpointDamaged):
             ours = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
-        return any(uid not in ours for uid in specs.uids(self._files, self._cdi_root))
+        foreign = [uid for uid, spec in self.specs().items() if spec is None and uid not in ours]
+        return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign}
 
-    def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Hold the devices of `claims`, except those that are prepared or free. Raises CheckpointDamaged, OSError.
+    def is_foreign(self) -> bool:
+        """Return whether the damaged checkpoint is one of another driver. Raises OSError."""
+        return self._checkpoint.is_foreign()
 
-        Our own claims become doubtful, because the other driver may have unprepared them.
+    def adopt(self, claims: dict[str, PreparedClaim], *, others_ran: bool = False) -> Checkpoint:
+        """Add `claims` that were prepared here, except those that are free. Raises CheckpointDamaged, OSError.
+
+        If another driver ran here, our own claims become doubtful, because it may have unprepared them.
         """
         with self._locked():
-            current = self._read().doubting()
-            claims = {uid: claim for uid, claim in claims.items() if not self._is_free(uid, current)}
-            merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
+            current = self._read()
+            if others_ran:
+                current = current.doubting()
+            unknown = {uid: claim for uid, claim in claims.items() if uid not in current.claims}
+            added = {uid: claim for uid, claim in unknown.items() if not self._is_free(uid, current)}
+            specs.written(added.values(), self._write_missing_spec)
+            merged = Checkpoint(self._boot_id, {**added, **current.claims}, extra={**current.extra, INVENTORY: True})
             self._write(merged)
             self._sweep(merged)
             return merged

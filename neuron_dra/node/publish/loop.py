@@ -100,7 +100,7 @@ class Publishing:
         self._node = sources.node
         self._device_plugin = sources.device_plugin
         self._connected = sources.connected
-        self.inventory = inventory
+        self._inventory = inventory
         self._inventory_taken = False
         self._rivals = Rivals(settings.node_name, timing)
         self._present = sources.present
@@ -210,9 +210,10 @@ class Publishing:
         if not self._lock.holding:
             return _Wait()
         self._reports.post_health_events()
-        await self._take_inventory()
+        list_again_at = await self._take_inventory()
         settled = await self._tags.settle(self._publisher.devices)
         self._look_at = self._tags.look_at
+        self._look_again_at(list_again_at)
         if not settled:
             return _Wait()
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
@@ -253,7 +254,6 @@ class Publishing:
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
         self._reports.published(result)
         await self._label_node(publishes=bool(wanted.devices))
-        self.inventory.published.set()
         return result
 
     async def _label_node(self, *, publishes: bool) -> None:
@@ -261,13 +261,23 @@ class Publishing:
         await self._present.settle(publishes=publishes)
         self._look_again_at(self._present.look_at)
 
-    async def _take_inventory(self) -> None:
-        """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
-        if not self._inventory_taken:
-            found = (item["metadata"]["name"] for item in self._publisher.cache.items.values())
-            others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
-            await self.inventory.take(others_published=others)
-            self._inventory_taken = True
+    async def _take_inventory(self) -> float | None:
+        """Before the first publish, find the claims that were prepared here and are not known.
+
+        Returns when to try again, in the loop's time, if the kubelet did not answer. Raises ApiError, OSError.
+        """
+        if self._inventory_taken:
+            return None
+        names_published = (item["metadata"]["name"] for item in self._publisher.cache.items.values())
+        others = not all(slices.is_ours(name, self._settings.node_name) for name in names_published)
+        self._inventory_taken = await self._inventory.take(others_published=others)
+        if self._inventory_taken:
+            return None
+        return asyncio.get_running_loop().time() + self._timing.list_again_s
+
+    def offers(self, name: str) -> bool:
+        """Return whether this node publishes, or is about to publish, a device of that name."""
+        return self._wanted.offers(name)
 
     def _recall(self) -> None:
         """Restore the faults in the published slices, once: faults persist across restarts."""

@@ -93,6 +93,16 @@ class WantedDevices:
             return None
         return Wanted(outcome.devices, ends_division=division is not None)
 
+    def offers(self, name: str) -> bool:
+        """Return whether this node publishes, or is about to publish, a device of that name."""
+        if any(device.name == name for device in self._checked(self._connected.shape)):
+            return True
+        for item in self._publisher.current:
+            is_ours = slices.is_ours(item["metadata"]["name"], self._settings.node_name)
+            if is_ours and any(device["name"] == name for device in item["spec"].get("devices") or []):
+                return True
+        return False
+
     async def _divided(
         self, situation: publication.Situation, division: divided.Division
     ) -> tuple[divided.DividedOutcome, set[str] | None]:

@@ -89,7 +89,6 @@ class FleetPlugin(Plugin):
                 tasks.create_task(self.ultraserver.run())
                 tasks.create_task(self.publishing.follow_hardware())
                 tasks.create_task(self.publishing.run())
-                tasks.create_task(self.publishing.inventory.run())
                 tasks.create_task(self.recovery.run())
                 tasks.create_task(self.events.run())
 
