@@ -83,11 +83,12 @@ def _cost_of_cases(cases: Sequence[Cost]) -> Cost:
 def decide(measured: Mapping[str, Cost], before: Mapping[str, str]) -> dict[str, str]:
     """Return the new list: reasons by test function or file.
 
-    A function that was not measured keeps its place, so that a run of a part of the tests does not change the rest.
+    A function that was not measured keeps its place, so that a run of a part of the tests does not change the rest. One
+    that stays slow keeps its reason, so that the list only changes where a test does.
     """
     slow_files = {name for name in before if "::" not in name}
     was_slow = {name for name in measured if name in before or name.partition("::")[0] in slow_files}
-    slow = {name: cost.reason for name, cost in measured.items() if _is_slow(cost, name in was_slow)}
+    slow = {name: before.get(name, cost.reason) for name, cost in measured.items() if _is_slow(cost, name in was_slow)}
     measured_files = {name.partition("::")[0] for name in measured}
     unmeasured = {name: reason for name, reason in before.items() if not _is_measured(name, measured, measured_files)}
     return _with_whole_files(slow | unmeasured, measured)
@@ -133,8 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     for line in changes(before, after):
         print(line)
     if parsed.write:
-        width = max((len(name) for name in after), default=0)
-        LIST.write_text(HEAD + "".join(f"{name:{width}}  {reason}\n" for name, reason in after.items()))
+        LIST.write_text(HEAD + "".join(f"{name}  {reason}\n" for name, reason in after.items()))
     return 0
 
 

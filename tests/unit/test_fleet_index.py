@@ -61,7 +61,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "held": {uid: sorted(map(repr, index.held(uid))) for uid in index.holders},
         "uses": {name: index.uses(name) for name in index.in_use},
         "reserved": {name: index.reserved(name) for name in NODES},
-        "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
+        "templates": {each.uid: index.templates_of(each.identity) for each in index.workloads},
         "namespaces": (index.namespaces, index.nodes_of_namespace("ml")),
         "reported": dict(index.reported),
         "workloads": (dict(index.workload_by_uid), dict(index.tests)),

@@ -35,7 +35,7 @@ def asked(*thresholds: Threshold, timeout_s: float = 300.0) -> Qualification:
 
 def pod(number: int = 0, **changes: Any) -> PodOfTest:
     created = NOW - datetime.timedelta(seconds=60)
-    made = PodOfTest(NAMESPACE, f"t-{number}", f"uid-{number}", "t", "w", f"n{number}", created, False)
+    made = PodOfTest(NAMESPACE, f"t-{number}", f"uid-{number}", "t", None, f"n{number}", created, False)
     return replace(made, **changes)
 
 
