@@ -42,6 +42,10 @@ class DeviceInUse(ClaimError):
         self.holder = holder
 
 
+class DriverNotReady(ClaimError):
+    """The kernel driver loads, leaves or is not loaded: the claim may be prepared as soon as it is loaded."""
+
+
 class CheckpointDamaged(NeuronDraError):
     """The checkpoint is truncated, altered or of an unknown version."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from neuron_dra.core import names
+from neuron_dra.core.kernel_driver import DriverState
 
 
 class Unread(enum.Enum):
@@ -101,6 +102,8 @@ class NodeFacts:
     - `found`: the paths of values that were found by the name of their file, relative to the root.
     - `unread`: the names of files that no device, or the class, has where they are known or anywhere else.
     - `vanished`: the kernel driver's folders are not there; `devices` are those of an earlier reading, if any.
+    - `driver_state`: unless the driver is loaded, `devices` are at most those of an earlier reading.
+    - `devices_so_far`: the number of devices while the driver loads.
     """
 
     product_name: str | None
@@ -112,6 +115,8 @@ class NodeFacts:
     found: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     vanished: bool = False
+    driver_state: DriverState = DriverState.LOADED
+    devices_so_far: int = 0
 
 
 @dataclass(frozen=True, slots=True)

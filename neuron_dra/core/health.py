@@ -40,6 +40,9 @@ NO_EFFECT: Final = "None"
 EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
 """Effects of an unhealthy device's taint; with the last one the device gets no taint."""
 
+HANGS: Final = "the kernel driver hangs or is gone"
+"""Why a reading that did not end shows nothing."""
+
 STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for this time is stale
 
 _WORST_FIRST: Final = (MISSING, DEVICE_FILE_MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
@@ -101,14 +104,15 @@ class Beat:
 class WatchedDevice:
     """The health of one Neuron device.
 
-    `seen`: it was present with its file at least once. `known`: the last reading had evidence of its health. `overdue`:
-    the last reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
+    `seen`: it was present with its file at least once. `known`: the last reading had evidence of its health. `unread`:
+    why the last reading shows nothing of it, empty if it does. `stale`: the firmware's health check, whose heartbeat is
+    `beat`, does not run.
     """
 
     faults: tuple[DeviceFault, ...] = ()
     seen: bool = False
     known: bool = False
-    overdue: bool = False
+    unread: str = ""
     beat: Beat | None = field(default=None, compare=False)
     stale: bool = False
 
@@ -179,14 +183,14 @@ def _beating(before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_
     return replace(watched, beat=beat, stale=stale, known=watched.known and not stale)
 
 
-def unread(before: Watch) -> Watch:
-    """Return the health of each device after a reading that did not end: faults stay, the present is unknown."""
-    return {i: _unread(watched) for i, watched in before.items()}
+def unread(before: Watch, why: str = HANGS) -> Watch:
+    """Return the health of each device after a reading that shows nothing: faults stay, the present is unknown."""
+    return {i: _unread(watched, why) for i, watched in before.items()}
 
 
 def _left_out(before: WatchedDevice, facts: DeviceFacts) -> WatchedDevice:
     """Return the health of one device of which only its file in /dev, at most, was read."""
-    watched = _unread(before)
+    watched = _unread(before, HANGS)
     missing = readings(facts).get(FaultSignal.FILE)
     if not missing or any(fault.problem.signal is FaultSignal.FILE for fault in watched.faults):
         return watched
@@ -194,10 +198,10 @@ def _left_out(before: WatchedDevice, facts: DeviceFacts) -> WatchedDevice:
     return replace(watched, faults=tuple(faults))
 
 
-def _unread(before: WatchedDevice) -> WatchedDevice:
-    """Return the health of one device after a reading that did not end."""
+def _unread(before: WatchedDevice, why: str) -> WatchedDevice:
+    """Return the health of one device after a reading that shows nothing of it."""
     faults = tuple(replace(fault, well_since=None) for fault in before.faults)
-    return replace(before, faults=faults, known=False, overdue=True)
+    return replace(before, faults=faults, known=False, unread=why)
 
 
 def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
@@ -274,10 +278,13 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     if faults:
         reasons = sorted({fault.problem.reason for _, fault in faults}, key=_severity)
         return DeviceHealth(name, Health.UNHEALTHY, _message(faults, several=several), tuple(reasons))
-    stuck = [i for i, member in members.items() if member.overdue]
+    for member in members.values():
+        if member.unread not in ("", HANGS):
+            return DeviceHealth(name, Health.UNKNOWN, member.unread)  # the kernel driver is one for all devices
+    stuck = [i for i, member in members.items() if member.unread]
     if stuck:
         which = f" of {_listed(stuck)}" if several else ""
-        return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: the kernel driver hangs or is gone")
+        return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: {HANGS}")
     stale = [i for i, member in members.items() if member.stale]
     if stale:
         which = f" of {_listed(stale)}" if several else ""

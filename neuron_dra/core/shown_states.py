@@ -71,6 +71,7 @@ CHECKS: Final = {
     "ClaimDiffers": "a prepared claim differs from the API server's",
     "ClaimsDiffer": "the plugin and its checkpoint have different claims",
     "OrphanedClaim": "a claim is prepared, and the API server does not have it any more",
+    "DriverLoading": "the kernel driver loads or is being unloaded, so the devices are unknown",
     "DriverNotLoaded": "the node has Neuron devices, and the kernel driver is not loaded",
     "NoDevices": "the kernel driver shows no device",
     "HardwareDiffers": "sysfs and the plugin show different devices",

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import catalogue, names
+from neuron_dra.core import catalogue, kernel_driver, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
+from neuron_dra.core.kernel_driver import DriverState
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,15 +83,38 @@ class Node:
 
 GONE: Final = HardwareFinding(
     "no-class-folder",
-    "/sys/class/neuron_device is gone: the kernel driver was unloaded, or keeps its files elsewhere. The devices stay "
-    "published, and their health is unknown. Load the kernel driver, or update this driver",
+    "/sys/class/neuron_device is gone, and the kernel driver is loaded: it keeps its files elsewhere. The devices stay "
+    "published, and their health is unknown. Load the kernel driver again, or update this driver",
+)
+ELSEWHERE: Final = HardwareFinding(
+    "no-class-folder",
+    "/sys/class/neuron_device does not exist, and the kernel driver is loaded: it keeps its files elsewhere. Nothing "
+    "is published or prepared until it is there; what was published stays. Update this driver",
 )
 NOT_LOADED: Final = HardwareFinding(
     "no-class-folder",
-    "/sys/class/neuron_device does not exist: the kernel driver (aws-neuronx-dkms) is not loaded, or keeps its files "
-    "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, "
-    "or update this driver",
+    f"{kernel_driver.NOT_LOADED}: /sys/class/neuron_device does not exist. Until it is loaded, what was published "
+    "stays, nothing else is published, health is unknown, and new claims wait. Load it (aws-neuronx-dkms)",
 )
+
+
+def slow_load(progress: str) -> HardwareFinding:
+    """Return the finding about a load of the kernel driver that takes long; `progress` is kernel_driver.loading()."""
+    return HardwareFinding(
+        "driver-loading",
+        f"{progress}. Until it has loaded, what was published stays, nothing else is published, health is unknown, and "
+        "new claims wait. A device whose firmware does not answer holds up the driver for minutes: check the kernel "
+        "log; if the load does not end, reboot the node or replace the instance",
+    )
+
+
+def leaving() -> HardwareFinding:
+    """Return the finding about a kernel driver whose unload does not end."""
+    return HardwareFinding(
+        "driver-leaving",
+        f"{kernel_driver.LEAVING}. Until it is loaded again, what was published stays, health is unknown, and new "
+        "claims wait. Load the kernel driver, or reboot the node if it does not end",
+    )
 
 
 def build(facts: NodeFacts, labels: NodeLabels) -> Node:
@@ -276,8 +300,14 @@ def _is_other_count(facts: DeviceFacts, spec: InstanceType | None) -> bool:
 def _moved(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> None:
     """Add the findings about files of the kernel driver that are not where they are known."""
     version = facts.driver_version or "unknown"
-    if facts.vanished:
-        findings.append(GONE if facts.devices else NOT_LOADED)
+    if facts.driver_state is DriverState.LOADING:
+        findings.append(slow_load(kernel_driver.loading(facts.devices_so_far)))
+    elif facts.driver_state is DriverState.CHANGING:
+        findings.append(leaving())
+    elif facts.driver_state is DriverState.NOT_LOADED:
+        findings.append(NOT_LOADED)
+    elif facts.vanished:
+        findings.append(GONE if facts.devices else ELSEWHERE)
     if facts.found:
         names = sorted({path.rpartition("/")[2] for path in facts.found})
         findings.append(
@@ -340,7 +370,7 @@ def _numa_node(device_id: int, spec: InstanceType | None, numa: NumaFacts) -> in
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> None:
     """Add the findings about missing and unexpected devices: one for each kind, with all ids."""
-    if facts.vanished:
+    if facts.vanished or facts.driver_state is not DriverState.LOADED:
         return
     if not facts.devices and spec is not None:
         findings.append(

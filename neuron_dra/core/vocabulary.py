@@ -262,6 +262,8 @@ EVENTS: Final = (
         "Node",
         "the kernel driver is not loaded, or was unloaded: its folder in sysfs is missing",
     ),
+    Word("NeuronDriverLoading", "Node", "the kernel driver has been loading for more than three minutes"),
+    Word("NeuronDriverLeaving", "Node", "the unload of the kernel driver does not end"),
     Word("NeuronMovedFacts", "Node", "the kernel driver has files in other places; they were found by their names"),
     Word("NeuronUnreadFacts", "Node", "the kernel driver does not show values that the instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),

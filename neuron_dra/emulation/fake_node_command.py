@@ -11,10 +11,10 @@ from neuron_dra.emulation import hanging, moved_layout
 from neuron_dra.emulation.simulated_node import (
     COMPONENTS,
     DEFAULT_DRIVER_VERSION,
-    ECC_COUNTERS,
     SimulatedNode,
     write,
 )
+from neuron_dra.emulation.simulated_tree import ECC_COUNTERS
 from neuron_dra.errors import NeuronDraError, SettingsError
 
 WHAT = "link:A,B device:N file:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"

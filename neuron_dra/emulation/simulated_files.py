@@ -7,6 +7,9 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from neuron_dra.core.catalogue import Platform
 
 NO_ID = "0" * 16
 _REWRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -25,7 +28,7 @@ TRANSITIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlace:
-    """A node's place in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all its nodes share."""
+    """A node's place in its UltraServer: its number among `nodes` (2 or 4), and the id that all its nodes share."""
 
     node_id: int
     server_id: str
@@ -33,33 +36,45 @@ class SimulatedPlace:
     capacity_block_id: str = ""
 
 
-def trn2_files(place: SimulatedPlace | None) -> dict[str, str]:
+DEFAULT_PDS_PLACE: Final = SimulatedPlace(0, f"{1:016x}", 2)
+"""What a PDS driver up to 2.26 shows unless its parameters are set: each node is node 0 of the same pair."""
+
+
+def elected_files(place: SimulatedPlace | None, platform: Platform) -> dict[str, str]:
+    """Return the class files of Trn2; drivers up to 2.26 have them on all machines.
+
+    Without a `place` a node is single. What is not the node's, or is not known to the driver as a type of UltraServers,
+    reads -1, zeros and an empty list of modes.
+    """
+    none = {"node_id_2": "-1", "node_id_4": "-1", "server_id_2": NO_ID, "server_id_4": NO_ID}
+    if platform is Platform.STANDARD:
+        return {**none, "ultraserver_mode": ""}
+    if place is None and platform is not Platform.ULTRASERVER:
+        place = DEFAULT_PDS_PLACE
     if place is None:
-        return {
-            "node_id_2": "-1",
-            "node_id_4": "-1",
-            "server_id_2": NO_ID,
-            "server_id_4": NO_ID,
-            "ultraserver_mode": "4",
-        }
-    pair = int(place.server_id, 16) - (1 if place.node_id >= 2 else 0)
+        return {**none, "ultraserver_mode": "4"}
+    if place.nodes == 2:
+        pair = {"node_id_2": str(place.node_id), "server_id_2": place.server_id}
+        return {**none, **pair, "ultraserver_mode": "3,4"}
+    pair_id = int(place.server_id, 16) - (1 if place.node_id >= 2 else 0)
     return {
         "node_id_2": str(place.node_id % 2),
         "node_id_4": str(place.node_id),
-        "server_id_2": f"{pair:016x}",
+        "server_id_2": f"{pair_id:016x}",
         "server_id_4": place.server_id,
         "ultraserver_mode": "1,3,4",
     }
 
 
-def trn3_files(place: SimulatedPlace | None) -> dict[str, str]:
+def reserved_files(place: SimulatedPlace | None) -> dict[str, str]:
+    """Return the class files of PDS and MAX types from driver 2.27 on; without a `place` a node is single."""
     if place is None:
         return {"node_id": "-1", "node_cnt": "1", "reservation_id": NO_ID, "ultraserver_mode": "4"}
     return {
         "node_id": str(place.node_id),
         "node_cnt": str(place.nodes),
         "reservation_id": place.server_id,
-        "ultraserver_mode": "1,3,4",
+        "ultraserver_mode": "1,3,4" if place.nodes == 4 else "3,4",
     }
 
 

@@ -13,20 +13,20 @@ import re
 import shutil
 import stat
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import InstanceType, Platform
-from neuron_dra.emulation import simulated_pci
+from neuron_dra.emulation import simulated_pci, simulated_tree
 from neuron_dra.emulation.simulated_files import (
     TRANSITIONAL,
     SimulatedPlace,
     change,
     make_link,
     put,
-    trn2_files,
-    trn3_files,
 )
+from neuron_dra.emulation.simulated_tree import ECC_COUNTERS
 from neuron_dra.errors import NeuronDraError
 
 DEFAULT_DRIVER_VERSION = "2.30.2.0"
@@ -36,12 +36,16 @@ DEFAULT_SERVER_ID = "5a7b1c2d3e4f6070"
 CLASS = "sys/class/neuron_device"
 DEVICES = "sys/devices/virtual/neuron_device"
 DMI = "sys/devices/virtual/dmi/id"
+MODULE = "sys/module/neuron"
+INITSTATE = f"{MODULE}/initstate"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+UNLOADED = ".unloaded"
+"""Has what the driver shows, while it is not loaded."""
 
 WRITTEN = ".fake-node"
 """Written last: marks a complete node, and holds its instance type and driver version."""
 
-ECC_COUNTERS = ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
 COMPONENTS = (
     "hbm",
     "sram",
@@ -69,11 +73,15 @@ def write(
     driver_version: str = DEFAULT_DRIVER_VERSION,
     boot_id: str | None = None,
     major: int = DEFAULT_MAJOR,
+    nodes: int = 4,
+    missing: Collection[int] = (),
+    statistics: bool = False,
 ) -> SimulatedNode:
     """Write a node below `root` and return it; an older simulated node there is removed first.
 
-    UltraServer types without `node_id` are single nodes, as after a failed election. Device files are character devices
-    if this runs as root, plain files otherwise.
+    UltraServer types without `node_id` are single nodes, as after a failed election; with it they are one of `nodes`.
+    The devices `missing` were not found when the driver loaded. `statistics` of all cores are 13,000 files on a Trn2.
+    Device files are character devices if this runs as root, plain files otherwise.
 
     Raises NeuronDraError for an unknown type, for a `root` of a real machine, and for one that is not writable.
     """
@@ -87,20 +95,26 @@ def write(
         raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
     if node_id is not None and not spec.whole_node:
         raise NeuronDraError(f"--node-id: {instance_type} is not an UltraServer type; leave it out")
-    if node_id is not None and not 0 <= node_id <= 3:
-        raise NeuronDraError(f"--node-id {node_id}: write 0, 1, 2 or 3")
+    if nodes not in (2, 4):
+        raise NeuronDraError(f"--nodes {nodes}: write 2 or 4")
+    if node_id is not None and not 0 <= node_id < nodes:
+        raise NeuronDraError(f"--node-id {node_id}: write " + ("0 or 1" if nodes == 2 else "0, 1, 2 or 3"))
     if server_id is not None and node_id is None:
         raise NeuronDraError("--server-id is for nodes of an UltraServer; add --node-id")
     if not _DRIVER_VERSION.fullmatch(driver_version):
         raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
     if node_id is not None:
-        place = SimulatedPlace(node_id, _server_id(server_id), 4, capacity_block_id or "")
+        place = SimulatedPlace(node_id, _server_id(server_id, spec), nodes, capacity_block_id or "")
     else:
         place = None
     try:
         _clear(root)
-        return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
+        node = SimulatedNode(root)
+        _write_host(root, instance_type, boot_id or str(uuid.uuid4()))
+        _write_driver(node, spec, place, driver_version, major, missing=missing, statistics=statistics)
+        put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
+        return node
     except OSError as err:
         raise NeuronDraError(f"{err.filename or root}: {err.strerror}; choose a writable folder") from err
 
@@ -110,51 +124,56 @@ def _clear(root: Path) -> None:
     if root.resolve() == Path("/") or (root / "dev/null").exists() or (root / "proc/self").exists():
         raise NeuronDraError(f"{root} is the root of a real machine; choose an empty folder for the simulated node")
     (root / WRITTEN).unlink(missing_ok=True)
-    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron", simulated_pci.PCI):
+    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, MODULE, simulated_pci.PCI, UNLOADED):
         shutil.rmtree(root / part, ignore_errors=True)
     for path in (root / "dev").glob("neuron*"):
         path.unlink()
 
 
-def _write(
-    root: Path,
-    instance_type: str,
-    spec: InstanceType,
-    place: SimulatedPlace | None,
-    driver_version: str,
-    boot_id: str,
-    major: int,
-) -> SimulatedNode:
+def _write_host(root: Path, instance_type: str, boot_id: str) -> None:
+    """Write what does not depend on the driver."""
     put(root / DMI / "product_name", instance_type + "\n")
     put(root / DMI / "sys_vendor", "Amazon EC2\n")
     make_link(root / "sys/class/dmi/id", "../../devices/virtual/dmi/id")
-    put(root / "sys/module/neuron/version", driver_version + "\n")
     put(root / BOOT_ID, boot_id + "\n")
-    (root / CLASS).mkdir(parents=True, exist_ok=True)
     (root / "dev").mkdir(parents=True, exist_ok=True)
-    node = SimulatedNode(root)
-    for device_id in range(spec.device_count):
-        node.write_device(spec, device_id, driver_version, major)
+
+
+def _write_driver(
+    node: SimulatedNode,
+    spec: InstanceType,
+    place: SimulatedPlace | None,
+    driver_version: str,
+    major: int,
+    *,
+    missing: Collection[int],
+    statistics: bool,
+) -> None:
+    """Write what a loaded driver shows."""
+    root = node.root
+    for path, text, mode in simulated_tree.module_files(driver_version):
+        put(root / MODULE / path, text, mode)
+    for folder in simulated_tree.MODULE_FOLDERS:
+        (root / MODULE / folder).mkdir(exist_ok=True)
+    make_link(root / MODULE / "drivers/pci:neuron-driver", "../../../bus/pci/drivers/neuron-driver")
+    (root / CLASS).mkdir(parents=True, exist_ok=True)
+    ids = [device_id for device_id in simulated_tree.device_ids(spec, driver_version) if device_id not in missing]
+    for device_id in ids:
+        node.write_device(spec, device_id, driver_version, major, device_count=len(ids), statistics=statistics)
     node.write_class_files(spec, place, driver_version)
     simulated_pci.write(root, spec)
-    if place is not None and place.node_id == 0:
-        put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id is derived from it
-    put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
-    return node
+    if place is not None and place.node_id == 0 and 0 in ids:
+        change(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id is derived from it
 
 
-def _server_id(text: str | None) -> str:
+def _server_id(text: str | None, spec: InstanceType) -> str:
     value = DEFAULT_SERVER_ID if text is None else text.lower()
     if not re.fullmatch("[0-9a-f]{1,16}", value):
         raise NeuronDraError(f"--server-id {text}: write at most 16 hex digits")
-    if int(value, 16) < 2:  # a pair's id is one less, and zero means no UltraServer
+    # The id of a pair of Trn2 nodes is one less, and zero means no UltraServer; of PDS nodes 1 is the driver's default.
+    if int(value, 16) < (2 if spec.platform is Platform.ULTRASERVER else 1):
         raise NeuronDraError(f"--server-id {text} means no server; write one above 1, such as {DEFAULT_SERVER_ID}")
     return value.rjust(16, "0")
-
-
-def version_of(driver_version: str) -> tuple[int, ...]:
-    """Return a kernel driver's version as numbers, for comparison; parts that are not numbers count as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in driver_version.split("."))
 
 
 class SimulatedNode:
@@ -177,8 +196,8 @@ class SimulatedNode:
 
     @property
     def driver_version(self) -> str:
-        """The kernel driver's version."""
-        return (self.root / "sys/module/neuron/version").read_text().strip()
+        """The kernel driver's version, also while it is not loaded."""
+        return (self.root / WRITTEN).read_text().split()[1]
 
     @property
     def boot_id(self) -> str:
@@ -200,45 +219,28 @@ class SimulatedNode:
 
     # Writing
 
-    def write_device(self, spec: InstanceType, device_id: int, driver_version: str, major: int) -> None:
-        """Write one device's files as the driver does when it registers the device."""
-        version = version_of(driver_version)
+    def write_device(
+        self,
+        spec: InstanceType,
+        device_id: int,
+        driver_version: str,
+        major: int,
+        *,
+        device_count: int,
+        statistics: bool = False,
+    ) -> None:
+        """Write one device's files as the driver does when it registers one of `device_count` devices."""
         folder = self.folder(device_id)
-        readable = 0o444 if version >= (2, 28) else 0o400
-        put(folder / "dev", f"{major}:{device_id}\n")
-        put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n", 0o644)
+        serial = hashlib.sha256(f"{self.root}/{device_id}".encode()).hexdigest()[:16]
+        for path, text, mode in simulated_tree.device_files(
+            spec, device_id, driver_version, major, serial, statistics=statistics
+        ):
+            put(folder / path, text, mode)
+        readable = 0o444 if simulated_tree.version_of(driver_version) >= (2, 28) else 0o400
+        put(folder / "connected_devices", simulated_tree.connected_devices(spec, device_id, device_count), readable)
         make_link(folder / "subsystem", "../../../../class/neuron_device")
-        put(folder / "core_count", str(spec.cores_per_device), readable)  # no newline: a quirk that tools rely on
-        neighbours = spec.links[device_id] if spec.links else ()
-        put(folder / "connected_devices", ", ".join(map(str, neighbours)) + "\n", readable)
-        put(folder / "reset", "1\n", 0o600)
-        device_arch, core_arch, family, device_name = spec.arch
-        put(folder / "info/architecture/arch_type", device_arch + "\n")
-        put(folder / "info/architecture/instance_type", family + "\n")
-        put(folder / "info/architecture/device_name", device_name + "\n")
-        put(folder / "info/notify_delay", "-1\n", 0o644)
-        if version >= (2, 29):
-            put(folder / "fw_api_version", "1\n")
-            put(folder / "fw_build", "1\n")
-            put(folder / "stats/power/utilization_raw", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
-        if spec.generation != "inf1":
-            serial = hashlib.sha256(f"{self.root}/{device_id}".encode()).hexdigest()[:16]
-            put(folder / "info/serial_number", serial + "\n")
-            for counter in ECC_COUNTERS:
-                put(folder / "stats/hardware" / counter, "0\n", 0o644)
-            if version >= (2, 30, 2):
-                for counter in ("sram_ecc_corrected", "mem_ecc_corrected"):
-                    put(folder / "stats/hardware" / counter, "0\n", 0o644)
-        if version >= (2, 28) and spec.generation in ("trn2", "trn3"):
-            status = folder / "stats/hardware/health_status"
-            for name in ("hbm_ecc_err_count", "repairable_hbm_ecc_err_count", "sram_ecc_err_count", "hw_error_event"):
-                put(status / name, "0\n")
-            if version >= (2, 30, 2):
-                put(status / "unhealthy_components", "\n")
-                put(status / "healthcheck_heartbeat", "1\n")
-        put(folder / "stats/power/utilization", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
-        for core in range(spec.cores_per_device):
-            put(folder / f"neuron_core{core}/info/architecture/arch_type", core_arch + "\n")
+        for empty in ("power", *(f"neuron_core{core}/stats" for core in range(spec.cores_per_device))):
+            (folder / empty).mkdir(parents=True, exist_ok=True)
         make_link(self.root / CLASS / f"neuron{device_id}", f"../../devices/virtual/neuron_device/neuron{device_id}")
         self._make_device_file(device_id, major)
 
@@ -251,22 +253,11 @@ class SimulatedNode:
             path.write_text("")
 
     def write_class_files(self, spec: InstanceType, place: SimulatedPlace | None, driver_version: str) -> None:
-        """Write the class attributes: older drivers have those of Trn2 on all machines, newer ones per platform."""
+        """Write the class files as the driver does when it has loaded with the devices that are there."""
         folder = self.root / CLASS
-        old = version_of(driver_version) <= (2, 25, 4, 0)
-        files: dict[str, str] = {}
-        if old or spec.platform is Platform.ULTRASERVER:
-            files = trn2_files(place)
-        elif spec.platform in (Platform.PDS, Platform.MAX):
-            files = trn3_files(place)
-        if spec.platform is Platform.STANDARD and files:
-            files["ultraserver_mode"] = ""
-        for name, text in files.items():
+        for name, text in simulated_tree.class_files(spec, place, driver_version, self.device_ids()).items():
             self._kept(name).unlink(missing_ok=True)
             put(folder / name, text + "\n")
-        if not old:
-            put(folder / "hbm_7200_capable", "0\n")
-            put(folder / "current_perf_profile", "0\n")
 
     # Faults
 

@@ -8,7 +8,7 @@ from neuron_dra import __version__
 from neuron_dra.core import decision, health, notice
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.metadata import MetadataSource
-from neuron_dra.errors import ClaimError
+from neuron_dra.errors import ClaimError, DriverNotReady
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -37,11 +37,14 @@ class NodeAdmission:
         self._gate = gate
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        """Read a claim, and wait for the hardware and the reservation. Raises ClaimError, ApiError."""
-        claim = await self._claims.fetch(ref)
+        """Wait for the hardware, read a claim, and wait for the reservation.
+
+        Raises ClaimError, ApiError, DriverNotReady while the kernel driver is not loaded completely.
+        """
         await self._hardware.wait()
         if why := self._hardware.why_unknown:
-            raise ClaimError(f"claim {ref}: {why}")
+            raise DriverNotReady(f"claim {ref}: {why}") if self._hardware.is_away else ClaimError(f"claim {ref}: {why}")
+        claim = await self._claims.fetch(ref)
         await self._device_plugin.looked.wait()
         if (why := self._why_device_plugin()) and not all(device.admin_access for device in claim.devices):
             raise ClaimError(f"claim {ref}: {why}")

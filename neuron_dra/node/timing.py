@@ -20,6 +20,7 @@ class HardwareTiming:
     """Of the readings of sysfs."""
 
     period_s: float = seconds(10.0, "between readings of the hardware")
+    driver_s: float = seconds(1.0, "the same, while the kernel driver loads or leaves, or is not loaded")
     deadline_s: float = seconds(10.0, "for each file, and for a claim that waits for the first reading")
     slow_s: float = seconds(60.0, "for a whole reading whose files all answer; after it, health is unknown")
     probe_s: float = seconds(30.0, "between attempts to read a file that hangs")
@@ -86,7 +87,9 @@ class PrepareTiming:
     get_s: float = seconds(8.0, "limit of reading a claim")
     fetch_retry_s: tuple[float, float] = seconds((0.25, 4.0), "first and longest wait after the API server failed")
     fetch_patience_s: float = seconds(
-        34.0, "no read of a claim starts after this, so that the last one ends within the kubelet's 45 s"
+        34.0,
+        "no read of a claim starts after this, so that the last one ends within the kubelet's 45 s; so long a claim "
+        "waits for the kernel driver, too",
     )
     longest_retry_after_s: float = seconds(8.0, "cap on the API server's Retry-After: the kubelet waits 45 s in all")
     look_again_s: float = seconds(

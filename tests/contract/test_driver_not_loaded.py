@@ -1,26 +1,29 @@
-"""A plugin that starts before the kernel driver is loaded: its devices are unknown, and never zero (issue 31)."""
+"""A kernel driver that loads, leaves or is not loaded: its devices are unknown, and never zero or some (31, 4.03)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from neuron_dra.api.objects import allocated_claim
+from neuron_dra.core import topology
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.emulation.simulated_node import CLASS, DEVICES
-from tests.support.plugin_host import PluginHost
+from neuron_dra.emulation.simulated_driver import SimulatedDriver, Step
+from neuron_dra.node.plugin import Plugin
+from tests.support.plugin_host import PluginHost, published_again
+from tests.support.timings import QUICK, quicker
 from tests.support.waiting import eventually
 
 DRIVER = "neuron.aws.com"
 LONG_S = 60
-NOT_LOADED = (
-    "/sys/class/neuron_device does not exist: the kernel driver (aws-neuronx-dkms) is not loaded, or keeps its files "
-    "elsewhere. Nothing is published or prepared until it is there; what was published stays. Load the kernel driver, "
-    "or update this driver"
-)
+NOT_LOADED = topology.NOT_LOADED.message
+IMPATIENT = quicker(QUICK, prepare={"fetch_patience_s": 0.0})
+"""A plugin whose claims do not wait for the kernel driver."""
+
+WAITING = quicker(QUICK, prepare={"look_again_s": 0.05})
 
 
 @pytest.fixture
@@ -29,29 +32,34 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
         yield made
 
 
-class KernelDriver:
-    """The folders of the kernel driver, which appear when it is loaded."""
-
-    def __init__(self, root: Path) -> None:
-        self._folders = [root / CLASS, root / DEVICES]
-
-    def unload(self) -> None:
-        for folder in self._folders:
-            folder.rename(folder.with_name(".unloaded"))
-
-    def load(self) -> None:
-        for folder in reversed(self._folders):
-            folder.with_name(".unloaded").rename(folder)
-
-
 @pytest.fixture
-def driver(host: PluginHost, quick: None) -> KernelDriver:
-    return KernelDriver(host.root / "host")
+def driver(host: PluginHost) -> SimulatedDriver:
+    host.timing = WAITING
+    return SimulatedDriver(host.hardware)
+
+
+def loaded_until(steps: Iterator[Step], devices: int) -> None:
+    """Go on with a load until it has this number of devices."""
+    for step in steps:
+        devices -= step.what == "device"
+        if devices == 0:
+            return
+
+
+def finish(steps: Iterator[Step]) -> None:
+    for _ in steps:
+        pass
+
+
+async def says(plugin: Plugin, text: str) -> None:
+    """Wait until the last reading says this of the kernel driver."""
+    await eventually(lambda: text in plugin.hardware.why_unknown, LONG_S, f"{text}: {plugin.hardware.why_unknown}")
 
 
 async def test_nothing_is_published_until_the_driver_is_loaded(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: KernelDriver
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
 ) -> None:
+    host.timing = IMPATIENT
     claim = api.create(allocated_claim("new", "node-a", [0]))
     driver.unload()
     async with host.running("pod-1") as plugin:
@@ -72,8 +80,102 @@ async def test_nothing_is_published_until_the_driver_is_loaded(
         assert not (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
 
 
+async def test_part_of_a_load_is_never_published(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    host.timing = IMPATIENT
+    claim = api.create(allocated_claim("new", "node-a", [5]))  # the first device that appears
+    driver.unload()
+    steps = driver.loading()
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        loaded_until(steps, 5)
+        await says(plugin, "the kernel driver is loading, 5 devices so far, for less than 10 s")
+        await published_or_waiting(plugin)
+        assert api.objects("resourceslices") == []
+        assert plugin.hardware.why_unknown in plugin.why_not_ready()
+        rejected = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
+        assert rejected == "claim default/new: the kernel driver is loading, 5 devices so far, for less than 10 s"
+        finish(steps)
+        stored = await api.until("resourceslices", lambda items: len(items) == 1)
+        assert [len(each["spec"]["devices"]) for each in stored] == [16]
+        assert [each["spec"]["pool"]["generation"] for each in stored] == [1]
+
+
+async def published_or_waiting(plugin: Plugin) -> None:
+    """Let the publishing loop look twice."""
+    for _ in range(2):
+        plugin.dirty.notify()
+        await eventually(lambda: "driver is" in plugin.publish_state.error, LONG_S, "a look of the publishing loop")
+
+
+async def test_claims_wait_for_the_end_of_a_load(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    claim = api.create(allocated_claim("new", "node-a", [12]))  # the last device that appears
+    driver.unload()
+    steps = driver.loading()
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await says(plugin, "is not loaded")
+        waiting = asyncio.create_task(kubelet.prepare([claim]))
+        loaded_until(steps, 3)
+        await says(plugin, "3 devices so far")
+        assert not waiting.done()
+        finish(steps)
+        assert not (await waiting)[claim["metadata"]["uid"]].error
+
+
+async def test_driver_that_loads_again_changes_nothing(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    """Prepared claims are answered as usual meanwhile, and no device is unhealthy before, during or after it."""
+    old, other = (api.create(allocated_claim(name, "node-a", [i])) for name, i in (("old", 0), ("other", 1)))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        answer = await kubelet.prepare([old, other])
+        before = await api.until("resourceslices", lambda items: len(items) == 1)
+        driver.unload()
+        await says(plugin, "is not loaded")
+        assert {(each.status.value, each.message) for each in plugin.health.devices} == {
+            ("UNKNOWN", "the kernel driver is not loaded")
+        }
+        assert [finding.kind for finding in plugin.hardware.node.findings] == ["no-class-folder"]
+        steps = driver.loading()
+        loaded_until(steps, 2)
+        await says(plugin, "2 devices so far")
+        await published_again(plugin)
+        assert {(each.status.value, each.message) for each in plugin.health.devices} == {
+            ("UNKNOWN", "the kernel driver is loading, 2 devices so far, for less than 10 s")
+        }
+        assert await kubelet.prepare([old, other]) == answer
+        assert await kubelet.unprepare([other]) == {other["metadata"]["uid"]: ""}
+        finish(steps)
+        await eventually(lambda: {each.status.value for each in plugin.health.devices} == {"HEALTHY"}, LONG_S)
+        await published_again(plugin)
+        assert plugin.hardware.node.findings == ()
+        assert api.objects("resourceslices") == before
+        assert not [each for each in api.objects("events") if "Unhealthy" in each["reason"]]
+
+
+async def test_device_that_is_missing_after_the_load_is_missing(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    """Control: what is wrong after a load is told."""
+    async with host.running("pod-1"):
+        await kubelet.registered(DRIVER)
+        await api.until("resourceslices", lambda items: len(items) == 1)
+        driver.unload()
+        driver.load(missing=[7])
+        found = await api.until("events", lambda items: any(e["reason"] == "NeuronDeviceUnhealthy" for e in items))
+        about_devices = [each["message"] for each in found if each["reason"] == "NeuronDeviceUnhealthy"]
+        assert [text.split(" ")[0] for text in about_devices] == ["neuron-device-7"]
+        [stored] = await api.until("resourceslices", lambda items: len(items[0]["spec"]["devices"]) == 15)
+        assert "neuron-device-7" not in {device["name"] for device in stored["spec"]["devices"]}
+
+
 async def test_restart_without_the_driver_withdraws_nothing(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: KernelDriver
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
 ) -> None:
     old = api.create(allocated_claim("old", "node-a", [0]))
     async with host.running("pod-1"):

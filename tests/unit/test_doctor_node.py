@@ -16,6 +16,7 @@ from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
+from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.core.wire import Obj
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from tests.support import small_clusters as small
@@ -63,6 +64,8 @@ def codes(found: list[Line]) -> list[str]:
         (facts(), None, ["Ok"]),
         (facts(range(0)), state(), ["NoDevices"]),
         (replace(facts(range(0)), vanished=True), state(), ["DriverNotLoaded"]),
+        (replace(facts(range(0)), driver_state=DriverState.LOADING, devices_so_far=5), None, ["DriverLoading"]),
+        (replace(facts(range(0)), driver_state=DriverState.CHANGING), state(), ["DriverLoading"]),
         (facts(range(15)), state(range(15)), ["DevicesMissing"]),
         (facts(dark=(3,)), state(), ["Unreadable"]),
         (facts(no_file=(3,)), state(), ["DeviceFileMissing"]),

@@ -212,10 +212,13 @@ def test_vanished_class_folder_is_unknown_and_never_zero_devices(whole: Path) ->
     assert findings(read) == {"no-class-folder", "missing-device-file"}
 
 
-def test_class_folder_that_was_never_there_is_a_driver_that_is_not_loaded(whole: Path) -> None:
+@pytest.mark.parametrize(("is_live", "says"), [(True, "keeps its files elsewhere"), (False, "driver is not loaded")])
+def test_class_folder_that_was_never_there(whole: Path, is_live: bool, says: str) -> None:
     shutil.rmtree(whole / CLASS)
     shutil.rmtree(whole / DEVICES)
+    if not is_live:
+        shutil.rmtree(whole / "sys/module/neuron")
     read = sysfs.read_node(whole)
     [finding] = topology.build(read, LABELS).findings
     assert (read.devices, read.vanished, finding.kind) == ((), True, "no-class-folder")
-    assert "is not loaded" in finding.message
+    assert says in finding.message

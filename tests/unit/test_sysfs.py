@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import sysfs
 
@@ -64,7 +65,7 @@ def test_heartbeat_is_read(root: Path, folder: str) -> None:
 
 
 def test_empty_root_has_no_values(tmp_path: Path) -> None:
-    nothing = NodeFacts(None, None, (), vanished=True)
+    nothing = NodeFacts(None, None, (), vanished=True, driver_state=DriverState.NOT_LOADED)
     assert sysfs.read_node(tmp_path) == nothing
     assert sysfs.read_node(tmp_path / "missing") == nothing
 

@@ -12,10 +12,11 @@ from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
-from neuron_dra.core import catalogue, names
+from neuron_dra.core import catalogue, kernel_driver, names
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.facts import NodeFacts, Unread
+from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.core.wire import Wire
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 
@@ -32,6 +33,11 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
     else:
         kind = facts.product_name or ""
     spec = catalogue.lookup(kind)
+    if facts.driver_state in (DriverState.LOADING, DriverState.CHANGING):
+        is_loading = facts.driver_state is DriverState.LOADING
+        text = kernel_driver.loading(facts.devices_so_far) if is_loading else kernel_driver.LEAVING
+        todo = "wait until it has loaded; if that does not end, check the kernel log of the node (dmesg)"
+        return [wrong(area, "DriverLoading", text, todo)]
     if facts.vanished:
         text = "there is no /sys/class/neuron_device: the kernel driver is not loaded, so the devices are unknown"
         return [wrong(area, "DriverNotLoaded", text, "load the kernel driver on the node (modprobe neuron; dmesg)")]

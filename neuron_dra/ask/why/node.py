@@ -230,7 +230,14 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 _EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
 _OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
 """The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
-_SILENCING: Final = ("NeuronDevicePluginAlive", "NeuronReadingHangs", "NeuronNoClassFolder", "NeuronNoDevices")
+_SILENCING: Final = (
+    "NeuronDevicePluginAlive",
+    "NeuronReadingHangs",
+    "NeuronNoClassFolder",
+    "NeuronNoDevices",
+    "NeuronDriverLoading",
+    "NeuronDriverLeaving",
+)
 """Reasons for which the driver publishes nothing."""
 
 

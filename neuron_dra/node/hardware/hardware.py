@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi, devices, health, names, signals, topology
+from neuron_dra.core import cdi, devices, health, kernel_driver, names, signals, topology
 from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
+from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.core.members import Cores
 from neuron_dra.core.topology import Node
 from neuron_dra.node.hardware import helper, sysfs
@@ -27,12 +28,25 @@ SIMULATED: Final = ".fake-node"
 """A file in the root of simulated hardware: the container runtime uses device files of that folder, not of /dev."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Away:
+    """The kernel driver is not loaded completely: what it does since when, by the loop's clock.
+
+    `progress` says it in words; `finding` is None while it is no news to anybody.
+    """
+
+    state: DriverState
+    since: float
+    progress: str
+    finding: topology.HardwareFinding | None = None
+
+
 class Hardware:
     """Polls sysfs, which sends no change events, in a helper process, because a read may never end.
 
     `changed` is notified after a reading that differs. An unhealthy device stays unhealthy until its readings have been
-    good for `hold_s` seconds. Until a reading has ended that found the kernel driver, `known` is not set and `node` has
-    no devices.
+    good for `hold_s` seconds. Until a reading has ended that found the kernel driver loaded, `known` is not set and
+    `node` has no devices. While the driver loads or leaves, facts, devices and faults stay as they were.
     """
 
     def __init__(
@@ -56,7 +70,8 @@ class Hardware:
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
         self._raw: helper.Raw | None = None
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
-        self._is_overdue = False  # the last reading did not end, so the facts are older
+        self._unread = ""  # why the facts are older than the last reading; empty if they are not
+        self._away: _Away | None = None
         self._probing: asyncio.Task[None] | None = None
         self._judged: dict[str, health.DeviceHealth] = {}  # computed from `node` and `_watch`
         self._watch: health.Watch = {}
@@ -78,17 +93,18 @@ class Hardware:
 
     async def wait(self) -> None:
         """Return when the hardware has been read, or when it takes longer than a reading may."""
-        if not self.known.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.deadline_s):
-                    await self.known.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.deadline_s):
+                while not (self.known.is_set() or self.is_away):
+                    await self.changed.after(self.changed.count)
 
     async def poll(self) -> None:
         """Read now, and again after each period, until cancelled."""
         try:
             while True:
                 if not await self._look():
-                    await asyncio.sleep(self._timing.period_s)
+                    period_s = self._timing.period_s
+                    await asyncio.sleep(min(period_s, self._timing.driver_s) if self.is_away else period_s)
         finally:
             if self._probing is not None:
                 self._probing.cancel()
@@ -134,36 +150,73 @@ class Hardware:
     def take(self, raw: helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
         left_out = self._hanging.values()
+        self._away = self._look_for_driver(raw)
+        if self._away is not None:
+            self._without_driver(self._away)
+            return
         if raw[1] is None and self._raw is None:
-            self._without_driver()
+            self._unread = ""
+            self._take(self.facts, dataclasses.replace(self.node, findings=(topology.ELSEWHERE,)), {})
             return
         read = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
             raw = sysfs.with_earlier(raw, self._raw, left_out)
         self._raw = raw
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
-        self.read_at, self._is_overdue = time.time(), False
+        self.read_at, self._unread = time.time(), ""
         self.learn(read)
 
-    def _without_driver(self) -> None:
-        """Report that the kernel driver is not loaded yet. The node's devices are unknown, which is not none."""
-        self._is_overdue = False
-        self._take(self.facts, dataclasses.replace(self.node, findings=(topology.NOT_LOADED,)), {})
+    def _look_for_driver(self, raw: helper.Raw) -> _Away | None:
+        """Return what the kernel driver does while it is not loaded; None if it is, so that the reading counts."""
+        state, now, before = sysfs.driver_state(raw), asyncio.get_running_loop().time(), self._away
+        if state is DriverState.LOADED:
+            return None
+        since = before.since if before is not None and before.state is state else now
+        if state is DriverState.NOT_LOADED:
+            return _Away(state, since, kernel_driver.NOT_LOADED, topology.NOT_LOADED)
+        if state is DriverState.LOADING:
+            progress = kernel_driver.loading(len(raw[1] or ()), now - since)
+            is_slow = now - since >= kernel_driver.LONG_LOAD_S
+            return _Away(state, since, progress, topology.slow_load(progress) if is_slow else None)
+        is_stuck = now - since >= self._timing.deadline_s
+        return _Away(state, since, kernel_driver.LEAVING, topology.leaving() if is_stuck else None)
+
+    def _without_driver(self, away: _Away) -> None:
+        """Report that the kernel driver is not loaded. What it shows now are no devices, which is not none.
+
+        An unload that has only just begun is no news: its next reading is a second away.
+        """
+        if away.state is DriverState.CHANGING and away.finding is None:
+            return
+        self._unread = away.progress
+        node = self._built(self.facts) if self.known.is_set() else self.node
+        findings = () if away.finding is None else (away.finding,)
+        told = self.changed.count
+        self._take(self.facts, dataclasses.replace(node, findings=findings), health.unread(self._watch, away.progress))
+        if not self.known.is_set() and self.changed.count == told:
+            self.changed.notify()  # a claim may wait for the first reading: that the driver loads is its result
+
+    def _built(self, facts: NodeFacts) -> Node:
+        """Return the node that `facts` describe; unless the kernel driver is loaded, that is its only finding."""
+        node = topology.build(facts, self._labels)
+        if self._away is not None:
+            return dataclasses.replace(node, findings=() if self._away.finding is None else (self._away.finding,))
+        return node
 
     def learn(self, facts: NodeFacts) -> None:
         """Replace the facts, and rebuild node and health from them."""
         first = not self.known.is_set()
-        node = topology.build(facts, self._labels)
+        node = self._built(facts)
         self.known.set()
         self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
 
     def _overdue(self, path: str = helper.CLASS) -> None:
         """Mark all devices as unread, and keep everything else."""
-        self._is_overdue = True
+        self._unread = health.HANGS
         paths = {*self._hanging.values(), path}
         facts = dataclasses.replace(self.facts, hanging=tuple(sorted(paths)))
         if self.known.is_set():
-            self._take(facts, topology.build(facts, self._labels), health.unread(self._watch))
+            self._take(facts, topology.build(facts, self._labels), health.unread(self._watch, self._unread))
         else:
             self._take(facts, dataclasses.replace(self.node, findings=tuple(topology.hangs(facts.hanging))), {})
 
@@ -177,8 +230,8 @@ class Hardware:
             self.changed.notify()
 
     def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, *, first: bool = False) -> health.Watch:
-        if self._is_overdue:
-            return health.unread(before)
+        if self._unread:
+            return health.unread(before, self._unread)
         now = 0.0 if first else asyncio.get_running_loop().time()
         expected = range(node.spec.device_count) if node.spec else ()
         return health.observe(before, facts.devices, expected, now, self._hold_s)
@@ -260,8 +313,15 @@ class Hardware:
         return tuple(self._hanging)
 
     @property
+    def is_away(self) -> bool:
+        """Whether the kernel driver loads or leaves, or is not loaded."""
+        return self._away is not None
+
+    @property
     def why_unknown(self) -> str:
-        """Why the hardware is unknown; empty if it was read."""
+        """Why the hardware is unknown; empty if it was read and the kernel driver is still loaded."""
+        if self._away is not None:
+            return self._away.finding.message if self._away.finding is not None else self._away.progress
         if self.known.is_set():
             return ""
         if not self.node.findings:

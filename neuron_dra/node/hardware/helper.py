@@ -15,6 +15,8 @@ from _collections_abc import Callable, Collection, Sequence  # already loaded by
 
 CLASS = "sys/class/neuron_device"
 VIRTUAL = "sys/devices/virtual/neuron_device"
+INITSTATE = "sys/module/neuron/initstate"
+PARTIAL = (b"coming", b"going")  # values of INITSTATE with which the devices are not read: some are not there
 MAX_BYTES = 4096  # a sysfs attribute has one page
 BY_NAME = "?"  # begins a candidate that is the name of a file, wherever it is
 DEPTH_AT_MOST = 4  # of the folders in which a file is looked for by its name
@@ -32,9 +34,12 @@ files, and no list of the new paths is public. A path with a folder `*` stands f
 a line each; all must be readable.
 """
 
-Raw = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str]]
+States = tuple[bytes | None, bytes | None]
+"""The driver's INITSTATE before and after everything else was read."""
+
+Raw = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str], States]
 """The node's files, the device ids, the class's files, for each device the kind of its file in /dev and its own files,
-or None if it was left out, and the paths that were found by name.
+or None if it was left out, the paths that were found by name, and the driver's state.
 
 If the class folder is not there, the ids are None, and the devices are those that have a file in /dev."""
 
@@ -83,13 +88,18 @@ def read(
     """
     node, of_class, of_device = layout
     reading = _Reading(source, root, dev, wanted, note)
+    before = reading.text("", (INITSTATE,))
     texts = [reading.text("", candidates) for candidates in node]
     base, ids = reading.devices()
     classes = [reading.text(f"{CLASS}/", candidates) for candidates in of_class]
+    devices: dict[int, tuple[int, Texts] | None]
     if ids is None:
-        return texts, None, classes, dict.fromkeys(reading.device_files()), reading.found
-    devices = {number: reading.device(base, number, of_device) for number in ids}
-    return texts, ids, classes, devices, reading.found
+        devices = dict.fromkeys(reading.device_files())
+    elif (before or b"").strip() in PARTIAL:
+        devices = dict.fromkeys(ids)
+    else:
+        devices = {number: reading.device(base, number, of_device) for number in ids}
+    return texts, ids, classes, devices, reading.found, (before, reading.text("", (INITSTATE,)))
 
 
 class _Reading:

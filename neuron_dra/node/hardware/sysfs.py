@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import signals
+from neuron_dra.core import kernel_driver, signals
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.node.hardware import helper, pci
 from neuron_dra.node.hardware.helper import CLASS, Raw
 
@@ -116,18 +117,38 @@ def read_node(root: Path, source: helper.Source | None = None, dev: DeviceFolder
     return facts(raw, is_hosts_dev=dev.is_hosts)
 
 
+def driver_state(raw: Raw) -> DriverState:
+    """Return what the kernel driver was doing during a reading. An empty class folder, as of a mount, is none."""
+    before, after = ((_decoded(text) or "").strip() for text in raw[5])
+    has_class = bool(raw[1]) or any(text is not None for text in raw[2])
+    return kernel_driver.state(before, after, has_class=has_class)
+
+
 def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True) -> NodeFacts:
     """Return the facts of a reading. `hanging` are the paths that were left out because reading them hangs.
 
     What was left out keeps its value from `before`, except the health of devices, which becomes unknown. Unless
     `is_hosts_dev`, whether devices have files is unknown.
+
+    A kernel driver that loads or leaves has no devices, and one that is not loaded has no device files, which is no
+    fault of a device.
     """
+    state = driver_state(raw)
+    if state in (DriverState.LOADING, DriverState.CHANGING):
+        so_far = len(raw[1] or ()) if state is DriverState.LOADING else 0
+        raw = raw[0], [], [None] * len(raw[2]), {}, [], raw[5]
+        return replace(_facts(raw, before=None), driver_state=state, devices_so_far=so_far, unread=())
+    is_hosts_dev = is_hosts_dev and state is DriverState.LOADED
+    return replace(_facts(raw, before=before, hanging=hanging, is_hosts_dev=is_hosts_dev), driver_state=state)
+
+
+def _facts(raw: Raw, *, before: Raw | None, hanging: Iterable[str] = (), is_hosts_dev: bool = True) -> NodeFacts:
     left_out = set(hanging)
     raw = _validated(raw)
     if before is None:
-        node, ids, of_class, _, _ = raw
+        node, ids, of_class, *_ = raw
     else:
-        node, ids, of_class, _, _ = with_earlier(raw, before, left_out)
+        node, ids, of_class, *_ = with_earlier(raw, before, left_out)
     devices = {i: raw[3].get(i) for i in ids or ()}
     product_name, driver_version = (_decoded(text) for text in node[:2])
     found = []
@@ -163,12 +184,12 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
         devices[device_id] = before[3].get(device_id) if read is None else read
     node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
     of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
-    return node, ids, of_class, devices, raw[4]
+    return node, ids, of_class, devices, raw[4], raw[5]
 
 
 def _validated(raw: Raw) -> Raw:
     """Return a reading without the files that were found by name and whose text is not of the value's form."""
-    node, ids, of_class, devices, paths = raw
+    node, ids, of_class, devices, paths, states = raw
     of_class, devices, kept = list(of_class), dict(devices), []
     for path in paths:
         number = helper.unit_of(path).removeprefix("neuron")
@@ -184,7 +205,7 @@ def _validated(raw: Raw) -> Raw:
             devices[device_id] = kind, checked
         if is_good:
             kept.append(path)
-    return node, ids, of_class, devices, kept
+    return node, ids, of_class, devices, kept, states
 
 
 def _without_malformed(

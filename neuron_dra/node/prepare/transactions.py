@@ -26,6 +26,7 @@ from neuron_dra.errors import (
     CheckpointDamaged,
     ClaimError,
     DeviceInUse,
+    DriverNotReady,
     Forbidden,
     TooManyRequests,
     Unavailable,
@@ -198,12 +199,19 @@ class Transactions:
     async def _fetched(
         self, read: Callable[[ClaimRef], Awaitable[Claim]], ref: ClaimRef, wait: DeviceWait, until: float
     ) -> Claim:
-        """Read a claim; retry while the API server fails or limits the rate. Raises ClaimError, ApiError."""
+        """Read a claim; retry while the API server fails or limits the rate, and while the kernel driver loads.
+
+        Raises ClaimError, ApiError.
+        """
         waits = backoff.delays(*self._timing.fetch_retry_s, random.random)
         forbidden = 0
         while True:
             try:
                 return await read(ref)
+            except DriverNotReady as err:  # a rejection costs the pod 90 s, and most loads take less than a minute
+                if not await wait.pause(self._timing.look_again_s, until):
+                    raise
+                log.info("waiting for the kernel driver", extra={"claim": str(ref), "uid": ref.uid, "reason": str(err)})
             except (TooManyRequests, Unavailable, Forbidden) as err:
                 forbidden += isinstance(err, Forbidden)
                 if forbidden >= FORBIDDEN_TRIES:

@@ -202,7 +202,8 @@ class Publishing:
         """Return what to do now. What it needs first, the inventory and the tags, is settled. Raises as `publish`."""
         if not self._hardware.known.is_set():
             self._reports.findings()
-            return _Wait(self._hardware.why_unknown if self._hardware.node.findings else "")
+            is_told = self._hardware.node.findings or self._hardware.is_away
+            return _Wait(self._hardware.why_unknown if is_told else "")
         if node is None or not self._publisher.cache.synced.is_set():
             return _Wait(self._why_no_node(node) if self._node.synced.is_set() else None)
         self._reports.findings()

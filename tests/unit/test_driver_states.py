@@ -1,0 +1,168 @@
+"""What the plugin makes of a kernel driver that loads, leaves or is not loaded, over time (4.03)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from neuron_dra.core import kernel_driver, topology
+from neuron_dra.core.facts import NodeLabels
+from neuron_dra.core.kernel_driver import DriverState
+from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.simulated_driver import SimulatedDriver, Step
+from neuron_dra.emulation.simulated_files import change
+from neuron_dra.emulation.simulated_node import INITSTATE
+from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.node.hardware.hardware import Hardware
+from neuron_dra.node.hardware.helper import Raw
+from neuron_dra.node.hardware.reader import Reader
+from tests.support.fleet import clock
+
+TYPE: Final = "trn1.32xlarge"
+NAME: Final = "neuron-device-3"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "has_class", "state"),
+    [
+        ("live", "live", True, DriverState.LOADED),
+        ("live", "live", False, DriverState.LOADED),
+        ("", "", True, DriverState.LOADED),
+        ("", "", False, DriverState.NOT_LOADED),
+        ("coming", "coming", True, DriverState.LOADING),
+        ("coming", "coming", False, DriverState.LOADING),
+        ("going", "going", True, DriverState.CHANGING),
+        ("coming", "live", True, DriverState.CHANGING),
+        ("live", "going", True, DriverState.CHANGING),
+        ("going", "", False, DriverState.CHANGING),
+        ("", "coming", True, DriverState.CHANGING),
+    ],
+)
+def test_state_of_the_driver(before: str, after: str, has_class: bool, state: DriverState) -> None:
+    assert kernel_driver.state(before, after, has_class=has_class) is state
+
+
+class CountingReader(Reader):
+    """Reads in this process, and counts."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.readings = 0
+
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+        self.readings += 1
+        return helper.read(helper.Source(), str(self._root), sysfs.LAYOUT, f"{self._root}/dev")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> SimulatedDriver:
+    return SimulatedDriver(simulated_node.write(tmp_path, TYPE))
+
+
+def loading(driver: SimulatedDriver, devices: int) -> None:
+    """Unload the driver, and load it until it has this number of devices; the load does not end."""
+    driver.unload()
+    shown = 0
+    for step in driver.loading():
+        shown += step.what == "device"
+        if shown == devices:
+            return
+
+
+def told(root: Path, seconds: int, *, loads: bool = False) -> tuple[list[tuple[float, str, list[str]]], int]:
+    """Return what the plugin says of a device and of the node, when that changes, and how often it read."""
+
+    async def main() -> tuple[list[tuple[float, str, list[str]]], int]:
+        reader = CountingReader(root)
+        hardware = Hardware(str(root), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))  # loaded
+        if loads:
+            loading(SimulatedDriver(simulated_node.SimulatedNode(root)), 5)
+        reader.readings = 0
+        polling = asyncio.create_task(hardware.poll())
+        answers: list[tuple[float, str, list[str]]] = []
+        for second in range(seconds):
+            await asyncio.sleep(1)
+            kinds = [finding.kind for finding in hardware.node.findings]
+            answer = hardware.health_of(NAME).message, kinds
+            if not answers or answers[-1][1:] != answer:
+                answers.append((second, *answer))
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        return answers, reader.readings
+
+    return clock.run(clock.VirtualLoop(), main())
+
+
+def test_long_load_is_a_finding(driver: SimulatedDriver, tmp_path: Path) -> None:
+    answers, readings = told(tmp_path, 400, loads=True)
+    text = "the kernel driver is loading, 5 devices so far, for "
+    durations = ["less than 10 s", "10 s", "20 s", "30 s", "1 min", "2 min", "3 min", "5 min"]
+    assert [message for _, message, _ in answers] == [text + duration for duration in durations]
+    assert [kinds for _, _, kinds in answers] == [[]] * 6 + [["driver-loading"]] * 2
+    assert answers[6][0] in range(178, 183)
+    assert readings in range(395, 405)  # each second
+
+
+def test_loaded_driver_is_read_less_often(driver: SimulatedDriver, tmp_path: Path) -> None:
+    """Control: only a driver that loads is read each second."""
+    answers, readings = told(tmp_path, 400)
+    assert answers == [(0, "", [])]
+    assert readings in range(38, 43)
+
+
+def test_unload_that_does_not_end_is_a_finding(driver: SimulatedDriver, tmp_path: Path) -> None:
+    async def main() -> list[list[str]]:
+        reader = CountingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))
+        change(tmp_path / INITSTATE, "going\n")
+        kinds = []
+        for _ in range(12):
+            hardware.take(await reader.search(0.0))
+            kinds.append([finding.kind for finding in hardware.node.findings])
+            await asyncio.sleep(1)
+        change(tmp_path / INITSTATE, "live\n")
+        hardware.take(await reader.search(0.0))
+        return [*kinds, [finding.kind for finding in hardware.node.findings]]
+
+    assert clock.run(clock.VirtualLoop(), main()) == [[]] * 10 + [["driver-leaving"]] * 2 + [[]]
+
+
+def test_labels_that_change_during_a_load_are_no_reading(driver: SimulatedDriver, tmp_path: Path) -> None:
+    async def main() -> tuple[str, str | None]:
+        reader = CountingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))
+        loading(driver, 5)
+        hardware.take(await reader.search(0.0))
+        hardware.label({"topology.k8s.aws/network-node-layer-1": "nn-1"})
+        return hardware.health_of(NAME).status.value, hardware.node.labels.network_layers[0]
+
+    assert clock.run(clock.VirtualLoop(), main()) == ("UNKNOWN", "nn-1")
+
+
+def test_commands_say_that_the_driver_loads(driver: SimulatedDriver, tmp_path: Path) -> None:
+    loading(driver, 5)
+    node = topology.build(sysfs.read_node(tmp_path), NodeLabels())
+    assert node.devices == ()
+    assert [(finding.kind, finding.message.partition(".")[0]) for finding in node.findings] == [
+        ("driver-loading", "the kernel driver is loading, 5 devices so far")
+    ]
+
+
+def test_loads_of_all_types_end_as_they_began(tmp_path: Path) -> None:
+    """A load shows again what the node had before the unload."""
+    for instance_type in ("inf1.24xlarge", "trn1.32xlarge", "trn2u.48xlarge", "trn3e.24xlarge", "trn2.3xlarge"):
+        node = simulated_node.write(tmp_path, instance_type)
+        before = sysfs.read_node(tmp_path)
+        driver = SimulatedDriver(node)
+        driver.unload()
+        assert sysfs.read_node(tmp_path).driver_state is DriverState.NOT_LOADED
+        steps: list[Step] = list(driver.loading())
+        assert sysfs.read_node(tmp_path) == before
+        assert [step.what for step in steps].count("device") == len(before.devices)
