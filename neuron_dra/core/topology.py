@@ -81,6 +81,8 @@ class Node:
     findings: tuple[HardwareFinding, ...]
 
 
+RESETTING: Final = 0  # the value of `reset` while a device is being reset
+
 GONE: Final = HardwareFinding(
     "no-class-folder",
     "/sys/class/neuron_device is gone, and the kernel driver is loaded: it keeps its files elsewhere. The devices stay "
@@ -143,7 +145,12 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
                 "coordinates and memory; update the driver",
             )
         )
-    linked = _links(facts, spec, findings)
+    assumed = _assumed(facts, spec)
+    if assumed and len(assumed) == len(facts.devices) and spec is not None and spec.links_promised:
+        findings.append(_not_reported(spec))
+    unread = [replace(each, connected=Unread.UNKNOWN) if each.device_id in assumed else each for each in facts.devices]
+    facts = replace(facts, devices=tuple(unread))
+    linked = _links(facts, spec, assumed, findings)
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
     devices = []
     for device in in_order:
@@ -191,14 +198,54 @@ def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Hardware
     return dmi or label
 
 
-def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareFinding]) -> dict[int, frozenset[int]]:
+def _assumed(facts: NodeFacts, spec: InstanceType | None) -> frozenset[int]:
+    """Return the devices whose table of links says nothing, so that the catalogue's links are assumed.
+
+    The kernel driver prints a table that depends on the number of devices, and an empty one for all devices if one was
+    missing when it loaded. Only on Inf1 it reads the links from the devices, and a neighbor that is being reset reads
+    0. Seen on drivers 2.24 to 2.26.
+    """
+    if spec is None or not spec.links or spec.shape == "switch":
+        return frozenset()
+    if all(device.connected == () for device in facts.devices):
+        return frozenset(device.device_id for device in facts.devices)
+    if spec.generation != "inf1":
+        return frozenset()
+    is_resetting = any(device.reset_state == RESETTING for device in facts.devices)
+    assumed = []
+    for device in facts.devices:
+        links = () if isinstance(device.connected, Unread) else device.connected
+        is_self = device.device_id in links
+        if is_self or (is_resetting and 0 in links):
+            assumed.append(device.device_id)
+    return frozenset(assumed)
+
+
+def _not_reported(spec: InstanceType) -> HardwareFinding:
+    return HardwareFinding(
+        "links-not-reported",
+        f"the kernel driver reports no links, although {spec.name} has links between its devices: it does so for all "
+        "devices if one was missing when it loaded. The links of the instance type are assumed. Check the kernel log "
+        "for devices that were not found or not reset",
+    )
+
+
+def _links(
+    facts: NodeFacts, spec: InstanceType | None, assumed: frozenset[int], findings: list[HardwareFinding]
+) -> dict[int, frozenset[int]]:
     """Return the neighbors of each device, by id; a link counts only if both ends report it.
+
+    The ends `assumed` count as reporting the catalogue's links, if the other end does not contradict.
 
     On switched types the kernel driver prints a torus that does not exist: every pair is connected there.
     """
     present = {device.device_id: device for device in facts.devices}
     if spec is not None and spec.shape == "switch":
         return {one: frozenset(present) - {one} for one in present}
+
+    def usual(device_id: int) -> tuple[int, ...]:
+        return spec.links[device_id] if spec is not None and device_id < len(spec.links) else ()
+
     said = {}
     for device_id, device in present.items():
         said[device_id] = (
@@ -219,6 +266,10 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareF
                         "as down. Reload the kernel driver; if it stays, replace the instance",
                     )
                 )
+        if one in assumed:
+            both |= {other for other in usual(one) if other in assumed or one in (said.get(other) or ())}
+        else:
+            both |= {other for other in neighbours or () if other in assumed and one in usual(other)}
         result[one] = frozenset(both)
     if spec is not None and spec.links_promised:
         _missing_links(spec, said, findings)
@@ -228,18 +279,10 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareF
 def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[HardwareFinding]) -> None:
     """Add a finding for each link that neither end reports.
 
-    Links of a device that is gone or unread do not count, and if no device reports any link there is one finding for
-    all. A link that one end reports is the finding `one-sided-link` instead.
+    Links of a device that is gone or unread do not count. A link that one end reports is the finding `one-sided-link`
+    instead.
     """
-    if spec.links and said and not any(said.values()):
-        if all(neighbours is not None for neighbours in said.values()):
-            findings.append(
-                HardwareFinding(
-                    "no-links",
-                    f"the kernel driver reports no links, but {spec.name} has links between its devices; this happens "
-                    "while a device is missing. Check the kernel log for devices that were not found or not reset",
-                )
-            )
+    if not any(said.values()):
         return
     for one, neighbours in enumerate(spec.links):
         for other in neighbours:

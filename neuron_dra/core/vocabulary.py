@@ -252,7 +252,9 @@ EVENTS: Final = (
     Word(
         "NeuronOneSidedLink", "Node", "a device reports a link that the other device does not report; it counts as down"
     ),
-    Word("NeuronNoLinks", "Node", "the devices report no links, and the instance type has links"),
+    Word(
+        "NeuronLinksNotReported", "Node", "the kernel driver reports no links; those of the instance type are assumed"
+    ),
     Word("NeuronMissingLink", "Node", "a link that the instance type has is down"),
     Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
     Word("NeuronMissingDeviceFile", "Node", "a device has no file in the host's /dev: no new claim gets it"),

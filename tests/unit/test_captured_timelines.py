@@ -100,13 +100,7 @@ def faulty(name: str, at_s: float) -> set[int]:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["between changes", "during changes"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="4.03", strict=True) if name.startswith("inf1") else ())
-        for name in captures.timelines()
-    ],
-)
+@pytest.mark.parametrize("name", captures.timelines())
 def test_load_and_unload_are_no_faults(name: str, whole: bool, tmp_path: Path) -> None:
     answers = along(name, tmp_path, whole=whole)
     every = set(captures.device_ids(captures.tree(name)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuron_dra.core import catalogue, facts, topology
+from neuron_dra.core import catalogue, facts, linked, topology
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
 
@@ -89,12 +89,63 @@ def test_unknown_links_are_neither_up_nor_down(reading: Unread) -> None:
     assert 3 not in node.devices[2].connected
 
 
-def test_no_links_at_all_is_one_finding() -> None:
-    read = node_of()
-    for device in range(16):
-        read = changed(read, device, connected=())
-    assert kinds(build(read)) == ["no-links"]
-    assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
+def without_links(instance_type: str) -> NodeFacts:
+    read = node_of(instance_type)
+    for device in read.devices:
+        read = changed(read, device.device_id, connected=())
+    return read
+
+
+@pytest.mark.parametrize("instance_type", ["trn1.32xlarge", "trn2.48xlarge", "inf2.24xlarge", "inf2.48xlarge"])
+def test_empty_table_of_links_is_unread(instance_type: str) -> None:
+    """The driver prints an empty table for all devices if one was missing when it loaded."""
+    spec = catalogue.lookup(instance_type)
+    assert spec is not None
+    read = without_links(instance_type)
+    whole, rest = build(read), build(without(read, 4))
+    assert kinds(whole) == ["links-not-reported"]
+    assert kinds(rest) == ["links-not-reported", "missing-device"]
+    assert {device.device_id: device.connected for device in whole.devices} == {
+        device_id: frozenset(others) for device_id, others in enumerate(spec.links)
+    }
+    assert {device.device_id: device.connected for device in rest.devices} == {
+        device_id: frozenset(others) - {4} for device_id, others in enumerate(spec.links) if device_id != 4
+    }
+    assert linked.up_now(whole) == linked.of_type(spec)
+    assert {device.reported for device in rest.devices} == {None}
+
+
+@pytest.mark.parametrize("instance_type", ["trn1.2xlarge", "inf2.8xlarge", "trn2.3xlarge", "trn3.48xlarge"])
+def test_types_without_links_have_an_empty_table(instance_type: str) -> None:
+    assert build(without_links(instance_type)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("links", "resetting"),
+    [
+        ({0: (0, 0), 1: (0, 0), 2: (0, 0), 3: (0, 0)}, (0, 1, 2, 3)),
+        ({0: (1, 0), 1: (2, 0), 2: (3, 0), 3: (0, 0)}, (3,)),
+        ({0: (1, 0), 1: (2, 0), 2: (3, 1), 3: (0, 2)}, ()),
+    ],
+    ids=["all are reset", "one is reset", "the last one has just been reset"],
+)
+def test_devices_of_inf1_that_are_reset_have_their_usual_links(
+    links: dict[int, tuple[int, ...]], resetting: tuple[int, ...]
+) -> None:
+    read = node_of("inf1.6xlarge")
+    for device_id, others in links.items():
+        read = changed(read, device_id, connected=others, reset_state=0 if device_id in resetting else 1)
+    node = build(read)
+    assert node.findings == ()
+    assert [sorted(device.connected) for device in node.devices] == [[1], [0, 2], [1, 3], [2]]
+
+
+def test_links_of_inf1_are_those_of_the_devices() -> None:
+    """Control: a device that is not reset says which links it has, also others than the catalogue's."""
+    read = node_of("inf1.6xlarge")
+    for device_id, others in enumerate([(1, 3), (2, 0), (3, 1), (0, 2)]):
+        read = changed(read, device_id, connected=others, reset_state=1)
+    assert [sorted(device.connected) for device in build(read).devices] == [[1, 3], [0, 2], [1, 3], [0, 2]]
 
 
 def test_busy_device_suppresses_link_finding() -> None:
