@@ -223,7 +223,8 @@ metrics are read. `kubectl neuron top` shows them.
 - They name the pod and its container, so no join is needed. The names come from the kubelet's pod-resources API; without
   it, or before Kubernetes 1.34, `pod` is the pod for which the claim was prepared, and `container` is empty. Names of
   several pods that share a device or core are separated by commas.
-- They count since the kernel driver was loaded, not since the pod started: use `rate` or `increase`.
+- They count since the kernel driver was loaded, those of memory errors since the firmware began, and not since the pod started: use
+  `rate` or `increase`.
 - `core` is the number of a physical core in its device, as in sysfs. Results and categories that are 0 have no series.
 - On a trn2.48xlarge with 128 cores in use, one reading took 40 ms of CPU and the page 25 ms more, with 1,100 series.
   `draDriver.deviceCounters` in the chart limits them: with `devices` there are at most 256 and a reading takes 2 ms.

@@ -22,6 +22,13 @@ class Unread(enum.Enum):
     UNKNOWN = "unknown"  # the file is absent, unreadable, or contains "not applicable"
 
 
+NO_SERIAL: Final = ""
+"""The serial number of a device whose firmware does not answer: the file is there, and its line is empty."""
+
+ALL_ONES: Final = "f" * 16
+"""The serial number of a device that is not on the bus any more: every read of it returns ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """The readings of one Neuron device.
@@ -30,7 +37,9 @@ class DeviceFacts:
     - `connected`: ids of the devices to which this end reports a link, in the driver's order.
     - `dev`: (major, minor) of the device file.
 
-    Counters start at 0 when the kernel driver loads.
+    - `serial`: 16 hex digits, NO_SERIAL if the device's firmware gave none.
+
+    The kernel driver asks the firmware for each value when it is read. Nothing here sets counters back.
     """
 
     device_id: int

@@ -14,20 +14,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from neuron_dra.core import names
-from neuron_dra.core.facts import DeviceFacts, Unread
+from neuron_dra.core.facts import ALL_ONES, DeviceFacts, Unread
 from neuron_dra.core.signals import (
     COMPONENT,
     DEVICE_FILE_MISSING,
+    FIRMWARE,
     HBM_ECC,
     HBM_REPAIR,
     INVALID,
     LINK_INTERSERVER,
+    MADE_UP,
     MISSING,
+    NO_ANSWER,
     SIGNALS,
     SRAM_ECC,
     DeviceProblem,
     FaultSignal,
     by_name,
+    has_serial,
+    lacks_serial,
     readings,
 )
 
@@ -43,16 +48,19 @@ EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
 HANGS: Final = "the kernel driver hangs or is gone"
 """Why a reading that did not end shows nothing."""
 
+SILENT_READINGS: Final = 2  # readings in a row without a serial number that are a fault of the firmware
 STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for this time is stale
 
-_WORST_FIRST: Final = (MISSING, DEVICE_FILE_MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
+_WORST_FIRST: Final = (MISSING, DEVICE_FILE_MISSING, INVALID, FIRMWARE, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HBM_REPAIR)
 ADVICE: Final[Mapping[str, str]] = {
     MISSING: "it is gone from the node; check the kernel log, and replace the instance if the device stays away",
     DEVICE_FILE_MISSING: "its file is missing from the host's /dev; check udev and the kernel log, then load the "
     "kernel driver again, or reboot the node",
     INVALID: "the kernel driver could not reset it; reload the kernel driver, or replace the instance",
-    SRAM_ECC: "uncorrectable SRAM errors since the kernel driver was loaded; replace the instance",
-    HBM_ECC: "uncorrectable HBM errors since the kernel driver was loaded; replace the instance",
+    FIRMWARE: "its firmware does not answer the kernel driver, so its errors are unknown; reboot the node, or replace "
+    "the instance",
+    SRAM_ECC: "uncorrectable SRAM errors; replace the instance",
+    HBM_ECC: "uncorrectable HBM errors; replace the instance",
     HBM_REPAIR: "HBM errors that a reload of the kernel driver repairs; reload it, or reboot the node",
 }
 """The advice for each reason; any other reason is a component that the kernel driver names."""
@@ -106,7 +114,8 @@ class WatchedDevice:
 
     `seen`: it was present with its file at least once. `known`: the last reading had evidence of its health. `unread`:
     why the last reading shows nothing of it, empty if it does. `stale`: the firmware's health check, whose heartbeat is
-    `beat`, does not run.
+    `beat`, does not run. `had_serial`: its firmware has given a serial number; `silent` is the number of readings in a
+    row in which it did not, although this device or another one has one.
     """
 
     faults: tuple[DeviceFault, ...] = ()
@@ -115,6 +124,8 @@ class WatchedDevice:
     unread: str = ""
     beat: Beat | None = field(default=None, compare=False)
     stale: bool = False
+    had_serial: bool = field(default=False, compare=False)
+    silent: int = field(default=0, compare=False)
 
 
 Watch = Mapping[int, WatchedDevice]
@@ -158,19 +169,28 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     before the kernel driver.
     """
     read = {device.device_id: device for device in facts}
+    gives_serials = any(has_serial(device) and not device.hangs for device in read.values())
     after: dict[int, WatchedDevice] = {}
     for i in sorted({*before, *read, *expected}):
         was, device = before.get(i, WatchedDevice()), read.get(i)
         if device is not None and device.hangs:
             after[i] = _left_out(was, device)
         else:
-            after[i] = _beating(was, device, now, hold_s)
+            after[i] = _beating(was, device, now, hold_s, gives_serials=gives_serials)
     return after
 
 
-def _beating(before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_s: float) -> WatchedDevice:
-    """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs."""
+def _beating(
+    before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_s: float, *, gives_serials: bool
+) -> WatchedDevice:
+    """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs.
+
+    `gives_serials`: this reading has the serial number of some device.
+    """
     found, beat = readings(facts), before.beat
+    silent = _silence(before, facts, gives_serials=gives_serials)
+    if facts is not None and (silent or facts.serial == ALL_ONES):
+        found = _without_firmware(found, silent)
     if facts is not None and not isinstance(facts.heartbeat, Unread):
         if beat is None:
             beat = Beat(facts.heartbeat, now)
@@ -180,7 +200,36 @@ def _beating(before: WatchedDevice, facts: DeviceFacts | None, now: float, hold_
     if stale and not found.get(FaultSignal.COMPONENTS):
         found.pop(FaultSignal.COMPONENTS, None)
     watched = _observed(before, found, now, hold_s, by_name(facts))
-    return replace(watched, beat=beat, stale=stale, known=watched.known and not stale)
+    known = watched.known and not stale
+    had_serial = before.had_serial or (facts is not None and has_serial(facts))
+    return replace(watched, beat=beat, stale=stale, known=known, had_serial=had_serial, silent=silent)
+
+
+def _silence(before: WatchedDevice, facts: DeviceFacts | None, *, gives_serials: bool) -> int:
+    """Return in how many readings in a row the device's firmware has not answered.
+
+    A driver that has no serial number of any device says nothing of one. Nor does a file that cannot be read.
+    """
+    if facts is None or not lacks_serial(facts) or not (before.had_serial or gives_serials):
+        return 0
+    return min(before.silent + 1, SILENT_READINGS)
+
+
+def _without_firmware(
+    found: dict[FaultSignal, tuple[DeviceProblem, ...]], silent: int
+) -> dict[FaultSignal, tuple[DeviceProblem, ...]]:
+    """Return the problems of a reading in which the firmware does not answer, so that its values mean nothing.
+
+    Counters read 0 or ones, and `reset` reads 1 as before. One such reading is no fault yet: it may be a moment.
+    """
+    kept: dict[FaultSignal, tuple[DeviceProblem, ...]] = {}
+    for signal, problems in found.items():
+        is_bad = bool(problems) and signal in (FaultSignal.RESET, FaultSignal.COMPONENTS)
+        if is_bad or signal not in MADE_UP:
+            kept[signal] = problems
+    if silent >= SILENT_READINGS:
+        kept[FaultSignal.FIRMWARE] = (NO_ANSWER,)
+    return kept
 
 
 def unread(before: Watch, why: str = HANGS) -> Watch:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.core.facts import DeviceFacts, Unread
+from neuron_dra.core.facts import ALL_ONES, NO_SERIAL, DeviceFacts, Unread
 
 RESET_READY: Final = 1
 RESET_INVALID: Final = 2
@@ -18,6 +18,7 @@ RESET_INVALID: Final = 2
 MISSING: Final = "missing"
 DEVICE_FILE_MISSING: Final = "DeviceFileMissing"
 INVALID: Final = "invalid"
+FIRMWARE: Final = "FirmwareNotResponding"
 SRAM_ECC: Final = "sram_ecc"
 HBM_ECC: Final = "hbm_ecc"
 HBM_REPAIR: Final = "hbm_repair"
@@ -33,6 +34,7 @@ class FaultSignal(enum.Enum):
     PRESENCE = "presence"
     FILE = "file"
     RESET = "reset"
+    FIRMWARE = "firmware"
     SRAM = "sram"
     HBM = "hbm"
     REPAIR = "repair"
@@ -43,6 +45,7 @@ SIGNALS: Final = {
     MISSING: FaultSignal.PRESENCE,
     DEVICE_FILE_MISSING: FaultSignal.FILE,
     INVALID: FaultSignal.RESET,
+    FIRMWARE: FaultSignal.FIRMWARE,
     SRAM_ECC: FaultSignal.SRAM,
     HBM_ECC: FaultSignal.HBM,
     HBM_REPAIR: FaultSignal.REPAIR,
@@ -74,6 +77,8 @@ def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem
         bad = facts.reset_state == RESET_INVALID
         invalid = DeviceProblem(FaultSignal.RESET, INVALID, "the kernel driver reports the device as invalid")
         found[FaultSignal.RESET] = (invalid,) if bad else ()
+    if has_serial(facts):
+        found[FaultSignal.FIRMWARE] = ()
     for signal, reason, count, kind in (
         (FaultSignal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
         (FaultSignal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
@@ -88,6 +93,30 @@ def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem
             for component in dict.fromkeys(facts.unhealthy_components)
         )
     return found
+
+
+MADE_UP: Final = (
+    FaultSignal.RESET,
+    FaultSignal.SRAM,
+    FaultSignal.HBM,
+    FaultSignal.REPAIR,
+    FaultSignal.COMPONENTS,
+)
+"""The signals whose values mean nothing while the device's firmware does not answer the kernel driver."""
+
+NO_ANSWER: Final = DeviceProblem(
+    FaultSignal.FIRMWARE, FIRMWARE, "the device's firmware does not answer the kernel driver"
+)
+
+
+def has_serial(facts: DeviceFacts) -> bool:
+    """Return True if the device's firmware has given its serial number."""
+    return not isinstance(facts.serial, Unread) and facts.serial not in (NO_SERIAL, ALL_ONES)
+
+
+def lacks_serial(facts: DeviceFacts) -> bool:
+    """Return True if the kernel driver shows the device as ready, and has no serial number of it."""
+    return facts.serial in (NO_SERIAL, ALL_ONES) and facts.reset_state == RESET_READY
 
 
 def _reason(component: str) -> str:

@@ -1,6 +1,7 @@
 """What the kernel driver counts for each Neuron device and core, and which claims and pods have them.
 
-A missing or malformed file has no value, never zero. Counters start when the kernel driver loads, not with a pod.
+A missing or malformed file has no value, never zero. Counters of executions start when the kernel driver loads, not
+with a pod; those of memory errors are the firmware's, and a load does not set them back.
 Sources: aws-neuron-driver, neuron_sysfs_metrics.c (files); AWS's Neuron sysfs user guide (meaning and units).
 """
 

@@ -280,8 +280,9 @@ UNHEALTHY: Final = {
     "DeviceFileMissing": "its file is missing from the host's /dev",
     "invalid": "the kernel driver could not reset it",
     "link_interserver": "a link to another node of the UltraServer is unhealthy",
-    "sram_ecc": "uncorrectable SRAM errors since the kernel driver was loaded",
-    "hbm_ecc": "uncorrectable HBM errors since the kernel driver was loaded",
+    "FirmwareNotResponding": "its firmware does not answer the kernel driver",
+    "sram_ecc": "uncorrectable SRAM errors",
+    "hbm_ecc": "uncorrectable HBM errors",
     "hbm_repair": "HBM errors that a reload of the kernel driver repairs",
     "other": "a component whose name is no valid value of a taint; the Event has the name",
 }

@@ -60,6 +60,9 @@ COMPONENTS = (
 )
 """The values of `unhealthy_components`."""
 
+_ONES = {"sram_ecc_uncorrected": "65535", "mem_ecc_uncorrected": "30"}
+"""What the counters of a device read whose registers are all ones."""
+
 _DRIVER_VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
 
 
@@ -381,6 +384,30 @@ class SimulatedNode:
     def set_reset_state(self, device_id: int, state: int) -> None:
         """Set the value of `reset`: 0 resetting, 1 ready, 2 invalid."""
         change(self.device_path(device_id, "reset"), f"{state}\n")
+
+    def stop_firmware(self, device_id: int, *, all_ones: bool = False) -> None:
+        """Let a device's firmware not answer: no serial number, and counters of 0; `reset` stays as it was.
+
+        With `all_ones`, the device is not on the bus any more, and every read of it returns ones.
+        """
+        serial = self.device_path(device_id, "info/serial_number")
+        kept = serial.with_name(f".{serial.name}")
+        if not kept.exists():
+            put(kept, serial.read_text(), 0o600)
+        change(serial, "f" * 16 + "\n" if all_ones else "\n")
+        for counter in ECC_COUNTERS:
+            text = _ONES.get(counter, "0") if all_ones else "0"
+            change(self.device_path(device_id, f"stats/hardware/{counter}"), f"{text}\n")
+
+    def start_firmware(self, device_id: int) -> None:
+        """Let a device's firmware answer again; its counters begin at 0."""
+        serial = self.device_path(device_id, "info/serial_number")
+        kept = serial.with_name(f".{serial.name}")
+        if kept.exists():
+            change(serial, kept.read_text())
+            kept.unlink()
+            for counter in ECC_COUNTERS:
+                change(self.device_path(device_id, f"stats/hardware/{counter}"), "0\n")
 
     def set_unhealthy_components(self, device_id: int, components: str) -> None:
         """Set the comma-separated list of failed components; empty is healthy.

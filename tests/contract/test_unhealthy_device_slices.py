@@ -82,6 +82,11 @@ def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
         ),
         (lambda h: h.hardware.set_reset_state(5, 2), lambda h: h.hardware.set_reset_state(5, 1), "invalid"),
         (
+            lambda h: h.hardware.stop_firmware(5, all_ones=True),
+            lambda h: h.hardware.start_firmware(5),
+            "FirmwareNotResponding",
+        ),
+        (
             lambda h: h.hardware.remove_device_file(5),
             lambda h: h.hardware.restore_device(5),
             "DeviceFileMissing",
@@ -362,7 +367,7 @@ async def test_events_and_metrics_name_the_reason(api: EmbeddedApi, host: Plugin
         await until(api, well())
         await eventually(lambda: len(events(api)) == 2)
     why = (
-        "neuron-device-5 is unhealthy (hbm_ecc): uncorrectable HBM errors since the kernel driver was loaded; replace "
+        "neuron-device-5 is unhealthy (hbm_ecc): uncorrectable HBM errors; replace "
         "the instance. New claims do not get it; running pods keep it"
     )
     assert sorted(events(api)) == [

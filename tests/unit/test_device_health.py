@@ -343,8 +343,8 @@ def test_every_reason_must_be_tolerated() -> None:
 def test_event_has_fault_remedy_and_effect(effect: str, says: str) -> None:
     text = health.event_message(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
     assert text.startswith(
-        "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors since the kernel driver was "
-        "loaded; replace the instance; the kernel driver reports its component link_efa as unhealthy. "
+        "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors; "
+        "replace the instance; the kernel driver reports its component link_efa as unhealthy. "
     )
     assert says in text
 
@@ -409,4 +409,79 @@ def test_no_finished_reading_makes_all_unknown() -> None:
     assert health.judged(NAME, [3], watch).status is Health.UNKNOWN
     assert health.judged("neuron-node-0", [3], watch) == DeviceHealth(
         "neuron-node-0", Health.UNKNOWN, "the last reading of neuron3 failed: the kernel driver hangs or is gone"
+    )
+
+
+# Firmware that does not answer.
+
+SERIAL = "9ff5434815c8bd80"
+SERIAL_WELL = replace(WELL, serial=SERIAL)
+DEAD = replace(WELL, serial="")
+ONES = replace(WELL, serial="f" * 16, sram_ecc_uncorrected=65535, mem_ecc_uncorrected=30)
+NO_ANSWER = sick("the device's firmware does not answer the kernel driver", "FirmwareNotResponding")
+
+
+@pytest.mark.parametrize("gone", [DEAD, ONES], ids=["no serial number", "all ones"])
+def test_firmware_that_does_not_answer_twice_is_a_fault(gone: DeviceFacts) -> None:
+    once = after((0.0, SERIAL_WELL), (10.0, gone))
+    assert (once.status, once.reasons) == (Health.UNKNOWN, ())
+    assert after((0.0, SERIAL_WELL), (10.0, gone), (20.0, gone)) == NO_ANSWER
+    assert after((0.0, SERIAL_WELL), (10.0, gone), (20.0, SERIAL_WELL)) == HEALTHY
+    back = [(0.0, SERIAL_WELL), (10.0, gone), (20.0, gone), (30.0, SERIAL_WELL)]
+    assert after(*back).reasons == ("FirmwareNotResponding",)
+    assert after(*back, (30.0 + HOLD_S, SERIAL_WELL)) == HEALTHY
+
+
+@pytest.mark.parametrize("serial", ["", "f" * 16])
+def test_sibling_with_a_serial_number_shows_that_one_is_lacking(serial: str) -> None:
+    """The plugin may start after the firmware has died."""
+    watch: Watch = {}
+    for now in (0.0, 10.0):
+        devices = [replace(DEAD, serial=serial), replace(SERIAL_WELL, device_id=4)]
+        watch = health.observe(watch, devices, [3, 4], now, HOLD_S)
+    assert health.judged(NAME, [3], watch) == NO_ANSWER
+    assert health.judged("neuron-device-4", [4], watch).status is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        replace(WELL, serial=Unread.UNKNOWN),
+        replace(WELL, serial=Unread.BUSY),
+        replace(DEAD, reset_state=0),
+        replace(DEAD, reset_state=Unread.UNKNOWN),
+    ],
+    ids=["unread", "busy", "is reset", "reset unread"],
+)
+def test_unread_serial_number_says_nothing(silent: DeviceFacts) -> None:
+    assert after((0.0, SERIAL_WELL), (10.0, silent), (20.0, silent)).reasons == ()
+
+
+def test_driver_that_has_no_serial_numbers_says_nothing() -> None:
+    """Control: counters count, and the device is healthy, where no device ever had a serial number."""
+    assert after((0.0, DEAD), (10.0, DEAD), (20.0, DEAD)) == HEALTHY
+    assert after((0.0, replace(DEAD, mem_ecc_uncorrected=1))).reasons == ("hbm_ecc",)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "unknown"])
+def test_counters_of_a_device_that_reads_all_ones_are_ignored(known: bool) -> None:
+    before = [(0.0, SERIAL_WELL)] if known else []
+    for state in (0, 1, Unread.UNKNOWN):
+        ones = replace(ONES, reset_state=state, unhealthy_components=Unread.UNKNOWN)
+        assert not {"sram_ecc", "hbm_ecc"} & set(after(*before, (10.0, ones), (20.0, ones)).reasons)
+
+
+def test_dead_firmware_does_not_end_other_faults() -> None:
+    """Its counters read 0, which is no good reading."""
+    bad = replace(SERIAL_WELL, mem_ecc_uncorrected=1)
+    watch = watched((0.0, bad), *((10.0 * n, DEAD) for n in range(1, 12)))
+    assert health.judged(NAME, [3], watch).reasons == ("FirmwareNotResponding", "hbm_ecc")
+
+
+def test_dead_firmware_is_recalled_after_a_restart() -> None:
+    watch = health.recall({}, [3], ["FirmwareNotResponding"])
+    assert health.judged(NAME, [3], watched((0.0, DEAD), before=watch)).reasons == ("FirmwareNotResponding",)
+    assert health.judged(NAME, [3], watched((0.0, SERIAL_WELL), (HOLD_S, SERIAL_WELL), before=watch)) == HEALTHY
+    assert health.reasons_on(health.marked({"name": NAME}, ["FirmwareNotResponding"], "NoSchedule")) == (
+        "FirmwareNotResponding",
     )

@@ -87,7 +87,7 @@ ECC: Final = Series(
     "neuron_dra_device_ecc_errors",
     "counter",
     (*DEVICE, "kind"),
-    "Memory errors of a device since the driver was loaded",
+    "Memory errors of a device, as its firmware counts them; loading the kernel driver does not set them back",
 )
 NODE: Final = Series(
     "neuron_dra_node_info",

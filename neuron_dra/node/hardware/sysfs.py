@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import kernel_driver, signals
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.core.facts import NO_SERIAL, DeviceFacts, NodeFacts, UltraServerFacts, Unread
 from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.node.hardware import helper, pci
 from neuron_dra.node.hardware.helper import CLASS, Raw
@@ -292,7 +292,7 @@ def _device(kind: int, texts: list[bytes | None], device_id: int, *, is_hosts_de
         dev=_major_minor(text["dev"]),
         device_file=has_file,
         reset_state=_number(text["reset_state"]),
-        serial=_formed(text["serial"], _SERIAL),
+        serial=_serial(text["serial"]),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
         mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
         mem_ecc_repairable=_number(text["mem_ecc_repairable"]),
@@ -332,6 +332,13 @@ def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:
     if form.fullmatch(word):
         return word
     return Unread.UNKNOWN
+
+
+def _serial(text: str | None) -> str | Unread:
+    """Return a device's serial number; an empty line differs from a file that cannot be read."""
+    if text is not None and not text.strip():
+        return NO_SERIAL
+    return _formed(text, _SERIAL)
 
 
 def _known(reading: str | Unread) -> str | None:
