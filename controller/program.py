@@ -59,7 +59,7 @@ class Controller:
         """
         self._settings = settings
         self._client = client or KubeClient(kube, user_agent=NAME, timing=timing.client)
-        self._clock = clock
+        self._local_clock = clock
         self._timing = timing
         self._claims_for_a_node = claims_for_a_node
         self._stopping = asyncio.Event()
@@ -71,6 +71,10 @@ class Controller:
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
         self.grpc: QueryServer | None = None
+
+    def _clock(self) -> datetime.datetime:
+        """Return the API server's time, by which every replica decides; this machine's before the first response."""
+        return self._client.clock.now() or self._local_clock()
 
     def stop(self) -> None:
         """End `run()`. It releases the lease; reservations stay."""

@@ -116,7 +116,7 @@ class ControllerSettings(WatcherSettings):
         "5m", "failureStrategy acts on a node that has not been Ready for this time"
     )
     fault_grace: datetime.timedelta = _duration(
-        "1m", "failureStrategy acts on a fault of a device or link that has lasted this time"
+        "3m", "failureStrategy acts on a fault of a device or link that has lasted this time"
     )
     node_conditions: tuple[FaultCondition, ...] = _setting(
         node_conditions.DEFAULT_TEXT,

@@ -78,7 +78,13 @@ class ApiError(NeuronDraError):
 
 
 class NotFound(ApiError):
-    """404: there is no such object."""
+    """404: there is no such object.
+
+    `names_object`: the answer is a Status that names the object. Without it the object may exist: a proxy answers 404
+    for a path that it does not know, and the API server for a version that it does not serve.
+    """
+
+    names_object = True
 
 
 class AlreadyExists(ApiError):
@@ -114,7 +120,13 @@ class TooLarge(Unavailable):
 
 
 def api_error(
-    status: int, reason: str, message: str, retry_after_s: float | None = None, causes: tuple[str, ...] = ()
+    status: int,
+    reason: str,
+    message: str,
+    retry_after_s: float | None = None,
+    causes: tuple[str, ...] = (),
+    *,
+    names_object: bool = True,
 ) -> ApiError:
     """Return the error for an HTTP status and the reason in its Status object."""
     if status == 409 and reason == "AlreadyExists":
@@ -129,4 +141,7 @@ def api_error(
             422: Invalid,
             429: TooManyRequests,
         }.get(status, Unavailable if status >= 500 else ApiError)
-    return kind(message, status=status, reason=reason, retry_after_s=retry_after_s, causes=causes)
+    error = kind(message, status=status, reason=reason, retry_after_s=retry_after_s, causes=causes)
+    if isinstance(error, NotFound):
+        error.names_object = names_object
+    return error

@@ -14,7 +14,18 @@ from typing import Any, Final
 
 from controller.decisions.reasons import WAITS_FOR_NODES, Reason
 from controller.decisions.states import State
-from controller.observe.model import ClaimUse, Meeting, Pods, Starting, Suspect, Turn, Workload
+from controller.observe.model import (
+    EXPIRED,
+    IN_USE,
+    ClaimUse,
+    Meeting,
+    Pods,
+    Starting,
+    Suspect,
+    Turn,
+    Workload,
+    condition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,16 @@ class WriteWorkloadStatus(Action):
     warning: bool
     explains_stop: bool = False
     told: Pods = ()
+
+    @property
+    def expires(self) -> frozenset[str]:
+        """The nodes of the workload if this write says that it has expired: from then on they are released."""
+        if condition(self.before, IN_USE).get("reason") == EXPIRED:
+            return frozenset()
+        if condition(self.status, IN_USE).get("reason") != EXPIRED:
+            return frozenset()
+        groups = self.before.get("groups") or []
+        return frozenset(str(node) for group in groups for node in group.get("nodes") or [])
 
     @classmethod
     def of(
@@ -351,6 +372,11 @@ class Plan:
 
     @property
     def handed_over(self) -> frozenset[str]:
-        """The nodes that the plan opens or frees, see WriteUltraServerStatus."""
-        found = (each.handed_over for each in self.actions if isinstance(each, WriteUltraServerStatus))
-        return frozenset(node for nodes in found for node in nodes)
+        """The nodes that the plan opens or frees, see WriteUltraServerStatus, or gives up because nobody uses them."""
+        found: set[str] = set()
+        for action in self.actions:
+            if isinstance(action, WriteUltraServerStatus):
+                found |= action.handed_over
+            elif isinstance(action, WriteWorkloadStatus):
+                found |= action.expires
+        return frozenset(found)

@@ -68,11 +68,14 @@ class ChangeWorkload:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWorkload:
-    """Delete a workload. `gone`: first verify that the job which it was made for does not want it any more."""
+    """Delete a workload, because of its job as it was seen: None if it is gone, or asks for nothing any more.
+
+    A watch may be silent, and a release evicts pods. So the job is read again before, and must be the same.
+    """
 
     workload: Workload
     why: str
-    gone: bool = False
+    job: Job | None
 
 
 Write = CreateWorkload | ChangeWorkload | DeleteWorkload
@@ -147,7 +150,7 @@ def decide_one(view: JobView, there: There, subject: Subject, job: Job | None) -
             _JobStep(view, there, one, job).take()
         elif _is_gone(view, subject):
             for each in there.own(subject):
-                _release(view, one, each, "the job is gone or asks for no UltraServers any more", gone=True)
+                _release(view, one, each, "the job is gone or asks for no UltraServers any more", None)
     except Exception as err:
         kind, name = kind_and_name(subject[1])
         text = f"the controller cannot decide about this {kind}: {isolation.named(err)}; {isolation.ADVICE}"
@@ -186,13 +189,13 @@ def taken(decision: JobDecision) -> Iterator[Shared]:
             yield "template", write.job.namespace, write.body["spec"]["resourceClaimTemplate"]["name"]
 
 
-def _release(view: JobView, found: JobDecision, workload: Workload, why: str, *, gone: bool = False) -> bool:
+def _release(view: JobView, found: JobDecision, workload: Workload, why: str, job: Job | None) -> bool:
     """Release a workload, unless a pod still uses its nodes; return whether it is or was released."""
     if workload.deleting:
         return True
     if view.in_use(workload):
         return False
-    found.writes.append(DeleteWorkload(workload, why, gone))
+    found.writes.append(DeleteWorkload(workload, why, job))
     return True
 
 
@@ -314,7 +317,7 @@ class _JobStep:
         own = [each for each in self._own if each.template_name == template]
         for each in self._own:
             if each not in own[:1]:
-                _release(self._view, self._found, each, "its job asks for another template")
+                _release(self._view, self._found, each, "its job asks for another template", self._job)
         if not own:
             self._create(spec, template)
         elif not own[0].deleting:
@@ -364,7 +367,8 @@ class _JobStep:
         fixed = (workload.instance_type, workload.size, workload.logical_neuron_core)
         wanted = (spec["instanceType"], spec["topologySize"], (spec.get("config") or {}).get("logicalNeuronCore", 2))
         if fixed != wanted:
-            if not _release(self._view, self._found, workload, f"the {job.kind} {job.name} asks for other nodes"):
+            why = f"the {job.kind} {job.name} asks for other nodes"
+            if not _release(self._view, self._found, workload, why, job):
                 self._warn("ReservationDiffers", _DIFFERS.format(ANNOTATION))
             return
         changes: dict[str, Any] = {}
@@ -402,7 +406,7 @@ class _JobStep:
 
     def _release_all(self, why: str) -> None:
         for each in self._own:
-            _release(self._view, self._found, each, why)
+            _release(self._view, self._found, each, why, self._job)
 
     def _warn(self, reason: str, message: str) -> None:
         self._found.notes.append(JobEvent(self._job, True, reason, message, f"{reason}: {message}"))

@@ -32,13 +32,14 @@ from controller.jobs.guard import Guard
 from controller.jobs.kept import KeptJobDecisions
 from controller.jobs.kinds import KINDS, read
 from controller.jobs.model import Job
-from controller.jobs.there import Subject
+from controller.jobs.there import Subject, kind_and_name
+from controller.jobs.unread_kinds import UnreadKinds, reference_to
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Template, Workload
 from controller.timing import JobTiming
 from neuron_dra.core.ultraserver import Phase, Tag
-from neuron_dra.errors import NotFound
+from neuron_dra.errors import Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import NEURON_WORKLOADS
@@ -89,6 +90,7 @@ class JobReservations:
         self._rejected: dict[Subject, JobEvent] = {}
         self._told: EventTurns[Subject] = EventTurns()
         self._errors = Errors()
+        self._unread_kinds = UnreadKinds(events, timing)
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
@@ -99,8 +101,6 @@ class JobReservations:
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
-        if not self._watches.settled:
-            return None  # the watches wake the controller
         pinned = self._caches.is_pinned
         term = await self._watched.begin(self._watches)
         if term != self._term:
@@ -115,7 +115,11 @@ class JobReservations:
         await _all(self._make(each, now, term) for each in self._due(now))
         self._place_moved(now)
         await _all(self._post(each, now) for each in self._told.take(AT_ONCE))
+        workloads = self._kept.there.workloads.values()
+        again = await self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
         found = [self._turns.next(now), await self._early_pods.look(now)]
+        if again is not None:
+            found.append(again)
         if self._kept.undecided or self._told or pinned:
             found.append(now)  # a pinned index does not show all changes
         return min((*moments, *(each for each in found if each is not None)), default=None)
@@ -220,6 +224,10 @@ class JobReservations:
                 self._reject(job, JobEvent(job, True, "ReservationRejected", text, text))
             case WriteOutcome.REJECTED:
                 log.warning("a reservation of a job was not released", extra={"workload": key, "error": error})
+                if isinstance(write, DeleteWorkload):
+                    about = reference_to(write.workload)
+                    text = f"the deletion of this workload was rejected, and its nodes stay reserved: {error}"
+                    await self._events.post(about, "Warning", "ReleaseRejected", text, now)
             case WriteOutcome.FAILED:
                 facts = {"workload": key, "error": error}
                 log.warning("a reservation for a job could not be written", extra=facts)
@@ -237,28 +245,29 @@ class JobReservations:
             case ChangeWorkload(workload=old, spec=spec, labels=labels):
                 patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}
                 workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
-            case DeleteWorkload(workload=old, why=why, gone=gone):
-                if gone and await self._still_asks(old):
-                    return
+            case DeleteWorkload(workload=old, why=why, job=seen):
+                if await self._job_of(old) != seen:
+                    raise Conflict(f"the job of {old.ref} has changed, and its watch has not shown that yet")
                 self._applier.fence.check(term)  # again: the job was read meanwhile
                 await self._client.delete(NEURON_WORKLOADS, old.namespace, old.name, uid=old.uid, version=old.version)
                 log.info("released the reservation of a job", extra={"workload": old.ref, "why": why})
 
-    async def _still_asks(self, workload: Workload) -> bool:
-        """Return True if the job that a workload was made for exists and asks for UltraServers. Raises ApiError.
+    async def _job_of(self, workload: Workload) -> Job | None:
+        """Read the job that a workload was made for; None if it is gone or asks for nothing any more.
 
-        The watch of jobs may lag behind, and a release evicts pods.
+        Raises ApiError, MALFORMED if that is not certain.
         """
-        kind_name, _, rest = workload.made_for.partition("/")
-        name, _, uid = rest.rpartition("/")
-        kind = next((each for each in KINDS if each.name == kind_name), None)
-        if kind is None:
-            return True
+        kind_name, name = kind_and_name(workload.made_for)
+        kind = next(kind for kind in KINDS if kind.name == kind_name)
         try:
-            job = kind.job(read(await self._client.get(kind.resource, workload.namespace, name)))
-        except NotFound:
-            return False
-        return job is not None and job.uid == uid
+            raw = await self._client.get(kind.resource, workload.namespace, name)
+        except NotFound as err:
+            if not err.names_object:
+                raise Unavailable(f"it is not certain whether the {kind_name} exists: {err}") from err
+            return None
+        job = kind.job(read(raw))
+        self._watches.remember(kind_name, raw)
+        return job if job is not None and job.mark == workload.made_for else None
 
     def _reject(self, job: Job, note: JobEvent | None) -> None:
         """Note that the last write for a job was rejected; None: it was not."""

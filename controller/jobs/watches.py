@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from controller.fleet.reserved import put
 from controller.jobs.kinds import KINDS, JobFields, Kind
 from controller.jobs.model import Job
 from controller.observe.caches import KEPT
 from controller.timing import JobTiming
-from neuron_dra.errors import Forbidden, NotFound
+from neuron_dra.errors import ApiError, Forbidden, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Item, Reflector
 
 log = logging.getLogger(__name__)
+
+SURE_FAILURES: Final = 3
+"""A list that fails so often in a row is reported: one failure is nothing that somebody has to act on."""
 
 
 def _kept_of(kind: Kind) -> Callable[[Item], Item | None]:
@@ -49,8 +52,10 @@ class JobWatches:
         }
         self._known: dict[str, dict[str, Job]] = {kind.name: {} for kind in KINDS}  # as of the last `follow`
         self._followed: set[str] = set()  # kinds that were listed then
-        self._absent: set[str] = set()  # kinds that the API server does not have
-        self._forbidden: set[str] = set()
+        self._doubted: set[str] = set()  # kinds whose list may be that of an earlier term
+        self._doubts = {kind.name: asyncio.Event() for kind in KINDS}  # set for those
+        self._absent: dict[str, str] = {}  # by kind that the API server does not serve, why
+        self._refused: dict[str, str] = {}  # by kind that cannot be listed although it is served, why
 
     @property
     def reflectors(self) -> dict[str, Reflector]:
@@ -59,17 +64,40 @@ class JobWatches:
 
     @property
     def _listed(self) -> dict[str, Reflector]:
-        return {name: each for name, each in self._by_kind.items() if each.synced.is_set()}
+        synced = {name: each for name, each in self._by_kind.items() if each.synced.is_set()}
+        return {name: each for name, each in synced.items() if name not in self._doubted}
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of which all jobs are known: none exist of a kind that the API server does not have."""
-        return frozenset({*self._listed, *self._absent})
+        """The kinds of which all jobs are known.
+
+        One that is not served is not among them: its objects may exist, and be served in another version.
+        """
+        return frozenset(self._listed)
 
     @property
-    def settled(self) -> bool:
-        """Return True if each kind was listed, or cannot be."""
-        return not self._by_kind.keys() - self.kinds - self._forbidden
+    def problems(self) -> dict[str, str]:
+        """By kind that cannot be read, why; also those that the API server does not serve."""
+        found = self.failing
+        for name, why in self._absent.items():
+            if not self._is_listed(name):
+                found.setdefault(name, why)
+        return found
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """By kind that cannot be read although the API server serves it, why."""
+        found: dict[str, str] = {}
+        for name, reflector in self._by_kind.items():
+            if reflector.failures >= SURE_FAILURES and not self._is_listed(name):
+                found[name] = reflector.last_error
+        for name, why in self._refused.items():
+            if not self._is_listed(name):
+                found.setdefault(name, why)
+        return found
+
+    def _is_listed(self, name: str) -> bool:
+        return name not in self._doubted and self._by_kind[name].synced.is_set()
 
     @property
     def unreadable(self) -> frozenset[tuple[str, str]]:
@@ -87,8 +115,9 @@ class JobWatches:
         changed = []
         for name, each in self._by_kind.items():
             keys, known = each.take_touched(), self._known[name]
-            items = each.items if each.synced.is_set() else {}
-            if each.synced.is_set() != (name in self._followed):
+            is_listed = each.synced.is_set() and name not in self._doubted
+            items = each.items if is_listed else {}
+            if is_listed != (name in self._followed):
                 keys = known.keys() | items.keys()
                 self._followed ^= {name}
             for key in keys:
@@ -98,19 +127,52 @@ class JobWatches:
                 changed.append((before, now))
         return changed
 
+    def remember(self, name: str, raw: bytes) -> None:
+        """Keep a job of a kind that was read alone, unless the watch has shown a newer one. Raises MALFORMED."""
+        self._by_kind[name].remember_raw(raw)
+        self._on_change()
+
     def tasks(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Return the coroutine function to run for each kind. None of them ends by itself."""
-        return {name: functools.partial(self._watch, name) for name in self._by_kind}
+        """Return the coroutine functions to run for each kind. None of them ends by itself."""
+        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        for name in self._by_kind:
+            found[name] = functools.partial(self._watch, name)
+            found[f"{name} after a failed list"] = functools.partial(self._list_again, name)
+        return found
 
     async def relist(self) -> None:
-        """List all kinds again: a new leader must not decide on a follower's caches. Raises ApiError."""
-        for each in self._listed.values():
-            await each.relist()
+        """List all kinds again: a new leader must not decide on a follower's caches.
+
+        A kind that cannot be listed is not known until it can; the others are.
+        """
+        await asyncio.gather(*(self._refresh(name, each.relist) for name, each in self._listed.items()))
 
     async def resume(self) -> None:
-        """Open the watches again for a leader that regained its Lease; list what has no watch. Raises ApiError."""
-        for each in self._listed.values():
-            await each.resume()
+        """Open the watches again for a leader that regained its Lease; list what has no watch."""
+        await asyncio.gather(*(self._refresh(name, each.resume) for name, each in self._listed.items()))
+
+    async def _refresh(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await refresh()
+        except ApiError as err:
+            self._fail(name, err)
+            self._doubted.add(name)
+            self._doubts[name].set()
+
+    async def _list_again(self, name: str) -> None:
+        """List a kind whose list has failed, until that succeeds."""
+        while True:
+            await self._doubts[name].wait()
+            try:
+                await self._by_kind[name].relist()
+            except ApiError as err:
+                self._fail(name, err)
+                await asyncio.sleep(self._timing.absent_s)
+            else:
+                self._doubted.discard(name)
+                self._doubts[name].clear()
+                self._refused.pop(name, None)
+                self._on_change()
 
     async def _watch(self, name: str) -> None:
         """Watch a kind, and look for it from time to time while the API server does not have it."""
@@ -118,17 +180,20 @@ class JobWatches:
         while True:
             try:
                 await reflector.run()
-            except NotFound:
-                self._absent.add(name)
-                self._forbidden.discard(name)
+            except NotFound as err:
+                self._absent[name] = f"the API server does not serve it ({err})"
+                self._refused.pop(name, None)
             except Forbidden as err:
-                if name not in self._forbidden:
-                    log.warning(
-                        "jobs of this kind cannot reserve UltraServers: apply the ClusterRole of this release",
-                        extra={"kind": name, "error": str(err)},
-                    )
-                self._forbidden.add(name)
-                self._absent.discard(name)
+                self._fail(name, err)
+                self._absent.pop(name, None)
             reflector.synced.clear()
             self._on_change()
             await asyncio.sleep(self._timing.absent_s)
+
+    def _fail(self, name: str, err: ApiError) -> None:
+        """Note, and log once, that a kind cannot be read."""
+        why = f"apply the ClusterRole of this release ({err})" if isinstance(err, Forbidden) else str(err)
+        if self._refused.get(name) != why:
+            log.warning("jobs of this kind cannot be read", extra={"kind": name, "error": str(err)})
+        self._refused[name] = why
+        self._on_change()

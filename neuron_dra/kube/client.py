@@ -26,6 +26,7 @@ from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.objects import Page
 from neuron_dra.kube.replies import check_deleted, check_done, check_list, decode_object, stored
 from neuron_dra.kube.requests import PODS, Resource
+from neuron_dra.kube.server_clock import ServerClock
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
 __all__ = ["KubeClient", "decode_object"]
@@ -59,6 +60,7 @@ class KubeClient:
         self._session: aiohttp.ClientSession | None = None
         self._keeping: asyncio.Task[None] | None = None
         self.date = ""  # of the last response, as in HTTP: the API server's clock
+        self.clock = ServerClock(timing.clock_s)
 
     async def __aenter__(self) -> KubeClient:
         if self._config.credentials is not None:
@@ -251,6 +253,7 @@ class KubeClient:
             ) as response:
                 raw = await _body(response, most_bytes)
                 self.date = response.headers.get("Date", "")
+                self.clock.hear(self.date)
                 if response.status >= 300:
                     raise _error(method, path, response.status, raw, response.headers.get("Retry-After"))
                 return raw
@@ -385,13 +388,17 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
     """Return the error for a response, with reason, message and causes of its Status object if it has one."""
     reason, message = "", raw[:256].decode(errors="replace")
     causes: tuple[str, ...] = ()
+    names_object = False
     with contextlib.suppress(*objects.MALFORMED):
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
-        listed = (body.get("details") or {}).get("causes") or []
+        details = body.get("details") or {}
+        names_object = body.get("kind") == "Status" and bool(details.get("name"))
+        listed = details.get("causes") or []
         causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed[:16])
     seconds = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
-    return api_error(status, reason, f"{method} {path}: {status} {reason}: {message}", seconds, causes)
+    text = f"{method} {path}: {status} {reason}: {message}"
+    return api_error(status, reason, text, seconds, causes, names_object=names_object)
 
 
 def _reason(err: BaseException, timeout_s: float) -> str:

@@ -90,6 +90,8 @@ class Reflector:
         self.damaged: dict[str, Damaged] = {}
         self._touched: set[str] = set()
         self.synced = asyncio.Event()
+        self.failures = 0  # of lists and watches, in a row
+        self.last_error = ""
 
     @property
     def unreadable(self) -> frozenset[str]:
@@ -174,6 +176,7 @@ class Reflector:
         for again in meanwhile:  # the watch does not repeat these changes
             again()
         self.synced.set()
+        self.failures, self.last_error = 0, ""
         self._on_change()
 
     async def _list(self) -> tuple[dict[str, Item], str, set[str]]:
@@ -258,6 +261,7 @@ class Reflector:
                 failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except ApiError as err:
                 self._tell(err)
+                self.failures, self.last_error = self.failures + 1, str(err)
                 if isinstance(err, self._gives_up_on):
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
@@ -298,6 +302,7 @@ class Reflector:
             self._resource, self._namespace, params, idle_timeout_s=self._timing.silence_s, gather_s=self._gather_s
         ) as lines:
             self._tell(None)
+            self.failures, self.last_error = 0, ""
             limit_s = self._timing.bookmarks_s
             try:
                 async with asyncio.timeout(limit_s if self._gets_bookmarks else None) as silence:

@@ -57,6 +57,7 @@ class ClientTiming:
     """Of everything that a program does at the API server."""
 
     request_s: float = seconds(10.0, "limit of a request, unless its caller sets another one")
+    clock_s: float = seconds(10.0, "for so long responses must agree that the API server's clock was set")
     watch: WatchTiming = WatchTiming()
     credentials: CredentialTiming = CredentialTiming()
     events: EventTiming = EventTiming()

@@ -29,11 +29,13 @@ class Clock:
 
 async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa: F811
     clock = Clock()
+    cluster.api.clock_offset_s = HOUR.total_seconds()
     rejected = cluster.api.faults.add(InjectedFault(Do.RESPOND, verb="patch", resource="nodes", status=403, times=None))
     async with controlling(cluster, clock=clock):
         nodes = len(cluster.api.objects("nodes"))
         await eventually(lambda: rejected.hits >= 4 * nodes, what="the labels of Nodes wait")
         clock.offset = -HOUR
+        cluster.api.clock_offset_s = -HOUR.total_seconds()
         cluster.api.faults.clear()
         await eventually(
             lambda: all(LABEL in each["metadata"]["labels"] for each in cluster.api.objects("nodes")), what="labels"
@@ -42,6 +44,7 @@ async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa
 
 async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
     clock = Clock()
+    cluster.api.clock_offset_s = HOUR.total_seconds()
     async with controlling(cluster, clock=clock, timing=TIMING):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -52,6 +55,7 @@ async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
 
         await eventually(lambda: reads() >= 3, what="its pod has no address yet")
         clock.offset = -HOUR
+        cluster.api.clock_offset_s = -HOUR.total_seconds()
         cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
         await eventually(lambda: addresses(cluster, SLICE) == ["10.1.0.7"], what="it has the pod's address")
 

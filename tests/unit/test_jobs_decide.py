@@ -268,14 +268,18 @@ ENDED = [
 def test_job_that_ends_gives_its_nodes_back_when_no_pod_uses_them(ended: Job) -> None:
     assert writes(decide(view(ended))) == []
     assert writes(decide(view(ended, workloads=[workload()], in_use=["train"]))) == []
-    assert writes(decide(view(ended, workloads=[workload()]))) == ["DeleteWorkload train"]
+    decision = decide(view(ended, workloads=[workload()]))
+    assert writes(decision) == ["DeleteWorkload train"]
+    [release] = decision.writes
+    assert isinstance(release, DeleteWorkload)
+    assert release.job == ended
 
 
 def test_workload_of_a_job_that_is_gone_is_kept_while_it_is_in_use() -> None:
     assert writes(decide(view(workloads=[workload()], in_use=["train"]))) == []
     (release,) = decide(view(workloads=[workload()])).writes
     assert isinstance(release, DeleteWorkload)
-    assert release.gone
+    assert release.job is None
 
 
 def test_workload_of_a_kind_that_is_not_known_is_kept() -> None:

@@ -103,4 +103,5 @@ async def _lines(call: Call, events: AsyncIterator[Obj]) -> AsyncIterator[bytes]
 def _api_error(call: Call, err: StatusError) -> ApiError:
     causes = tuple(cause.message for cause in err.causes)
     text = f"{call.method} {call.path}: {err.code} {err.reason}: {err.message}"
-    return api_error(err.code, err.reason, text, err.retry_after, causes)
+    is_named = bool((err.to_status().get("details") or {}).get("name"))
+    return api_error(err.code, err.reason, text, err.retry_after, causes, names_object=is_named)

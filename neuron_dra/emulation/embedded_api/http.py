@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import email.utils
 import itertools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator
@@ -96,9 +97,14 @@ class Handler:
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=_LARGEST_BODY)
+        app.on_response_prepare.append(self._date)
         app.router.add_get(execution.PATH, self.execution.serve)
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
+
+    async def _date(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Show the server's clock, which may be another one than that of the machine."""
+        response.headers["Date"] = email.utils.formatdate(self._store.now(), usegmt=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         await self.answering.wait()

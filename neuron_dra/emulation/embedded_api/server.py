@@ -58,7 +58,9 @@ class EmbeddedApi:
         `controllers` False omits garbage collection, claims for pods and budgets.
         """
         self._registry = Registry()
-        self.store = ObjectStore(self._registry, now=now, seed=seed)
+        self.clock_offset_s = 0.0
+        """How far the server's clock is ahead of `now`; a test may set it."""
+        self.store = ObjectStore(self._registry, now=lambda: now() + self.clock_offset_s, seed=seed)
         self.watches = Watches(self.store)
         self.faults = Faults()
         self._dropper, self._adder = Dropper(), Adder()
