@@ -10,8 +10,8 @@ from typing import Final
 from controller.decisions.irreversible import TABLE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ENDS: Final = {"delete", "evict"}
-"""Methods of the client that end something."""
+METHODS: Final = {f"{client}.{name}" for client in ("client", "self._client") for name in ("delete", "evict")}
+"""What ends something."""
 
 
 def places(source: str, path: str) -> Iterator[str]:
@@ -19,10 +19,10 @@ def places(source: str, path: str) -> Iterator[str]:
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ENDS:
-                if ast.unparse(call.func.value) in ("client", "self._client"):
-                    yield f"{path} {function.name}"
+        calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+        for method in calls:
+            if ast.unparse(method) in METHODS:
+                yield f"{path} {function.name}"
 
 
 def test_every_deletion_and_eviction_has_a_row() -> None:
