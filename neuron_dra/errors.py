@@ -5,6 +5,7 @@
     ├── ClaimError            a claim cannot be prepared; the message is shown in the pod's Events
     │   └── DeviceInUse       another claim, with the UID `holder`, holds one of its devices
     ├── CheckpointDamaged     the checkpoint on disk cannot be used
+    │   └── CheckpointLost    it is gone or unreadable, and the running process remembers it
     ├── SocketError           a socket cannot be bound
     └── ApiError              the API server rejected a request, or did not respond
         ├── NotFound          404
@@ -48,6 +49,10 @@ class DriverNotReady(ClaimError):
 
 class CheckpointDamaged(NeuronDraError):
     """The checkpoint is truncated, altered or of an unknown version."""
+
+
+class CheckpointLost(CheckpointDamaged):
+    """A checkpoint that this process has read is gone, or cannot be read; the process remembers it."""
 
 
 class SocketError(NeuronDraError):

@@ -180,16 +180,39 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
 
     Raises TimeoutError. The lock is released when its process ends, even by a crash.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = _locked_handle(path, time.monotonic() + timeout_s, timeout_s)
     try:
-        deadline = time.monotonic() + timeout_s
-        while not try_lock(handle):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{path} is locked by another process for more than {timeout_s:g} s")
-            time.sleep(LOCK_POLL_S)
         yield
     finally:
         os.close(handle)
+
+
+def _locked_handle(path: Path, deadline: float, timeout_s: float) -> int:
+    """Return an open file that has the lock, and that is the file which `path` names. Raises TimeoutError, OSError."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not try_lock(handle):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{path} is locked by another process for more than {timeout_s:g} s")
+                time.sleep(LOCK_POLL_S)
+            # The folder may have been emptied meanwhile. Another process then has a lock on the new file of this name.
+            if _is_named(handle, path):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _is_named(handle: int, path: Path) -> bool:
+    """Return whether `path` is the name of an open file."""
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def try_lock(handle: int) -> bool:

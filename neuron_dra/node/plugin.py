@@ -324,6 +324,8 @@ class Plugin:
             reasons.append("slices are not published yet")
         if self.prepared.damaged is not None:
             reasons.append("the checkpoint is being rebuilt")
+        if self.prepared.unreadable is not None:
+            reasons.append(f"the node's state cannot be read or written: {self.prepared.unreadable}")
         if self.prepared.unflushed is not None:
             reasons.append(f"the disk did not keep what was written: {self.prepared.unflushed}")
         return "; ".join(reasons)
@@ -334,7 +336,10 @@ class Plugin:
             try:
                 self.metrics.repaired(len(await self.prepared.repair()))
             except (OSError, TimeoutError) as err:
-                log.warning("cannot check CDI files", extra={"error": str(err)})
+                self.prepared.unreadable = str(err)
+                log.warning("cannot check the checkpoint and the CDI files", extra={"error": str(err)})
+            else:
+                self.prepared.unreadable = None
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -347,3 +348,25 @@ async def test_rebuilt_checkpoint_loads_at_the_next_start(node: Node) -> None:
     assert transactions.prepared.damaged is None
     assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
     assert json.loads(node.checkpoint.read_text())["inventoryTaken"] is True
+
+
+async def test_unreadable_checkpoint_is_rebuilt_at_a_start(node: Node) -> None:
+    """A bad block under the file: only another file can be read."""
+
+    class BadBlock(Files):
+        def __init__(self, inode: int) -> None:
+            self.inode = inode
+
+        def read(self, path: Path) -> bytes | None:
+            stamp = self.stamp(path)
+            if stamp is not None and stamp[0] == self.inode:
+                raise disk_error(errno.EIO)
+            return super().read(path)
+
+    transactions, rebuild = node.process(BadBlock(node.checkpoint.stat().st_ino))
+    await transactions.prepared.open()
+    assert "cannot be read" in (transactions.prepared.damaged or "")
+    async with asyncio.timeout(60):
+        await rebuild.rebuild()
+    assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
+    await transactions.unprepare(claim(0).ref)

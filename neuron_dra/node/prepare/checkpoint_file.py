@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.withdrawals import Mark
-from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.errors import CheckpointDamaged, CheckpointLost
 from neuron_dra.node.files import Files, Stamp, make_durable_folder, replace, sweep, write_atomically
 
 CHECKPOINT: Final = "checkpoint.json"
@@ -61,9 +61,12 @@ class CheckpointFile:
     def open(self) -> Checkpoint:
         """Return the checkpoint, which may be one of an earlier boot. Raises CheckpointDamaged, OSError."""
         self._boot = self._read_boot()
-        raw = self._files.read(self._path)
         try:
+            raw = self._files.read(self._path)
             current = self._decoded(raw) if raw is not None else None
+        except OSError as err:
+            self._unless_rebooted(CheckpointDamaged(f"{CHECKPOINT} cannot be read: {err}"))
+            current = None
         except CheckpointDamaged as err:
             self._unless_rebooted(err)
             current = None
@@ -77,8 +80,15 @@ class CheckpointFile:
         return current
 
     def read(self) -> Checkpoint:
-        """Return the checkpoint of this boot. Raises CheckpointDamaged, OSError."""
-        raw = self._files.read(self._path)
+        """Return the checkpoint of this boot. Raises CheckpointLost, CheckpointDamaged, OSError."""
+        try:
+            raw = self._files.read(self._path)
+        except OSError as err:
+            if self._seen is None:
+                raise
+            raise CheckpointLost(f"{CHECKPOINT} cannot be read: {err}") from err
+        if raw is None and self._seen is not None:
+            raise CheckpointLost(f"{CHECKPOINT} is gone")
         if raw is None:
             for witness in (LAST_GOOD, DAMAGED, BOOT):
                 if self._files.read(self._folder / witness) is not None:
@@ -150,27 +160,36 @@ class CheckpointFile:
         for name in (CHECKPOINT, BOOT):
             sweep(self._files, self._folder / name)
 
+    def keep_boot(self) -> bool:
+        """Write boot.json again if it is gone or cannot be read; return whether that was so. Raises OSError."""
+        if self._boot is None or self._copy(BOOT) is not None:
+            return False
+        self._write_boot(self._boot)
+        return True
+
     # Copies
 
     def last_good(self) -> Checkpoint | None:
-        """Return the newest readable copy, of any boot; None if there is none. Without the lock. Raises OSError."""
+        """Return the newest readable copy, of any boot; None if there is none. Without the lock."""
         found = [self._copy(name) for name in (LAST_GOOD, DAMAGED)]
         return max((each for each in found if each is not None), key=lambda each: each.sequence or 0, default=None)
 
     def is_foreign(self) -> bool:
-        """Return whether the damaged checkpoint has another driver's format. Without the lock. Raises OSError."""
-        raw = self._files.read(self._folder / DAMAGED)
-        return raw is not None and checkpoints.is_foreign(raw)
+        """Return whether the damaged checkpoint has another driver's format. Without the lock."""
+        with contextlib.suppress(OSError):
+            raw = self._files.read(self._folder / DAMAGED)
+            return raw is not None and checkpoints.is_foreign(raw)
+        return False
 
     def outlived(self) -> Checkpoint | None:
         """Return what outlives a boot as it was flushed last; None if there is no such file. Without the lock."""
         return self._boot
 
     def _copy(self, name: str) -> Checkpoint | None:
-        raw = self._files.read(self._folder / name)
         try:
+            raw = self._files.read(self._folder / name)
             return checkpoints.decode(raw) if raw is not None else None
-        except CheckpointDamaged:
+        except (OSError, CheckpointDamaged):
             return None
 
     def _unless_rebooted(self, err: CheckpointDamaged) -> None:
@@ -181,7 +200,7 @@ class CheckpointFile:
 
     def _damaged(self, err: CheckpointDamaged) -> NoReturn:
         self._seen = None
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # gone, or on a disk that takes no writes: then the rebuild waits for it
             self._files.rename(self._path, self._folder / DAMAGED)
         raise err
 

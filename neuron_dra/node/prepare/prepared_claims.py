@@ -34,6 +34,7 @@ class PreparedClaims:
         self.tag: Tag | None = None
         self.damaged: str | None = None  # why the checkpoint cannot be read
         self.unflushed: str | None = None  # why the disk may not have what was written
+        self.unreadable: str | None = None  # why the state on the disk could neither be read nor written again
         self.changed = Signal(then)
         self.order = asyncio.Lock()
         self.worker = Worker("claims")

@@ -21,7 +21,7 @@ from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
-from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.errors import CheckpointDamaged, CheckpointLost
 from neuron_dra.node import files as disk
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked
 from neuron_dra.node.prepare import specs
@@ -273,8 +273,11 @@ class Store:
 
         The kubelet does not call again for a claim that it recorded as prepared.
         """
+        self._checkpoint.make_folder()
         with self._locked():
             current = self._read()
+            if self._checkpoint.keep_boot():
+                log.error("wrote boot.json again: it was gone, or could not be read")
             return specs.written(current.claims.values(), self._write_missing_spec), current
 
     def needs_inventory(self) -> bool:
@@ -294,7 +297,7 @@ class Store:
         return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign}
 
     def is_foreign(self) -> bool:
-        """Return whether the damaged checkpoint is one of another driver. Raises OSError."""
+        """Return whether the damaged checkpoint is one of another driver."""
         return self._checkpoint.is_foreign()
 
     def adopt(self, claims: dict[str, PreparedClaim], *, others_ran: bool = False) -> Checkpoint:
@@ -363,6 +366,30 @@ class Store:
     # Inside the lock.
 
     def _read(self) -> Checkpoint:
+        try:
+            return self._checkpoint.read()
+        except CheckpointLost as err:
+            return self._written_from_memory(err)
+
+    def _written_from_memory(self, err: CheckpointLost) -> Checkpoint:
+        """Write the files again from what this process has read last, and return it. Raises CheckpointLost, OSError.
+
+        Another plugin of an update may have changed the claims meanwhile. It removes the CDI file of a claim that it
+        unprepares, and writes one for a claim that it prepares.
+        """
+        memory = self._checkpoint.seen
+        if memory is None or memory.boot_id != self._boot_id:
+            raise err
+        log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
+        ours = {uid for uid, claim in memory.claims.items() if not claim.adopted}
+        left = ours & self.specs().keys()
+        if left:
+            memory = memory.without(ours - left)
+        elif ours:
+            memory = memory.doubting()  # the CDI files are gone too, so this cannot tell what was unprepared
+        # Withdrawals of the other plugin are lost; the new era rejects every prepare that began before.
+        memory = memory.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
+        self._checkpoint.write_anew(self._with_traces(memory))
         return self._checkpoint.read()
 
     def _write(self, checkpoint: Checkpoint) -> None:
