@@ -23,9 +23,10 @@ def disks(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 async def every_node_ends_free(request: pytest.FixtureRequest, disks: None) -> AsyncIterator[None]:
     """Every node of a story holds nothing when its pods and claims are gone (4.01)."""
+    hosts: list[PluginHost] = []
+    PluginHost.made = hosts
     yield
-    hosts = list(PluginHost.made)
-    PluginHost.made.clear()
+    PluginHost.made = None
     if request.node.get_closest_marker("unchecked_end") is None:
         for host in hosts:
             if host.root.exists():

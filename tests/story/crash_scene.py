@@ -68,7 +68,7 @@ class Scene:
         self.claims: dict[str, Obj] = {}
         self.answers: dict[str, Any] = {}  # results that the kubelet has received
         old, new = (["neuron-cores-3-0"], ["neuron-set-4-4"]) if sets else ([0], [4, 5, 6, 7])
-        for name, devices in (("old", old), ("new", new), ("rival", [7])):
+        for name, devices in (("old", old), ("new", new), ("rival", [7]), ("everything", range(16))):
             self.claims[name] = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
 
     # What others do
@@ -213,7 +213,10 @@ class Scene:
             assert found.boot_id == self.host.hardware.boot_id, "claims of another boot count as prepared"
 
     async def check(self, prepared: frozenset[str]) -> None:
-        """Exactly these claims are prepared, no files are left over, and no device can be prepared twice."""
+        """Exactly these claims are prepared, no files are left over, and no device can be prepared twice.
+
+        At the end nothing is held, and a claim for all devices can be prepared, as in `free_node`.
+        """
         for name in sorted(prepared):
             await self.must("prepare", name)
         await self.published()
@@ -226,6 +229,10 @@ class Scene:
         self._check_clean(prepared - {"new"} | {"rival"})
         for name in (*sorted(prepared - {"new"}), "rival"):
             await self.must("unprepare", name)
+        self._check_clean(frozenset())
+        self.allocate("everything")
+        for verb in ("prepare", "unprepare"):
+            await self.must(verb, "everything")
         self._check_clean(frozenset())
 
     def _check_clean(self, prepared: frozenset[str]) -> None:

@@ -21,6 +21,8 @@ from tests.support.crash_points import (
     points,
 )
 
+pytestmark = pytest.mark.unchecked_end("a scene checks its end itself, and its disk is of the next one too")
+
 AT_ONCE = 3
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
 EVERY = 11  # without `LONG`; coprime to the period of operations, so that each kind is covered

@@ -99,7 +99,6 @@ def computed() -> set[str]:
     """Return the differences of all shared fixtures, as keys of ROWS."""
     with tempfile.TemporaryDirectory(prefix="nd") as folder:
         host = PluginHost(Path(folder) / "host", "http://127.0.0.1:1")
-        PluginHost.made.remove(host)
         node = FleetNode("node-a", "block", 0, "trn2u.48xlarge", Path(folder) / "fleet", _unconnected)
         found = {f"PluginHost: {name}" for name in [*of_settings(host.settings()), *_missing(host.settings())]}
         found |= {f"FleetNode: {name}" for name in [*of_settings(node.settings), *_missing(node.settings)]}

@@ -87,7 +87,7 @@ class PluginHost:
     Keep `root` short: a socket's path has at most 107 bytes.
     """
 
-    made: ClassVar[list[PluginHost]] = []  # those of the running test, for what holds at the end of each
+    made: ClassVar[list[PluginHost] | None] = None  # those of the running test, where their ends are checked
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class PluginHost:
         self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # the command `neuron-dra`
         self.container: tuple[str, ...] = ()  # the command that runs it with other mounts: `HostMounts.container`
         self.processes: list[PluginProcess] = []
-        self.made.append(self)
+        if PluginHost.made is not None:
+            PluginHost.made.append(self)
 
     def mend_hardware(self) -> None:
         """Write the simulated hardware again, without its faults, in the same boot."""
