@@ -47,6 +47,7 @@ REAL: Final[Mapping[str, Any]] = {
     "EmbeddedApi.seed": NEUTRAL,
     "EmbeddedApi.now": inspect.signature(EmbeddedApi).parameters["now"].default,
     "EmbeddedApi.tls": "its certificate",
+    "EmbeddedApi.clock_offset_s": 0.0,
     "Watches.bookmark_interval_s": 60.0,  # about once a minute
     "ScriptedKubelet.node_name": "its node",
     "ScriptedKubelet.api_url": "the API server's",
@@ -72,6 +73,9 @@ REAL: Final[Mapping[str, Any]] = {
     "simulated_node.write.server_id": NEUTRAL,
     "simulated_node.write.capacity_block_id": NEUTRAL,
     "simulated_node.write.driver_version": NEUTRAL,
+    "simulated_node.write.nodes": NEUTRAL,
+    "simulated_node.write.missing": NEUTRAL,
+    "simulated_node.write.statistics": True,
     "simulated_node.write.boot_id": NEUTRAL,
     "simulated_node.write.major": NEUTRAL,
     "PluginHost.node_name": NEUTRAL,

@@ -45,6 +45,12 @@ ROWS: Final[Mapping[str, Row]] = {
         "watch.short_s",
     ),
     **_rows(
+        "timings.QUICK_CLIENT",
+        "a test that sets the server's clock would wait until it is believed",
+        AS_SHIPPED,
+        "clock_s",
+    ),
+    **_rows(
         "timings.QUICK",
         "each change of the hardware, and each failure, would cost seconds",
         AS_SHIPPED,
@@ -61,18 +67,6 @@ ROWS: Final[Mapping[str, Row]] = {
         "ultraserver.rejection_wait_s",
         "ultraserver.refresh_s",
         "ultraserver.recheck_s",
-    ),
-    **_rows(
-        "timings.QUICK",
-        "the inventory of a new node adopts what is allocated and not yet prepared, which 4.04 ends",
-        AS_SHIPPED,
-        "prepare.inventory_spread_s",
-    ),
-    **_rows(
-        "timings.QUICK_RESERVATIONS",
-        "the inventory of a new node adopts what is allocated and not yet prepared, which 4.04 ends",
-        AS_SHIPPED,
-        "prepare.inventory_spread_s",
     ),
     **_rows(
         "timings.IMPATIENT",
@@ -96,6 +90,7 @@ ROWS: Final[Mapping[str, Row]] = {
             "writes.longest_s",
             "client.watch.retry_s",
             "client.watch.short_s",
+            "client.clock_s",
         ).items()
     },
     **_rows(
@@ -257,6 +252,12 @@ ROWS: Final[Mapping[str, Row]] = {
         "the walk and tests/story/test_as_shipped.py",
         "node_name",
         "api_url",
+    ),
+    **_rows(
+        "simulated_node.write",
+        "the statistics of all cores are 13,000 files on a Trn2",
+        "tests/unit/test_captured_trees.py",
+        "statistics",
     ),
     **_rows("ScriptedNode", "a pod that failed would be tried again after 90 s", "the fleet's kubelets", "retry_s"),
     **_rows("EmbeddedApi", "requests need no certificates", "tests/contract/test_connections.py", "tls"),
