@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import cdi, config, linked, names, notice, visible_cores
+from neuron_dra.core import busy, cdi, config, linked, names, notice, visible_cores
 from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
@@ -350,7 +350,7 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
     The mode is the first of RUNTIME_MODES that the node's `ultraserver_mode` lists; the ids are those of the group, as
     AWS's init script chooses them.
 
-    Raises ClaimError if the node's `ultraserver_mode` does not offer such a group, or reads busy.
+    Raises ClaimError if the node's `ultraserver_mode` does not offer such a group, reads busy or is empty.
     """
     facts = node.ultraserver
     if node.spec is None or node.spec.platform is Platform.STANDARD:
@@ -358,19 +358,16 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
             f"error applying config: ultraserverMode {nodes} requests an UltraServer, but instance type "
             f"{node.instance_type_name} is not part of one; remove the UltraServerConfig from the claim"
         )
-    if facts.modes is Unread.BUSY:
-        raise ClaimError(
-            f"error applying config: ultraserverMode {nodes}: the kernel driver is still joining the UltraServer "
-            "(ultraserver_mode reads busy); the kubelet tries again",
-        )
+    messages = {finding.kind: finding.message for finding in node.findings}
+    if why := busy.why_not_offered(messages, facts):
+        raise ClaimError(f"error applying config: ultraserverMode {nodes}: {why}")
     offered = () if isinstance(facts.modes, Unread) else facts.modes
     mode = next((mode for mode in RUNTIME_MODES[nodes] if mode in offered), None)
     if mode is None:
         sizes = group_sizes(offered)
         raise ClaimError(
             f"error applying config: ultraserverMode {nodes} is not offered by this node (ultraserver_mode reads "
-            f"{','.join(map(str, offered)) or 'nothing'}); "
-            + (f"use {' or '.join(map(str, sizes))}" if sizes else "check the UltraServer's links"),
+            f"{','.join(map(str, offered))}); use {' or '.join(map(str, sizes))}"
         )
     server_id, node_id = _identity(nodes, node)
     return (

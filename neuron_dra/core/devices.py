@@ -15,7 +15,7 @@ from typing import Any, Literal
 from neuron_dra.core import groups, health, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.counters import CounterSet
-from neuron_dra.core.facts import Unread, group_sizes
+from neuron_dra.core.facts import DEFAULT_SERVER_ID, Unread, group_sizes
 from neuron_dra.core.topology import NeuronDevice, Node
 
 
@@ -127,7 +127,8 @@ ATTRIBUTES: tuple[Described, ...] = (
         "ultraserverId",
         "string",
         "UltraServers",
-        "capacity block id, or the hardware's id if there is none",
+        "capacity block id, or the hardware's id if there is none; of a pair of Trn2 nodes its id and `-2`. The id 1, "
+        "which a kernel driver without parameters gives every node, is none",
         of_site=True,
     ),
     Described("ultraserverNodeId", "int", "UltraServers", "number of this node in its UltraServer"),
@@ -284,20 +285,31 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
 def ultraserver_id(node: Node) -> str | None:
     """Return `ultraserverId`: the capacity block's id, or else the hardware's; None while both are unknown.
 
-    The hardware's id is the reservation on Trn3 and the id of the four nodes on Trn2. None for a type without
-    UltraServers.
+    The hardware's id is the reservation on Trn3, the id of the four nodes on Trn2, or that of a pair with `-2`: without
+    it, the id of a pair can equal that of a former group of four. None for a type without UltraServers.
     """
     if node.spec is None or not node.spec.whole_node:
         return None
     facts = node.ultraserver
-    if isinstance(facts.reservation_id, Unread):
-        hardware_id = facts.server_id_4
-    else:
-        hardware_id = facts.reservation_id
-    found = node.labels.capacity_block_id or hardware_id
-    if isinstance(found, Unread):
+    pair_id = _identifying(facts.server_id_2)
+    hardware_id = _identifying(facts.reservation_id) or _identifying(facts.server_id_4)
+    return node.labels.capacity_block_id or hardware_id or (f"{pair_id}-2" if pair_id else None)
+
+
+def _identifying(server_id: str | Unread) -> str | None:
+    """Return an id of a server or reservation; None if it is unknown, or the default that all nodes have."""
+    if isinstance(server_id, Unread) or server_id == DEFAULT_SERVER_ID:
         return None
-    return found or None
+    return server_id
+
+
+def _ultraserver_node_id(node: Node) -> int | Unread:
+    """Return the node's number in the UltraServer that `ultraserver_id` names."""
+    facts = node.ultraserver
+    if not isinstance(facts.node_id, Unread):
+        return facts.node_id
+    is_pair = (ultraserver_id(node) or "") == f"{_identifying(facts.server_id_2)}-2"
+    return facts.node_id_2 if is_pair else facts.node_id_4
 
 
 def _ultraserver(node: Node) -> dict[str, Attribute | None]:
@@ -313,11 +325,11 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
     return {
         "capacityBlockId": _string(node.labels.capacity_block_id),
         "ultraserverId": _string(ultraserver_id(node)),
-        "ultraserverNodeId": _int(facts.node_id_4 if isinstance(facts.node_id, Unread) else facts.node_id),
+        "ultraserverNodeId": _int(_ultraserver_node_id(node)),
         "ultraserverModes": _string("_".join(map(str, group_sizes(modes)))),
-        "serverId2": _string(facts.server_id_2),
-        "serverId4": _string(facts.server_id_4),
-        "reservationId": _string(facts.reservation_id),
+        "serverId2": _string(_identifying(facts.server_id_2)),
+        "serverId4": _string(_identifying(facts.server_id_4)),
+        "reservationId": _string(_identifying(facts.reservation_id)),
         "nodeId2": _int(facts.node_id_2),
         "nodeId4": _int(facts.node_id_4),
         **_links(modes),

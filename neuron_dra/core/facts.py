@@ -58,6 +58,9 @@ class DeviceFacts:
     found: tuple[str, ...] = ()  # the values that were found by the name of their file, by that name
 
 
+DEFAULT_SERVER_ID: Final = f"{1:016x}"
+"""The id that the kernel driver gives every PDS node unless its parameter is set, so that it identifies none."""
+
 RUNTIME_MODES: Final[Mapping[int, tuple[int, ...]]] = {1: (4,), 2: (3, 2), 4: (1,)}
 """By number of nodes, the runtime's modes for such a group, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
 
@@ -76,7 +79,8 @@ def group_sizes(modes: Iterable[int]) -> list[int]:
 class UltraServerFacts:
     """The sysfs class attributes of an UltraServer node; ids that read -1 or all zeros are UNKNOWN.
 
-    `modes` are the runtime's mode numbers; RUNTIME_MODES says what each stands for.
+    `modes` are the runtime's mode numbers; RUNTIME_MODES says what each stands for. None at all mean that the kernel
+    driver does not know the instance type as one of UltraServers.
     """
 
     modes: tuple[int, ...] | Unread = Unread.UNKNOWN

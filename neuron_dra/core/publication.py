@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from neuron_dra.core import health, names, signals, ultraserver
+from neuron_dra.core import busy, health, names, signals, ultraserver
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
 from neuron_dra.core.timing import seconds
@@ -67,6 +67,7 @@ class Situation:
     effect: str = health.NO_EFFECT
     keeps_taints: bool | None = None
     tag: Tag | None = None
+    is_closed: bool = False  # no program can open the devices now (core/busy.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,10 @@ def marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
 def with_marks(situation: Situation, device: Wire) -> dict[str, Any]:
     """Return a device with the marks of an unhealthy one and the tag, as they are now."""
     reasons = situation.reasons.get(device["name"], ())
-    return ultraserver.tagged(health.marked(device, reasons, situation.effect), situation.tag)
+    made = ultraserver.tagged(health.marked(device, reasons, situation.effect), situation.tag)
+    if situation.is_closed and situation.keeps_taints is not False:
+        return busy.tainted(made)
+    return made
 
 
 def _is_reshaped(situation: Situation) -> bool:

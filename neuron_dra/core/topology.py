@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from neuron_dra.core import catalogue, kernel_driver, names
+from neuron_dra.core import busy, catalogue, kernel_driver, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
 from neuron_dra.core.kernel_driver import DriverState
@@ -119,8 +119,10 @@ def leaving() -> HardwareFinding:
     )
 
 
-def build(facts: NodeFacts, labels: NodeLabels) -> Node:
+def build(facts: NodeFacts, labels: NodeLabels, busy_for_s: float = 0.0) -> Node:
     """Return the node that `facts` and `labels` describe; each difference from the catalogue is a finding.
+
+    `busy_for_s` is for how long its kernel driver has not known the node's place in an UltraServer.
 
     The function is pure and never raises: absent readings give findings or unknown values, and a device that the
     catalogue does not expect is kept. An unknown instance type has no memory, groups or coordinates, because only the
@@ -157,6 +159,8 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         found = _device(device, spec, linked[device.device_id], findings)
         devices.append(replace(found, numa_node=_numa_node(device.device_id, spec, facts.numa)))
     _count(facts, spec, findings)
+    if spec is not None and (about_place := busy.finding(facts, spec, busy_for_s)):
+        findings.append(HardwareFinding(*about_place))
     findings += hangs(facts.hanging)
     _moved(facts, spec, findings)
     return Node(name, spec, facts.driver_version, tuple(devices), facts.ultraserver, labels, tuple(sorted(findings)))

@@ -266,6 +266,12 @@ EVENTS: Final = (
     ),
     Word("NeuronDriverLoading", "Node", "the kernel driver has been loading for more than three minutes"),
     Word("NeuronDriverLeaving", "Node", "the unload of the kernel driver does not end"),
+    Word(
+        "NeuronUltraserverBusy",
+        "Node",
+        "the kernel driver does not find the node's place in its UltraServer, for the reason in the message",
+    ),
+    Word("NeuronUltraserverModeEmpty", "Node", "the kernel driver does not know the type as one of UltraServers"),
     Word("NeuronMovedFacts", "Node", "the kernel driver has files in other places; they were found by their names"),
     Word("NeuronUnreadFacts", "Node", "the kernel driver does not show values that the instance type has"),
     Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),

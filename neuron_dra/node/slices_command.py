@@ -14,7 +14,7 @@ from typing import Any
 from neuron_dra import __version__
 from neuron_dra.api.objects import slice_objects
 from neuron_dra.arguments import object_name
-from neuron_dra.core import devices, health, limits, names, partitions, topology
+from neuron_dra.core import busy, devices, health, limits, names, partitions, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node.hardware import helper, sysfs
@@ -153,7 +153,8 @@ def _marked(
         whole = device["name"] == names.NODE_DEVICE  # a missing device makes a whole node unhealthy
         ids = sorted(watch) if whole else behind[device["name"]]
         reasons = health.judged(device["name"], ids, watch).reasons
-        marked.append(health.marked(device, reasons, health.EFFECTS[0]))
+        made = health.marked(device, reasons, health.EFFECTS[0])
+        marked.append(busy.tainted(made) if busy.is_closed(node.spec, node.ultraserver) else made)
     if not marked:
         return item
     return {**item, "spec": {**item["spec"], "devices": marked}}

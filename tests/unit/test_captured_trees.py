@@ -141,13 +141,7 @@ FINDINGS: Final = {
 """What the plugin reports of a captured node; of all others nothing."""
 
 
-NOT_YET: Final = pytest.mark.xfail(reason="4.03", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=NOT_YET if "ultraserver" in "".join(FINDINGS.get(n, [])) else ()) for n in captures.names()],
-)
+@pytest.mark.parametrize("name", captures.names())
 def test_captured_node_has_only_its_own_findings(name: str) -> None:
     node = topology.build(facts(name), NodeLabels())
     assert [finding.kind for finding in node.findings] == FINDINGS.get(name, [])

@@ -15,7 +15,7 @@ from neuron_dra.core.config import Entry, EntrySource, NeuronSettings, UltraServ
 from neuron_dra.core.decision import decide
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import NodeReservation, Place
-from neuron_dra.core.topology import Node
+from neuron_dra.core.topology import HardwareFinding, Node
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import ClaimError, DeviceInUse
 from neuron_dra.kube import objects
@@ -245,7 +245,30 @@ def test_unavailable_mode_error_lists_available() -> None:
 def test_unreadable_modes_offer_nothing() -> None:
     unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
     text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown)
-    assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
+    assert text.endswith("ultraserver_mode cannot be read; check the kernel driver and its version")
+
+
+def test_busy_error_names_its_cause() -> None:
+    """A node with a missing or invalid device stays busy for ever, so waiting does not help."""
+    busy = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.BUSY))
+    cause = HardwareFinding("ultraserver-busy", "ultraserver_mode reads busy, and neuron5 is missing: replace it")
+    text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), replace(busy, findings=(cause,)))
+    assert text.endswith(f"ultraserverMode 4: {cause.message}")
+    assert "tries again" not in text
+
+
+def test_driver_that_does_not_know_the_type_is_named() -> None:
+    empty = node_of("trn2u.48xlarge", replace(TRN2U, modes=()))
+    text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), empty)
+    assert "ultraserver_mode is empty: kernel driver 2.30.2.0 does not know that trn2u.48xlarge is a type of" in text
+    assert "links" not in text
+
+
+def test_environment_keeps_the_default_id() -> None:
+    """It identifies no UltraServer, and the runtime of the node works with it."""
+    default = node_of("trn3.48xlarge", UltraServerFacts(modes=(1, 3, 4), node_id=1, reservation_id="0" * 15 + "1"))
+    made = decided(claim(device("neuron-node-0"), configs=(group(4),)), default)
+    assert "NEURON_RT_ULTRASERVER_SERVER_ID=0000000000000001" in made.devices[0].env
 
 
 # Reserved nodes

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from neuron_dra.core import catalogue, devices, topology
 from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.devices import Attribute
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, NumaFacts, UltraServerFacts, Unread
+from neuron_dra.core.facts import (
+    DEFAULT_SERVER_ID,
+    DeviceFacts,
+    NodeFacts,
+    NodeLabels,
+    NumaFacts,
+    UltraServerFacts,
+    Unread,
+)
 
 NO_LABELS = NodeLabels()
 LAYERS = NodeLabels(network_layers=("nn-1", "nn-2", "nn-3"))
@@ -145,6 +153,45 @@ def test_trn3_ultraserver_id_is_its_reservation() -> None:
     assert described["ultraserverId"] == described["reservationId"] == "00000000000000ab"
     assert described["ultraserverNodeId"] == 3
     assert not {"serverId2", "serverId4", "nodeId2", "nodeId4", "capacityBlockId"} & set(described)
+
+
+PAIR = UltraServerFacts(modes=(3, 4), node_id_2=1, server_id_2="5a7b1c2d3e4f6070")
+
+
+def test_id_of_a_pair_is_that_of_no_group_of_four() -> None:
+    """A pair has no numbers of four nodes, and its bare id can be that of a former group of four."""
+    described = values(published(node_of("trn2u.48xlarge", ultraserver=PAIR))[0])
+    assert described["ultraserverId"] == "5a7b1c2d3e4f6070-2"
+    assert (described["ultraserverNodeId"], described["nodeId2"]) == (1, 1)
+    assert described["serverId2"] == "5a7b1c2d3e4f6070"
+    assert devices.ultraserver_id(node_of("trn2u.48xlarge", ultraserver=COMPLETE_TRN2)) == "5a7b1c2d3e4f6070"
+
+
+def test_pair_of_a_capacity_block_has_no_number_in_it() -> None:
+    """Two pairs of a block would have the same numbers."""
+    labels = NodeLabels(capacity_block_id="cr-1")
+    described = values(published(node_of("trn2u.48xlarge", labels, PAIR))[0])
+    assert described["ultraserverId"] == "cr-1"
+    assert "ultraserverNodeId" not in described
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        UltraServerFacts(modes=(1, 3, 4), node_id=1, reservation_id=DEFAULT_SERVER_ID),
+        UltraServerFacts(
+            modes=(1, 3, 4), node_id_2=1, node_id_4=1, server_id_2=DEFAULT_SERVER_ID, server_id_4=DEFAULT_SERVER_ID
+        ),
+        UltraServerFacts(modes=(3, 4), node_id_2=1, server_id_2=DEFAULT_SERVER_ID),
+    ],
+    ids=["reservation", "four nodes", "pair"],
+)
+def test_default_id_identifies_no_ultraserver(default: UltraServerFacts) -> None:
+    """Every PDS node has it whose kernel driver has no parameters, so all of them would form one UltraServer."""
+    described = values(published(node_of("trn3.48xlarge", ultraserver=default))[0])
+    assert not {"ultraserverId", "serverId2", "serverId4", "reservationId"} & set(described)
+    in_block = node_of("trn3.48xlarge", NodeLabels(capacity_block_id="cr-1"), default)
+    assert devices.ultraserver_id(in_block) == "cr-1"
 
 
 def test_ultraserver_node_can_publish_its_devices() -> None:

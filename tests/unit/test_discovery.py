@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hack.bench.ultraservers import facts, node_and_slice, ultraserver
-from neuron_dra.core.facts import UltraServerFacts, Unread
+from neuron_dra.core.facts import DEFAULT_SERVER_ID, UltraServerFacts, Unread
 from tests.unit.ultraserver_world import World
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
@@ -66,6 +66,36 @@ def test_trn3_pair_has_its_own_label() -> None:
     assert labels[0] == labels[1] != labels[2] == labels[3]
     numbers = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}node-id-2"] for n in range(4)]
     assert numbers == ["0", "1", "0", "1"]
+
+
+def pair(server_id: str, first: int = 0) -> list[dict[str, Any]]:
+    """Return two nodes whose election found only each other, and no capacity block."""
+    objects: list[dict[str, Any]] = []
+    for number in range(2):
+        read = UltraServerFacts(modes=(3, 4), node_id_2=number, server_id_2=server_id)
+        objects += node_and_slice(f"node-{first + number}", "trn2u.48xlarge", None, read)
+    return objects
+
+
+def test_pairs_are_ultraservers_of_two() -> None:
+    world = settled(*pair("5a7b1c2d3e4f6070"), *pair("5a7b1c2d3e4f606f", first=2))
+    items = world.all("NeuronUltraServer")
+    assert [(item["metadata"]["name"], len(item["spec"]["topology"])) for item in items] == [
+        ("us-5a7b1c2d3e4f606f-2", 2),
+        ("us-5a7b1c2d3e4f6070-2", 2),
+    ]
+    assert {item["status"]["state"] for item in items} == {"Ready"}
+    world.submit("job", instanceType="trn2u.48xlarge", size=2, count=2)
+    world.settle()
+    assert sorted(world.reserved("job").values()) == [("node-0", "node-1"), ("node-2", "node-3")]
+
+
+def test_nodes_with_the_default_id_are_no_ultraserver() -> None:
+    objects: list[dict[str, Any]] = []
+    for number in range(4):
+        read = UltraServerFacts(modes=(1, 3, 4), node_id=number, reservation_id=DEFAULT_SERVER_ID)
+        objects += node_and_slice(f"node-{number}", "trn3.48xlarge", None, read)
+    assert settled(*objects).all("NeuronUltraServer") == []
 
 
 def test_duplicate_node_ids_are_reported() -> None:

@@ -133,6 +133,30 @@ def test_unload_that_does_not_end_is_a_finding(driver: SimulatedDriver, tmp_path
     assert clock.run(clock.VirtualLoop(), main()) == [[]] * 10 + [["driver-leaving"]] * 2 + [[]]
 
 
+def test_election_that_does_not_end_is_a_finding(tmp_path: Path) -> None:
+    node = simulated_node.write(tmp_path, "trn2u.48xlarge")
+    node.busy()
+
+    async def main() -> list[list[str]]:
+        reader = CountingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        kinds = []
+        for begun_s in (0, 830, 20):
+            await asyncio.sleep(begun_s)
+            hardware.take(await reader.search(0.0))
+            kinds.append([finding.kind for finding in hardware.node.findings])
+        driver = SimulatedDriver(node)
+        driver.unload()
+        hardware.take(await reader.search(0.0))
+        driver.load()
+        node.busy()
+        hardware.take(await reader.search(0.0))  # another election has begun
+        kinds.append([finding.kind for finding in hardware.node.findings])
+        return kinds
+
+    assert clock.run(clock.VirtualLoop(), main()) == [[], [], ["ultraserver-busy"], []]
+
+
 def test_labels_that_change_during_a_load_are_no_reading(driver: SimulatedDriver, tmp_path: Path) -> None:
     async def main() -> tuple[str, str | None]:
         reader = CountingReader(tmp_path)

@@ -13,7 +13,7 @@ from typing import Final
 
 from neuron_dra.core import cdi, devices, health, kernel_driver, names, signals, topology
 from neuron_dra.core import members as partitions
-from neuron_dra.core.facts import NodeFacts, NodeLabels
+from neuron_dra.core.facts import NodeFacts, NodeLabels, Unread
 from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.core.members import Cores
 from neuron_dra.core.topology import Node
@@ -72,6 +72,7 @@ class Hardware:
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._unread = ""  # why the facts are older than the last reading; empty if they are not
         self._away: _Away | None = None
+        self._busy_since: float | None = None  # by the loop's clock; None if `ultraserver_mode` does not read busy
         self._probing: asyncio.Task[None] | None = None
         self._judged: dict[str, health.DeviceHealth] = {}  # computed from `node` and `_watch`
         self._watch: health.Watch = {}
@@ -152,6 +153,7 @@ class Hardware:
         left_out = self._hanging.values()
         self._away = self._look_for_driver(raw)
         if self._away is not None:
+            self._busy_since = None  # a load begins another election
             self._without_driver(self._away)
             return
         if raw[1] is None and self._raw is None:
@@ -168,9 +170,10 @@ class Hardware:
 
     def _look_for_driver(self, raw: helper.Raw) -> _Away | None:
         """Return what the kernel driver does while it is not loaded; None if it is, so that the reading counts."""
-        state, now, before = sysfs.driver_state(raw), asyncio.get_running_loop().time(), self._away
+        state, before = sysfs.driver_state(raw), self._away
         if state is DriverState.LOADED:
             return None
+        now = asyncio.get_running_loop().time()
         since = before.since if before is not None and before.state is state else now
         if state is DriverState.NOT_LOADED:
             return _Away(state, since, kernel_driver.NOT_LOADED, topology.NOT_LOADED)
@@ -198,10 +201,19 @@ class Hardware:
 
     def _built(self, facts: NodeFacts) -> Node:
         """Return the node that `facts` describe; unless the kernel driver is loaded, that is its only finding."""
-        node = topology.build(facts, self._labels)
+        node = topology.build(facts, self._labels, self._busy_for_s(facts))
         if self._away is not None:
             return dataclasses.replace(node, findings=() if self._away.finding is None else (self._away.finding,))
         return node
+
+    def _busy_for_s(self, facts: NodeFacts) -> float:
+        """Return for how long `ultraserver_mode` has read busy."""
+        if facts.ultraserver.modes is not Unread.BUSY:
+            self._busy_since = None
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        self._busy_since = now if self._busy_since is None else self._busy_since
+        return now - self._busy_since
 
     def learn(self, facts: NodeFacts) -> None:
         """Replace the facts, and rebuild node and health from them."""
@@ -216,7 +228,7 @@ class Hardware:
         paths = {*self._hanging.values(), path}
         facts = dataclasses.replace(self.facts, hanging=tuple(sorted(paths)))
         if self.known.is_set():
-            self._take(facts, topology.build(facts, self._labels), health.unread(self._watch, self._unread))
+            self._take(facts, self._built(facts), health.unread(self._watch, self._unread))
         else:
             self._take(facts, dataclasses.replace(self.node, findings=tuple(topology.hangs(facts.hanging))), {})
 

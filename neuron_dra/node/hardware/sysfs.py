@@ -336,7 +336,7 @@ def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:
 
 def _serial(text: str | None) -> str | Unread:
     """Return a device's serial number; an empty line differs from a file that cannot be read."""
-    if text is not None and not text.strip():
+    if text and not text.strip():
         return NO_SERIAL
     return _formed(text, _SERIAL)
 
@@ -381,8 +381,9 @@ def _ids(text: str | None) -> tuple[int, ...] | Unread:
 
 
 def _modes(text: str | None) -> tuple[int, ...] | Unread:
+    """Return the modes; an empty line means that the kernel driver knows of no UltraServer."""
     modes = _ids(text)
-    if isinstance(modes, Unread):
+    if isinstance(modes, Unread) or not modes:
         return modes
     return tuple(mode for mode in modes if mode in (1, 2, 3, 4)) or Unread.UNKNOWN
 

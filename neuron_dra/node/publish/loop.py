@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from neuron_dra.core import backoff, health, names, slices
+from neuron_dra.core import backoff, busy, health, names, slices
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.node.hardware.hardware import Hardware
@@ -235,7 +235,9 @@ class Publishing:
     def _must_learn_taints(self) -> bool:
         """Return whether a taint is wanted, and it is not known yet whether the API server keeps it."""
         has_effect = self._settings.unhealthy_device_effect != health.NO_EFFECT
-        return bool(self._reports.unhealthy) and has_effect and self._publisher.keeps_taints is None
+        is_closed = busy.is_closed(self._hardware.node.spec, self._hardware.node.ultraserver)
+        is_wanted = is_closed or (bool(self._reports.unhealthy) and has_effect)
+        return is_wanted and self._publisher.keeps_taints is None
 
     def _look_again_at(self, when: float | None) -> None:
         """Publish again at the loop's time `when`, or before."""

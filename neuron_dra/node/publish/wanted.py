@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuron_dra import __version__
-from neuron_dra.core import checkpoint, devices, divided, limits, publication, slices
+from neuron_dra.core import busy, checkpoint, devices, divided, limits, publication, slices
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.node.hardware.hardware import Hardware
@@ -140,6 +140,7 @@ class WantedDevices:
             effect=self._settings.unhealthy_device_effect,
             keeps_taints=self._publisher.keeps_taints,
             tag=self._tags.current,
+            is_closed=busy.is_closed(self._hardware.node.spec, self._hardware.node.ultraserver),
         )
 
     @property
