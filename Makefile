@@ -25,7 +25,7 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-CHECKS := check-types check-format check-lint check-imports check-sizes gen-check
+CHECKS := check-format check-lint check-types check-imports check-sizes gen-check
 check: setup build/gen-venv/.installed ## Check format, lint, types, import contracts, sizes, generated code (20 s with warm caches)
 	@$(MAKE) --no-print-directory -j2 $(CHECKS)
 	@echo "check: format, lint, types, import contracts, sizes, density and generated code hold"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hack.reports import night
-from hack.reports.night import HISTORY, Result
+from hack.reports import night, night_suites
+from hack.reports.night import HISTORY
+from hack.reports.night_suites import Options, Result
 
 FOUND = Result("seeds 1 to 9: 1 of 9 violate an invariant", True, 60.0, "0123abc", "2026-11-25", ("seed 4: a law",))
 
@@ -34,7 +35,7 @@ def test_new_result_replaces_its_line_and_keeps_the_others() -> None:
 
 def test_outcome_of_a_command_is_what_passed_and_not_its_progress() -> None:
     program = "import sys; print('passed, 3 cases'); print('3 cases in 1 s', file=sys.stderr)"
-    result = night._command("-c", program)(night.Options(1, 1, 1, 0, 1, 1.0))
+    result = night_suites._command("-c", program)(Options(1, 1, 1, 0, 1, 1.0))
     assert (result.outcome, result.failed) == ("passed, 3 cases", False)
 
 

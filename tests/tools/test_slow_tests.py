@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hack.slow_tests import LIST, Cost, changes, costs, decide, read_list
-from tests.support.selection import ROOT, sample
+from hack.slow_tests import LIST, Cost, changes, costs, decide, is_a_test, read_list
+from tests.support.selection import sample
 
 JUNIT = """<testsuites><testsuite>
 {cases}
@@ -67,17 +67,7 @@ def test_changes_name_what_became_slow_and_quick() -> None:
 def test_list_names_tests_that_exist() -> None:
     slow_names = read_list(LIST)
     assert len(slow_names) > 50
-    assert [name for name in slow_names if not _exists(name)] == []
-
-
-def _exists(name: str) -> bool:
-    """Return True if the file is there and defines the function, or the machine of a state machine test."""
-    file, _, function = name.partition("::")
-    if not (ROOT / file).exists():
-        return False
-    text = (ROOT / file).read_text()
-    machine, is_machine, _ = function.partition("::runTest")
-    return not function or f"def {function}(" in text or bool(is_machine) and f"{machine} = " in text
+    assert [name for name in slow_names if not is_a_test(name)] == []
 
 
 def test_sample_is_a_share_of_the_cases() -> None:

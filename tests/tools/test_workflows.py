@@ -148,7 +148,7 @@ def test_release_is_refused_until_there_is_a_contact(tmp_path: Path) -> None:
 def test_hooks_run_what_make_check_runs() -> None:
     [repository] = fast_yaml.load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local"
-    parts = re.search(r"^check: ([a-z -]+?) ##", MAKEFILE, re.MULTILINE)
+    parts = re.search(r"^CHECKS := ([a-z -]+)$", MAKEFILE, re.MULTILINE)
     assert parts is not None
     assert [hook["entry"] for hook in repository["hooks"]] == [f"make {part}" for part in parts[1].split()]
     assert {(hook["language"], hook["pass_filenames"]) for hook in repository["hooks"]} == {("system", False)}
