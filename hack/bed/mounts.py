@@ -28,6 +28,9 @@ OVERLAYS = {
     "/sys/module": "module",
     "/sys/bus": "bus",
 }
+OF_THE_DRIVER = ("neuron_device", "neuron")
+"""Folders in these with the files of the kernel driver: its class and devices, and its module."""
+
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 READY = "namespace-ready"
 
@@ -106,13 +109,14 @@ def _hardware(node: Path, hardware: Path) -> None:
         shutil.rmtree(layer, ignore_errors=True)
         layer.mkdir(parents=True)
         for entry in source.iterdir() if source.is_dir() else ():
-            if entry.name == "neuron_device":
+            if entry.name in OF_THE_DRIVER:
                 (layer / entry.name).mkdir()
             elif entry.is_dir():
                 shutil.copytree(entry, layer / entry.name, symlinks=True)
         _mount("-t", "overlay", "-o", f"lowerdir={layer}:{target}", "overlay", target)
-        if (layer / "neuron_device").is_dir():
-            _mount("--bind", "-o", "ro", source / "neuron_device", Path(target) / "neuron_device")
+        for folder in OF_THE_DRIVER:  # bound, so that what the kernel driver shows may change
+            if (layer / folder).is_dir():
+                _mount("--bind", "-o", "ro", source / folder, Path(target) / folder)
     _mount("--bind", hardware / BOOT_ID, f"/{BOOT_ID}")
     sync_neuron_devices(hardware, Path("/dev"))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+import time
 from pathlib import Path
 
 from neuron_dra.core import catalogue, names
 from neuron_dra.emulation import hanging, moved_layout
+from neuron_dra.emulation.simulated_driver import DEFAULT_LOAD_TIMING, SimulatedDriver
 from neuron_dra.emulation.simulated_node import (
     COMPONENTS,
     DEFAULT_DRIVER_VERSION,
@@ -17,7 +20,10 @@ from neuron_dra.emulation.simulated_node import (
 from neuron_dra.emulation.simulated_tree import ECC_COUNTERS
 from neuron_dra.errors import NeuronDraError, SettingsError
 
-WHAT = "link:A,B device:N file:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
+WHAT = (
+    "link:A,B device:N file:N busy firmware:N ones:N ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 "
+    "hang:N[,FILE]"
+)
 
 EPILOG = f"""
 faults that --break adds to an existing node, and --repair removes:
@@ -25,6 +31,8 @@ faults that --break adds to an existing node, and --repair removes:
   device:N                a device disappears
   file:N                  a device's file disappears from /dev
   busy                    the UltraServer files read as during the election
+  firmware:N              the firmware of a device does not answer
+  ones:N                  every read of a device returns ones
   ecc:N[,COUNTER]         one uncorrectable error; COUNTER is one of
                           {", ".join(ECC_COUNTERS)}
   reset:N                 the kernel driver calls the device invalid
@@ -39,6 +47,7 @@ examples:
   neuron-dra fake-node --root /tmp/node --break link:0,1 --break ecc:7
   neuron-dra fake-node --instance-type trn2u.48xlarge --root /tmp/us1 \\
     --node-id 1 --server-id 5a7b1c2d3e4f6070
+  neuron-dra fake-node --root /tmp/node --loading --silent 4:120
 
 Exit code 0; 1: the folder has no node, or cannot be written; 2: a flag is wrong.
 """
@@ -74,6 +83,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"version of the kernel driver; decides files and modes (default {DEFAULT_DRIVER_VERSION})",
     )
     parser.add_argument(
+        "--nodes",
+        type=int,
+        choices=(2, 4),
+        default=4,
+        help="number of nodes of the UltraServer (default 4)",
+    )
+    parser.add_argument(
+        "--missing",
+        type=_ids,
+        default=(),
+        metavar="N,...",
+        help="devices that were not found when the kernel driver loaded: then no device reports links",
+    )
+    parser.add_argument(
+        "--statistics", action="store_true", help="write all statistics of cores too: 13,000 files on a Trn2"
+    )
+    parser.add_argument(
         "--layout",
         choices=("known", "moved"),
         default="known",
@@ -81,14 +107,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "known yet might have them (default known)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (default 0)")
+    _add_load_arguments(parser)
     parser.add_argument("--break", dest="breaks", action="append", default=[], metavar="WHAT", help="see below")
     parser.add_argument("--repair", dest="repairs", action="append", default=[], metavar="WHAT", help="see below")
 
 
+def _add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    loading = parser.add_argument_group("loads of the kernel driver")
+    loading.add_argument(
+        "--loading",
+        action="store_true",
+        help="unload the kernel driver and load it again, as slowly as the real one: its devices appear one by one",
+    )
+    loading.add_argument("--unload", action="store_true", help="unload the kernel driver; --loading loads it again")
+    loading.add_argument(
+        "--probe-seconds",
+        type=float,
+        default=DEFAULT_LOAD_TIMING.probe_s,
+        metavar="S",
+        help=f"from one device of a load to the next (default {DEFAULT_LOAD_TIMING.probe_s:g})",
+    )
+    loading.add_argument(
+        "--silent",
+        type=_delays,
+        default={},
+        metavar="N:S,...",
+        help="devices whose firmware does not answer for S seconds, which holds up the load",
+    )
+    loading.add_argument(
+        "--keep-folders",
+        action="store_true",
+        help="empty the kernel driver's folders where the real ones vanish, for nodes that mount them",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Write a node, break or repair an existing one, or both; print what was done."""
-    if args.instance_type is None and not (args.breaks or args.repairs):
-        raise SettingsError("--instance-type is required, or --break or --repair for an existing node")
+    """Write a node, break, repair or load an existing one, or several of these; print what was done."""
+    if args.instance_type is None and not (args.breaks or args.repairs or args.loading or args.unload):
+        raise SettingsError(
+            "--instance-type is required, or --break, --repair, --unload or --loading for an existing node"
+        )
     if args.instance_type is not None:
         _write(args)
     for what in args.breaks:
@@ -97,7 +155,40 @@ def run(args: argparse.Namespace) -> int:
     for what in args.repairs:
         apply(SimulatedNode.found(args.root), what, up=True)
         print(f"{args.root}: repaired {what}")
+    if args.unload or args.loading:
+        _load(args)
     return 0
+
+
+def _load(args: argparse.Namespace) -> None:
+    """Unload the kernel driver, and load it again if that is wanted."""
+    driver = SimulatedDriver(SimulatedNode.found(args.root), keeps_folders=args.keep_folders)
+    driver.unload()
+    print(f"{args.root}: the kernel driver is unloaded", flush=True)
+    if not args.loading:
+        return
+    began = time.monotonic()
+
+    def wait_until(at_s: float) -> None:
+        time.sleep(max(0.0, began + at_s - time.monotonic()))
+
+    timing = dataclasses.replace(DEFAULT_LOAD_TIMING, probe_s=args.probe_seconds)
+    for step in driver.loading(args.missing, args.silent, timing, wait_until):
+        what = step.what if step.device_id is None else f"{step.what} {step.device_id}"
+        print(f"{args.root}: {step.at_s:.1f} s: {what}", flush=True)
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _delays(text: str) -> dict[int, float]:
+    """Return the delays of devices in seconds. Raises ValueError for a malformed text."""
+    delays = {}
+    for part in text.split(","):
+        device_id, _, seconds = part.partition(":")
+        delays[int(device_id)] = float(seconds)
+    return delays
 
 
 def _write(args: argparse.Namespace) -> None:
@@ -108,11 +199,14 @@ def _write(args: argparse.Namespace) -> None:
         server_id=args.server_id,
         capacity_block_id=args.capacity_block_id,
         driver_version=args.driver_version,
+        nodes=args.nodes,
+        missing=() if args.loading else args.missing,
+        statistics=args.statistics,
     )
     if args.layout == "moved":
         moved_layout.apply(args.root, args.seed)
     spec = catalogue.lookup(args.instance_type)
-    count = spec.device_count if spec else 0
+    count = (spec.device_count if spec else 0) - (0 if args.loading else len(set(args.missing)))
     print(f"{args.root}: {args.instance_type}, {count} device{'s' if count != 1 else ''}, driver {args.driver_version}")
     if args.capacity_block_id:
         print(f"label the Node: {names.CAPACITY_BLOCK_LABEL}={args.capacity_block_id}")
@@ -144,6 +238,8 @@ def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[
     elif kind == "ecc" and len(rest) <= 1:
         counter = rest[0] if rest else "mem_ecc_uncorrected"
         node.add_ecc(device_id, counter, -(2**31) if up else 1)
+    elif kind in ("firmware", "ones") and not rest:
+        node.start_firmware(device_id) if up else node.stop_firmware(device_id, all_ones=kind == "ones")
     elif kind == "reset" and not rest:
         node.set_reset_state(device_id, 1 if up else 2)
     elif kind == "components" and (rest or up):

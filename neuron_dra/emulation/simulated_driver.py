@@ -2,8 +2,8 @@
 
     driver = SimulatedDriver(node)
     driver.unload()
-    for step in driver.loading():  # each is done when it is yielded; the last ones may come after the load has ended
-        time.sleep(...)
+    for step in driver.loading():  # each is done when it is yielded; devices may be reset after the load has ended
+        print(step.what, step.device_id)
 
 What the driver shows is kept in the folder `.unloaded` below the node's root meanwhile. Recorded loads of the real
 driver are in tests/data/kernel-driver.
@@ -12,9 +12,8 @@ driver are in tests/data/kernel-driver.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import catalogue, kernel_driver
@@ -54,6 +53,9 @@ class LoadTiming:
     begin_s: float = 0.15
     probe_s: float = 2.0
     reset_s: float = 0.7
+
+
+DEFAULT_LOAD_TIMING: Final = LoadTiming()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,19 @@ class SimulatedDriver:
         self,
         missing: Collection[int] = (),
         silent_s: Mapping[int, float] | None = None,
-        timing: LoadTiming = LoadTiming(),
+        timing: LoadTiming = DEFAULT_LOAD_TIMING,
+        wait_until: Callable[[float], None] = lambda at_s: None,
     ) -> Iterator[Step]:
-        """Load the driver; yield each step when it is done.
+        """Load the driver, which must not be loaded; yield each step when it is done.
 
         The devices `missing` are not found. A device in `silent_s` delays itself and the later ones for that many
-        seconds, because its firmware does not answer.
+        seconds, because its firmware does not answer. `wait_until` is called before each step, with its time.
         """
         kept = {int(path.name[6:]) for path in (self._kept / "devices").glob("neuron*")}
         found = _in_probe_order(self._spec, kept - set(missing))
         texts = {path.name: path.read_text() for path in (self._kept / "class").iterdir() if path.is_file()}
         for step in plan(found, timing, silent_s or {}, elects=self._elects, is_stored=_is_stored(texts)):
+            wait_until(step.at_s)
             self._do(step, found, texts)
             yield step
         self._leave_out(kept - set(found))
@@ -179,6 +183,9 @@ class SimulatedDriver:
         for path in list((self._kept / "class").iterdir()):
             self._show(CLASS, path.name)
         (self._node.root / DEVICES).mkdir(parents=True, exist_ok=True)
+        for path in list((self._kept / "devices").iterdir()):
+            if not path.name.startswith("neuron"):
+                self._show(DEVICES, path.name)  # devices that were removed before the unload
 
     def _appear(self, device_id: int) -> None:
         folder = self._kept / "devices" / f"neuron{device_id}"
@@ -232,8 +239,3 @@ def _is_stored(class_texts: Mapping[str, str]) -> bool:
 def _in_probe_order(spec: InstanceType, device_ids: Collection[int]) -> list[int]:
     order = PROBE_ORDER.get(spec.generation, ()) if spec.device_count == 16 else ()
     return sorted(device_ids, key=lambda device_id: order.index(device_id) if device_id in order else device_id)
-
-
-def found(root: Path | str) -> SimulatedDriver:
-    """Return the driver of the simulated node below `root`. Raises NeuronDraError if there is none."""
-    return SimulatedDriver(SimulatedNode.found(root))

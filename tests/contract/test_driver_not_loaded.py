@@ -126,6 +126,25 @@ async def test_claims_wait_for_the_end_of_a_load(
         assert not (await waiting)[claim["metadata"]["uid"]].error
 
 
+async def test_claim_notices_a_driver_that_has_just_left(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    """The hardware is read every ten seconds; until then a claim would get devices that are not there."""
+    host.timing = quicker(WAITING, hardware={"period_s": 600.0, "driver_s": 0.05})
+    claim = api.create(allocated_claim("new", "node-a", [12]))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await api.until("resourceslices", lambda items: len(items) == 1)
+        driver.unload()
+        steps = driver.loading()
+        loaded_until(steps, 3)
+        waiting = asyncio.create_task(kubelet.prepare([claim]))
+        await says(plugin, "3 devices so far")
+        assert not waiting.done()
+        finish(steps)
+        assert not (await waiting)[claim["metadata"]["uid"]].error
+
+
 async def test_driver_that_loads_again_changes_nothing(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
 ) -> None:

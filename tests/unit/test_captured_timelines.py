@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,10 +18,13 @@ import pytest
 
 from neuron_dra.core import catalogue
 from neuron_dra.core.health import Health
+from neuron_dra.emulation.simulated_driver import SimulatedDriver
+from neuron_dra.node.hardware import helper
 from neuron_dra.node.hardware.hardware import Hardware
 from tests.support import captures
 from tests.support.captures import Entry, Moment
 from tests.support.fleet import clock
+from tests.unit.test_captured_trees import simulated
 
 HOLD_S: Final = 60.0
 CUTS: Final = 6  # readings during each change, each cut at another place
@@ -129,6 +132,49 @@ def test_removed_device_is_missing(tmp_path: Path) -> None:
         ("neuron-device-0", "neuron-device-1"),
         frozenset({"missing-device"}),
     )
+
+
+PROBED_AS_REAL: Final = [
+    name for name in captures.timelines() if not name.startswith(("trn3.48", "trn3e", captures.LIFE))
+]
+"""Without types that driver 2.26.5 does not know: the addresses of their PCI functions are those of the emulation."""
+
+
+def changes(texts: Iterable[str | None]) -> list[str | None]:
+    """Return the texts without repetitions, and without the moment in which the file is empty."""
+    return [text for text, _ in itertools.groupby(text for text in texts if text not in (None, ""))]
+
+
+def captured_load(name: str) -> tuple[list[int], list[str | None], list[str | None]]:
+    """Return the devices in the order of their appearance, and the changes of two files, in a captured load."""
+    found: list[int] = []
+    modes: list[str | None] = []
+    states: list[str | None] = []
+    for moment in captures.moments(name):
+        found += [device_id for device_id in captures.device_ids(moment.entries) if device_id not in found]
+        for path, texts in ((f"{helper.CLASS}/ultraserver_mode", modes), (helper.INITSTATE, states)):
+            entry = moment.entries.get(path)
+            texts.append(entry.text if entry is not None else None)
+    return found, changes(modes), changes(states)
+
+
+def simulated_load(name: str, root: Path) -> tuple[list[int], list[str | None], list[str | None]]:
+    node = simulated(name, root)
+    driver = SimulatedDriver(node)
+    driver.unload()
+    found: list[int] = []
+    modes: list[str | None] = []
+    states: list[str | None] = []
+    for step in driver.loading():
+        found += [step.device_id] if step.what == "device" and step.device_id is not None else []
+        modes.append((root / helper.CLASS / "ultraserver_mode").read_text())
+        states.append((root / helper.INITSTATE).read_text())
+    return found, changes(modes), changes(states)
+
+
+@pytest.mark.parametrize("name", PROBED_AS_REAL)
+def test_simulated_load_has_the_order_of_the_captured_one(name: str, tmp_path: Path) -> None:
+    assert simulated_load(name, tmp_path) == captured_load(name)
 
 
 def test_timeline_has_all_steps_of_a_load() -> None:

@@ -72,6 +72,7 @@ class Hardware:
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._unread = ""  # why the facts are older than the last reading; empty if they are not
         self._away: _Away | None = None
+        self._look_now = asyncio.Event()
         self._busy_since: float | None = None  # by the loop's clock; None if `ultraserver_mode` does not read busy
         self._probing: asyncio.Task[None] | None = None
         self._judged: dict[str, health.DeviceHealth] = {}  # computed from `node` and `_watch`
@@ -93,11 +94,29 @@ class Hardware:
                 self.learn(self.facts)
 
     async def wait(self) -> None:
-        """Return when the hardware has been read, or when it takes longer than a reading may."""
+        """Return when the hardware has been read, or when it takes longer than a reading may.
+
+        If the kernel driver has begun to load or to leave since then, `is_away` is set.
+        """
+        self._notice_driver()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timing.deadline_s):
                 while not (self.known.is_set() or self.is_away):
                     await self.changed.after(self.changed.count)
+
+    def _notice_driver(self) -> None:
+        """Read at once if the kernel driver is not as it was: or claims would get devices of a driver that is gone."""
+        if self._raw is None or self._away is not None:
+            return
+        try:
+            state = (self._root / helper.INITSTATE).read_bytes().strip()  # of the kernel itself: it never blocks
+        except OSError:
+            state = b""
+        was_seen = self._raw[5][1] is not None
+        if state in helper.PARTIAL or (not state and was_seen):
+            now = asyncio.get_running_loop().time()
+            self._away = _Away(DriverState.CHANGING, now, kernel_driver.LEAVING)
+            self._look_now.set()
 
     async def poll(self) -> None:
         """Read now, and again after each period, until cancelled."""
@@ -105,7 +124,10 @@ class Hardware:
             while True:
                 if not await self._look():
                     period_s = self._timing.period_s
-                    await asyncio.sleep(min(period_s, self._timing.driver_s) if self.is_away else period_s)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(min(period_s, self._timing.driver_s) if self.is_away else period_s):
+                            await self._look_now.wait()
+                    self._look_now.clear()
         finally:
             if self._probing is not None:
                 self._probing.cancel()
