@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ from hack.bed.processes import end, start_ticks
 from hack.bed.state import ProcessId
 from neuron_dra.core import catalogue
 from neuron_dra.emulation import hanging
+from neuron_dra.emulation.simulated_driver import LoadTiming, SimulatedDriver
 from neuron_dra.errors import NeuronDraError
 
 ECC_COUNTER = "mem_ecc_uncorrected"
 COMPONENT = "hbm"
 HANGS = "core_count"
 RESET_READY, RESET_INVALID = 1, 2
+PROBE_S = 0.5  # from one device of a load to the next; a real one takes two seconds
 ECC_ALL = 10**9  # more than any value of a counter
 
 
@@ -146,6 +149,44 @@ def _file(node: Node, argument: str) -> tuple[int, str]:
     return _number(node, number), name or HANGS
 
 
+def _break_firmware(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).stop_firmware(_number(node, argument))
+    return f"the firmware of neuron{_number(node, argument)} of {node.name} does not answer"
+
+
+def _repair_firmware(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).start_firmware(_number(node, argument))
+    return f"the firmware of neuron{_number(node, argument)} of {node.name} answers"
+
+
+def _driver(node: Node) -> SimulatedDriver:
+    return SimulatedDriver(hardware.load(node.hardware_dir), keeps_folders=True)  # the node mounts the folders
+
+
+def _break_driver(bed: Bed, node: Node, argument: str) -> str:
+    _driver(node).unload()
+    hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"the kernel driver of {node.name} is not loaded"
+
+
+def _repair_driver(bed: Bed, node: Node, argument: str) -> str:
+    """Load the kernel driver as slowly as the real one; `-N` does not find a device, `N:S` waits S seconds for one."""
+    kernel_driver = _driver(node)
+    if kernel_driver.is_loaded:
+        return f"the kernel driver of {node.name} is loaded"
+    missing = [_number(node, argument[1:])] if argument.startswith("-") else []
+    number, _, seconds = argument.partition(":")
+    silent_s = {_number(node, number): float(seconds)} if seconds else {}
+    began = time.monotonic()
+
+    def wait_until(at_s: float) -> None:
+        time.sleep(max(0.0, began + at_s - time.monotonic()))
+
+    for _ in kernel_driver.loading(missing, silent_s, LoadTiming(probe_s=PROBE_S), wait_until):
+        hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"the kernel driver of {node.name} has loaded"
+
+
 def _break_hang(bed: Bed, node: Node, argument: str) -> str:
     device, name = _file(node, argument)
     hanging.hang(hardware.load(node.hardware_dir).device_path(device, name))
@@ -249,6 +290,13 @@ FAULTS = {
     ),
     "reset": Fault(
         "N", "a device that could not be reset: the kernel driver reports it as invalid", _break_reset, _repair_reset
+    ),
+    "firmware": Fault("N", "the firmware of a device does not answer", _break_firmware, _repair_firmware),
+    "driver": Fault(
+        "-N|N:S",
+        "the kernel driver is unloaded; `repair` loads it, without device N, or waiting S seconds for its firmware",
+        _break_driver,
+        _repair_driver,
     ),
     "hang": Fault(
         "N[:FILE]",
