@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from neuron_dra import early_exit
+
+early_exit.on_sigterm("k8s-neuron-dra-driver", "plugin")
+
 import argparse
 import contextlib
 import functools

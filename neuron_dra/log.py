@@ -64,7 +64,7 @@ class JsonFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    if not text or any(c in text for c in ' "=\n\t'):
+    if not text or not text.isprintable() or any(c in text for c in ' "='):
         return json.dumps(text)
     return text
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from neuron_dra.core import names
+from neuron_dra.core import names, user_text
 from neuron_dra.core.config import NeuronSettings, UltraServerSettings
 from neuron_dra.errors import ClaimError
 
@@ -81,6 +81,8 @@ KINDS: Final[Mapping[str, type[BaseModel]]] = {
 }
 MOST_EXPLAINED: Final = 8
 """Wrong fields that a message names. An entry may have more than a thousand, and the kubelet repeats the message."""
+LONGEST_NAME: Final = 32
+"""Characters of a field's name in a message. Fields with longer names are only counted, if others are wrong too."""
 _EITHER: Final[TypeAdapter[NeuronConfig | UltraServerConfig]] = TypeAdapter(
     Annotated[NeuronConfig | UltraServerConfig, Field(discriminator="kind")]
 )
@@ -152,7 +154,7 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
     version = parameters.get("apiVersion")
     if version not in API_VERSIONS:
         raise ClaimError(
-            f"error applying config: {path}.apiVersion {_show(version)} is not known; use {API_VERSIONS[0]!r}"
+            f"error applying config: {path}.apiVersion {user_text.shown(version)} is not known; use {API_VERSIONS[0]!r}"
         )
     try:
         return _EITHER.validate_python(dict(parameters)).settings()
@@ -161,29 +163,34 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
     kind = parameters.get("kind")
     if found[0]["type"] in ("union_tag_invalid", "union_tag_not_found"):
         raise ClaimError(
-            f"error applying config: {path}.kind {_show(kind)} is not known"
+            f"error applying config: {path}.kind {user_text.shown(kind)} is not known"
             + _suggestion(str(kind), KINDS, otherwise=f"; use {' or '.join(KINDS)}")
         )
+    explained = [problem for problem in found if user_text.is_plain(_name(problem), LONGEST_NAME)][:MOST_EXPLAINED]
     texts = []
-    for problem in found[:MOST_EXPLAINED]:
+    for problem in explained or found[:1]:
         texts.append(_explain(problem, path, str(kind)))
     problems = "; ".join(texts)
     more = ""
-    if len(found) > MOST_EXPLAINED:
-        more = f"; and {len(found) - MOST_EXPLAINED} more"
+    if len(found) > len(texts):
+        more = f"; and {len(found) - len(texts)} more"
     raise ClaimError(f"error applying config: strict decoding error: {problems}{more}")
 
 
 def _explain(problem: ErrorDetails, path: str, kind: str) -> str:
     """Return one sentence about a problem that pydantic found, with the field's path and what to write."""
-    name = ".".join(map(str, problem["loc"][1:]))  # the first part is the kind
+    name = user_text.printable(_name(problem), LONGEST_NAME)
     if problem["type"] == "extra_forbidden":
         fields = _own_fields(kind)
         otherwise = f"; {kind} has only {', '.join(fields)}"
         return f'unknown field "{path}.{name}"' + _suggestion(name, fields, otherwise=otherwise)
     if problem["type"] == "missing":
         return f'required field "{path}.{name}" is missing'
-    return f'field "{path}.{name}" is {_show(problem["input"])}: {_words(problem)}'
+    return f'field "{path}.{name}" is {user_text.shown(problem["input"])}: {_words(problem)}'
+
+
+def _name(problem: ErrorDetails) -> str:
+    return ".".join(map(str, problem["loc"][1:]))  # the first part is the kind
 
 
 def _words(problem: ErrorDetails) -> str:
@@ -196,11 +203,3 @@ def _suggestion(word: str, known: Iterable[str], *, otherwise: str) -> str:
     if near:
         return f', did you mean "{near[0]}"?'
     return otherwise
-
-
-def _show(value: object) -> str:
-    """Return a value for a message, cut to 60 characters."""
-    text = repr(value)
-    if len(text) <= 60:
-        return text
-    return text[:57] + "..."

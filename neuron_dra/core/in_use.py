@@ -20,7 +20,7 @@ FIRST_MINOR: Final = 34  # the first minor version of the kubelet that lists cla
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A claim of a listed container, with its devices as (driver, pool, device).
+    """A claim of a listed pod, with its devices as (driver, pool, device). `container` is the first that has it.
 
     `uid` is that of a claim whose CDI devices this driver named; otherwise it is empty.
     """

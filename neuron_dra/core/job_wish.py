@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.core import names
+from neuron_dra.core import names, user_text
 
 ANNOTATION: Final = f"{names.DRIVER}/ultraservers"
 """On a job: which UltraServers its pods need."""
@@ -43,14 +43,14 @@ def wish(text: str) -> Wish:
     for part in text.split(","):
         name, equals, value = (each.strip() for each in part.partition("="))
         if not equals or not value:
-            raise InvalidWish(f"{part.strip()[:60]!r}: write name=value, separated by commas")
+            raise InvalidWish(f"{user_text.shown(part.strip())}: write name=value, separated by commas")
         if name not in _READERS:
             near = difflib.get_close_matches(name, _READERS, n=1)
             if near:
                 hint = f"did you mean {near[0]}?"
             else:
                 hint = f"there are {', '.join(_READERS)}"
-            raise InvalidWish(f"{name[:60]!r} is no part of it: {hint}")
+            raise InvalidWish(f"{user_text.shown(name)} is no part of it: {hint}")
         if name in found:
             raise InvalidWish(f"{name} is there twice")
         found[name] = value

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from neuron_dra.core import user_text
 from neuron_dra.core.notice import UNTOLD, Notice, Told
 from neuron_dra.core.rendezvous import Rendezvous
 
@@ -259,7 +260,7 @@ def _allocation(entry: Any) -> Allocation:
         raise ValueError("it is not an object")
     namespace, slash, name = str(entry.get("workloadRef")).partition("/")
     if not (slash and _LABEL.fullmatch(namespace) and name):
-        raise ValueError(f"workloadRef {entry.get('workloadRef')!r} is not namespace/name")
+        raise ValueError(f"workloadRef {user_text.shown(entry.get('workloadRef'))} is not namespace/name")
     nodes = entry.get("allocatedNodes")
     if not _is_list(nodes) or not nodes or not all(isinstance(node, str) and node for node in nodes):
         raise ValueError("allocatedNodes is not a list of node names")
@@ -268,7 +269,9 @@ def _allocation(entry: Any) -> Allocation:
     try:
         phase = Phase(entry.get("phase"))
     except ValueError:
-        raise ValueError(f"phase {entry.get('phase')!r} is not one of {', '.join(p.value for p in Phase)}") from None
+        raise ValueError(
+            f"phase {user_text.shown(entry.get('phase'))} is not one of {', '.join(p.value for p in Phase)}"
+        ) from None
     count = _number(entry, "nodeCount", at_least=1, missing=len(nodes))
     if count != len(nodes):
         raise ValueError(f"nodeCount is {count}, but allocatedNodes has {len(nodes)} nodes")
@@ -327,7 +330,7 @@ def _is_list(value: Any) -> bool:
 def _number(entry: Mapping[str, Any], name: str, *, at_least: int, missing: int | None = None) -> int:
     value = entry.get(name, missing)
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ValueError(f"{name} {value!r} is not a whole number of at least {at_least}")
+        raise ValueError(f"{name} {user_text.shown(value)} is not a whole number of at least {at_least}")
     return value
 
 
@@ -336,7 +339,7 @@ def _tag_text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is missing")
     if not value.isprintable() or len(value.encode(errors="surrogatepass")) > TAG_BYTES:
-        raise ValueError(f"{name} {value[:80]!r} is not a printable text of at most {TAG_BYTES} bytes")
+        raise ValueError(f"{name} {user_text.shown(value)} is not a printable text of at most {TAG_BYTES} bytes")
     return value
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from neuron_dra.core import user_text
 from neuron_dra.errors import AlreadyExists, ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import EVENTS
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "neuron-dra-driver"
 MESSAGE_CHARACTERS: Final = 1024
+NAME_CHARACTERS: Final = 200  # of the object's name, in that of its Events
+INSTANCE_CHARACTERS: Final = 128  # limit of events.k8s.io
 MOST_KEPT: Final = 4096  # Events recorded as posted; one without a record is posted again, which renews it
 
 
@@ -51,7 +54,8 @@ class EventRecorder:
         """
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]
-        name = f"{about['name'][:200]}.{digest}"
+        # An object's name may have 253 characters, as an Event's; a part of a name must not end with "." or "-".
+        name = f"{about['name'][:NAME_CHARACTERS].rstrip('.-')}.{digest}"
         self._forget(now.timestamp())
         last, count = self._posted.get(name, (0.0, 0))
         if count and 0 <= now.timestamp() - last < self._timing.repeat_s:  # negative: the clock was set back
@@ -113,10 +117,10 @@ class EventRecorder:
             "involvedObject": dict(about),
             "type": kind,
             "reason": reason,
-            "message": message[:MESSAGE_CHARACTERS],
+            "message": user_text.printable(message, MESSAGE_CHARACTERS),
             "source": {"component": self._component, "host": self._host},
             "reportingComponent": self._component,
-            "reportingInstance": self._host,
+            "reportingInstance": self._host[:INSTANCE_CHARACTERS],
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "count": 1,

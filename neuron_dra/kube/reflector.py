@@ -84,7 +84,9 @@ class Reflector:
         self._gets_bookmarks = False
         self._running: asyncio.Timeout | None = None  # of the watch, or of the wait for the next one
         self._reopened: asyncio.Future[None] | None = None  # `resume` waits for it
+        self._has_heard = False  # whether the watch has brought anything
         self._version = ""
+        self._last_version = ""  # before `_version` was given up
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, Item] = {}
         self.damaged: dict[str, Damaged] = {}
@@ -179,11 +181,17 @@ class Reflector:
         self.failures, self.last_error = 0, ""
         self._on_change()
 
+    def _begin_again(self) -> None:
+        """Give up the version, so that all objects are listed again."""
+        self._last_version, self._version = self._version, ""
+
     async def _list(self) -> tuple[dict[str, Item], str, set[str]]:
         """Return all objects, the version of the list, and the keys of all, read or not.
 
-        An object of a known version is not decoded again.
+        An object of a known version is not decoded again, unless etcd was restored from a backup: it gives versions a
+        second time.
         """
+        last_version = _number(self._version or self._last_version)
         items: dict[str, Item] = {}
         seen: set[str] = set()
         version = ""
@@ -195,6 +203,7 @@ class Reflector:
                     seen.add(who.key)
                     have = self.items.get(who.key)
                     known = have is not None and have["metadata"].get("resourceVersion") == who.resource_version != ""
+                    known = known and _number(version) >= last_version
                     item = have
                     if not known or who.key in self.damaged:
                         item = self._read(who, raw, have)
@@ -257,7 +266,7 @@ class Reflector:
                 else:
                     failed = False
             except Gone:
-                self._version = ""
+                self._begin_again()
                 failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except ApiError as err:
                 self._tell(err)
@@ -268,7 +277,8 @@ class Reflector:
                 failed = True
             except MALFORMED as err:
                 log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})
-                self._version, failed = "", True
+                self._begin_again()
+                failed = True
             if failed:
                 await self._uninterrupted(asyncio.sleep(next(waits)))
             else:
@@ -303,6 +313,8 @@ class Reflector:
         ) as lines:
             self._tell(None)
             self.failures, self.last_error = 0, ""
+            self._has_heard = False
+            began = asyncio.get_running_loop().time()
             limit_s = self._timing.bookmarks_s
             try:
                 async with asyncio.timeout(limit_s if self._gets_bookmarks else None) as silence:
@@ -312,10 +324,15 @@ class Reflector:
                         self._heard(kind, silence)
             except TimeoutError as err:
                 self._gets_bookmarks = False  # until the next one: a restarted server sends none before a change
+                # If etcd was restored from a backup, the server sends nothing until it has reached our version again.
+                self._begin_again()
                 raise Unavailable(f"no bookmark for {limit_s:g} s: the connection is dead") from err
+            if not self._has_heard and asyncio.get_running_loop().time() - began >= limit_s:
+                self._begin_again()  # likewise, for a kind of which this client never got a bookmark
 
     def _heard(self, kind: str, silence: asyncio.Timeout) -> None:
         """Extend the time until the next event, once the server has shown that it sends bookmarks."""
+        self._has_heard = True
         self._gets_bookmarks |= kind == "BOOKMARK"
         if self._gets_bookmarks:
             silence.reschedule(asyncio.get_running_loop().time() + self._timing.bookmarks_s)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from neuron_dra.core import user_text
+
 Span = tuple[int, int]
 """Begin and end of a value in the text."""
 
@@ -133,4 +135,4 @@ def _text(literal: bytes) -> str:
     try:
         return str(json.loads(literal.decode(errors="replace")))
     except ValueError as err:
-        raise NotJson(f"not a name: {literal[:40]!r}") from err
+        raise NotJson(f"not a name: {user_text.shown(literal)}") from err

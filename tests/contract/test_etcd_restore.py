@@ -172,13 +172,23 @@ async def restored(api: EmbeddedApi, reflector: Reflector) -> None:
 @pytest.mark.parametrize(
     "ahead",
     [
-        pytest.param(Ahead.SILENT, marks=pytest.mark.xfail(strict=True, reason="4.04: no list after a restore")),
+        Ahead.SILENT,
         pytest.param(Ahead.REFUSED, marks=pytest.mark.xfail(strict=True, reason="4.02: no list after a refusal")),
         Ahead.EXPIRED,
     ],
 )
 async def test_objects_are_listed_again_after_a_restore(api: EmbeddedApi, ahead: Ahead) -> None:
     api.watches.ahead = ahead
+    api.create(node("first"))
+    async with reflecting(api) as reflector:
+        await restored(api, reflector)
+        assert await within_watches(api, 5, lambda: label(reflector) == "restored")
+
+
+async def test_silent_watch_without_earlier_bookmarks_is_replaced_by_a_list(api: EmbeddedApi) -> None:
+    """A kind that has not changed since the API server started may get no bookmark."""
+    api.watches.ahead = Ahead.SILENT
+    api.watches.bookmark_interval_s = 3600.0
     api.create(node("first"))
     async with reflecting(api) as reflector:
         await restored(api, reflector)

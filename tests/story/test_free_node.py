@@ -52,6 +52,7 @@ async def test_faulty_hardware_does_not_break_the_invariant(host: PluginHost) ->
     await ends_free(host)
 
 
+@pytest.mark.unchecked_end("the test checks it")
 async def test_pod_deleted_before_it_starts_leaves_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     """Its volumes attach slowly, so a new node has its allocation alone, which proves nothing."""
     host.timing = quicker(host.timing, publish={"gather_s": 0.02})

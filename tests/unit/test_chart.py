@@ -285,6 +285,7 @@ def test_update_starts_the_new_pod_first(daemonset: dict[str, Any], pod: dict[st
 def test_pod_tolerates_all_taints_of_neuron_nodes(pod: dict[str, Any]) -> None:
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [
+        {"operator": "Exists", "effect": "NoExecute"},
         {"key": "CriticalAddonsOnly", "operator": "Exists"},
         {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "aws.amazon.com/neuroncore", "operator": "Exists", "effect": "NoSchedule"},

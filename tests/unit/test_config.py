@@ -181,3 +181,14 @@ def test_only_the_order_within_a_source_counts(
     ]
     outcomes = {effective(itertools.chain(*order), "a") for order in itertools.permutations(by_source)}
     assert len(outcomes) == 1
+
+
+def test_long_and_unprintable_names_are_counted_beside_others() -> None:
+    wrong = {"x" * 9000: 1, "\u001b[31m\nW1127 forged log line\u202e": 1}
+    cut = "x" * 29 + "..."
+    assert refusal(neuron(**wrong)) == (
+        f'error applying config: strict decoding error: unknown field "{PATH}.{cut}"; NeuronConfig has only '
+        "logicalNeuronCore; and 1 more"
+    )
+    text = refusal(neuron(**wrong, zzz=1))
+    assert f'unknown field "{PATH}.zzz"; NeuronConfig has only logicalNeuronCore; and 2 more' in text

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from neuron_dra import log as logs
-from neuron_dra.core import names
+from neuron_dra.core import names, user_text
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.health import DeviceHealth, Health
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NeuronDraError, NotFound
@@ -28,6 +28,8 @@ from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.timing import DEFAULT_TIMING, KubeletTiming
 
 log = logging.getLogger(__name__)
+
+REPLY_CHARACTERS: Final = 1024  # of an error, which the kubelet copies into the pod's Events
 
 DRA_SERVICES: Final = tuple(
     module.DESCRIPTOR.services_by_name["DRAPlugin"].full_name for module in (dra_pb2, dra_v1beta1_pb2)
@@ -103,6 +105,7 @@ class DraService:
             text = str(err) or type(err).__name__
             if isinstance(err, OSError):
                 text = f"claim {ref}: the node's state cannot be written: {text}"
+            text = user_text.printable(text, REPLY_CHARACTERS)
             log.warning(f"{verb} failed", extra={**facts, "error": text})
             self._failed(verb, _reason(err), time.perf_counter() - started)
             return text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,30 +22,97 @@ _OPTIONS: Final = (
 )
 
 
-async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s) -> tuple[ListedPod, ...]:
-    """Return all pods that the kubelet lists. Raises ConnectionError if the call fails."""
-    # Imported on first use: most nodes never need it.
-    from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2, podresources_pb2_grpc
+_LIST: Final = "/v1.PodResourcesLister/List"
+_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3  # of PodResources
+_PODS: Final = 1  # of ListPodResourcesResponse
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+_VARINT_BYTES: Final = 10
 
+_one_at_a_time = threading.Lock()  # a list may take many times its size in memory while it is decoded
+
+
+async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s) -> tuple[ListedPod, ...]:
+    """Return all pods that the kubelet lists. Raises ConnectionError if the call fails or the list cannot be decoded.
+
+    Users decide how long the list is: it has an entry for each container of each pod. So it is decoded in a thread,
+    container by container, and of each pod a claim is kept once.
+    """
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
-            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
-            answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=timeout_s)
+            call: Any = channel.unary_unary(_LIST)  # without a decoder: grpc returns None for what it cannot decode
+            answer = await call(b"", timeout=timeout_s)
     except grpc.aio.AioRpcError as err:
         raise ConnectionError(f"{err.code().name}: {err.details()}") from err
-    return tuple(_pod(pod) for pod in answer.pod_resources)
+    return await asyncio.to_thread(_decoded, answer)
 
 
-def _pod(pod: Any) -> ListedPod:
-    claims: list[ListedClaim] = []
-    extended_resources: set[str] = set()
-    for container in pod.containers:
-        for claim in container.dynamic_resources:
-            claims.append(_claim(claim, container.name))
+def _decoded(answer: bytes) -> tuple[ListedPod, ...]:
+    """Return the pods of a list. Raises ConnectionError."""
+    # Imported on first use: most nodes never need it.
+    from google.protobuf.message import DecodeError
+
+    with _one_at_a_time:
+        try:
+            return tuple(_pod(value) for number, value in _fields(memoryview(answer)) if number == _PODS)
+        except (DecodeError, ValueError) as err:
+            raise ConnectionError(f"the list of {len(answer)} bytes cannot be decoded: {err}") from err
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the numbers and values of those fields of a message that are messages or texts. Raises ValueError."""
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        match tag & 7:
+            case wire_type if wire_type == _VARINT:
+                _, end = _varint(message, position)
+            case wire_type if wire_type == _BYTES:
+                size, position = _varint(message, position)
+                end = position + size
+            case wire_type if wire_type in (_FIXED32, _FIXED64):
+                end = position + (4 if wire_type == _FIXED32 else 8)
+            case wire_type:
+                raise ValueError(f"wire type {wire_type} at byte {position}")
+        if end > len(message):
+            raise ValueError(f"the message ends within a field, at byte {position}")
+        if tag & 7 == _BYTES:
+            yield tag >> 3, message[position:end]
+        position = end
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """Return a number, and the position after it. Raises ValueError."""
+    number = 0
+    for count, byte in enumerate(message[position : position + _VARINT_BYTES]):
+        number |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return number, position + count + 1
+    raise ValueError(f"no number at byte {position}")
+
+
+def _pod(message: memoryview) -> ListedPod:
+    """Return a pod. Raises ValueError, DecodeError."""
+    from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2
+
+    texts = {_NAME: "", _NAMESPACE: ""}
+    claims: dict[tuple[str, str], ListedClaim] = {}
+    plugin_resources: set[str] = set()
+    for number, value in _fields(message):
+        if number in texts:
+            texts[number] = str(value, "utf-8")
+        if number != _CONTAINERS:
+            continue
+        container = podresources_pb2.ContainerResources.FromString(value)
+        for wire_claim in container.dynamic_resources:
+            claim = _claim(wire_claim, container.name)
+            key = (claim.namespace, claim.name)
+            before = claims.setdefault(key, claim)
+            if not before.devices >= claim.devices:
+                claims[key] = replace(before, devices=before.devices | claim.devices)
         for given in container.devices:
             if given.device_ids:
-                extended_resources.add(given.resource_name)
-    return ListedPod(pod.namespace, pod.name, tuple(claims), frozenset(extended_resources))
+                plugin_resources.add(given.resource_name)
+    return ListedPod(texts[_NAMESPACE], texts[_NAME], tuple(claims.values()), frozenset(plugin_resources))
 
 
 def _claim(claim: Any, container: str) -> ListedClaim:
