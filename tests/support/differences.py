@@ -161,11 +161,16 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     **_rows(
         "FleetNode",
-        "a fleet has hundreds of plugins in one process, in a time of its own, and no sockets",
+        "a fleet has many plugins in one process, in a time of its own, and no sockets",
         "the walk and tests/story/test_as_shipped.py",
         "settings.healthcheck_port",
         "settings.metrics_bind_address",
         "missing: kubelet_pod_resources_socket",
+    ),
+    **_rows(
+        "FleetNode",
+        "the fleet's hardware is in memory, and says when it changes",
+        "the test bed, whose nodes have /dev",
         "missing: host_dev",
     ),
     **_rows(
