@@ -51,12 +51,17 @@ async def test_server_reports_version_and_readiness(server: Server) -> None:
     assert (await server.get("/readyz")).body == {"raw": "ok"}
 
 
-@pytest.mark.parametrize(
-    "path", ["/apis/no.such.group", "/apis/resource.k8s.io/v7", "/apis/resource.k8s.io/v7/x", "/x"]
-)
+@pytest.mark.parametrize("path", ["/apis/no.such.group", "/apis/no.such.group/v1/x", "/x"])
 async def test_an_unknown_path_is_404_without_a_status(server: Server, path: str) -> None:
     answer = await server.get(path)
     assert (answer.status, answer.body) == (404, {"raw": "404 page not found\n"})
+
+
+@pytest.mark.parametrize("path", ["/apis/resource.k8s.io/v7", "/apis/resource.k8s.io/v7/x", "/api/v1/nosuch"])
+async def test_an_unknown_kind_of_a_built_in_group_is_a_status_without_a_name(server: Server, path: str) -> None:
+    answer = await server.get(path)
+    assert (answer.status, answer.reason) == (404, "NotFound")
+    assert "name" not in answer.body.get("details", {})
 
 
 # Create and read
@@ -488,14 +493,20 @@ async def test_a_watch_from_the_future_is_silent(things: Server) -> None:
         assert await ahead.rest() == []
 
 
-STREAMING = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-
-
-@pytest.mark.parametrize("params", [{}, {**STREAMING, "timeoutSeconds": "10"}], ids=["list", "streaming list"])
-async def test_a_list_from_the_future_is_504(things: Server, params: dict[str, str]) -> None:
+async def test_a_streaming_list_from_the_future_ends_with_504(things: Server) -> None:
     place = things.place("things")
     version = int((await things.get(place)).body["metadata"]["resourceVersion"])
-    answer = await things.get(place, resourceVersion=str(version + 1_000_000), **params)
+    streaming = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "timeoutSeconds": "10"}
+    async with things.watch(place, resourceVersion=str(version + 1_000_000), **streaming) as watch:
+        event = await watch.next()
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 504)
+    assert event["object"]["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+async def test_a_list_from_the_future_is_504(things: Server) -> None:
+    place = things.place("things")
+    version = int((await things.get(place)).body["metadata"]["resourceVersion"])
+    answer = await things.get(place, resourceVersion=str(version + 1_000_000))
     assert (answer.status, answer.reason) == (504, "Timeout")
     assert answer.causes == {("ResourceVersionTooLarge", "")}
     assert answer.body["details"]["retryAfterSeconds"] == 1

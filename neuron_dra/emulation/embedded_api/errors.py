@@ -109,16 +109,16 @@ def not_found(group: str, plural: str, name: str) -> StatusError:
 
 
 class NoSuchPath(StatusError):
-    """The 404 for a path, kind or version that is not served: a text, and no Status. `not_found` is for an object."""
+    """The 404 for a path, kind or version that is not served. `not_found` is for an object.
+
+    kube-apiserver 1.37 answers a Status without a name for a built-in group, and a text for everything else.
+    """
 
     text: Final = "404 page not found\n"
 
-    def __init__(self) -> None:
+    def __init__(self, is_of_a_built_in_group: bool) -> None:
         super().__init__(404, "NotFound", "the server could not find the requested resource")
-
-
-def no_such_path() -> StatusError:
-    return NoSuchPath()
+        self.has_status = is_of_a_built_in_group
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:

@@ -43,7 +43,7 @@ class Execution:
         try:
             self._authentication.check(request)
             if self.run is None:
-                raise errors.no_such_path()
+                raise errors.NoSuchPath(is_of_a_built_in_group=False)
             if "*/*" not in request.headers.get("Accept", "*/*"):  # as the real server, for JSON too
                 raise StatusError(406, "NotAcceptable", "only the following media types are accepted: */*")
         except StatusError as error:

@@ -8,7 +8,7 @@ import binascii
 import email.utils
 import itertools
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,7 +202,7 @@ class Handler:
             case _:
                 return None
         if body is None:
-            raise errors.no_such_path()
+            raise self._no_such_path(parts)
         return body
 
     def _target(self, path: str) -> _Target:
@@ -213,18 +213,28 @@ class Handler:
             case ["apis", group, version, *rest]:
                 pass
             case _:
-                raise errors.no_such_path()
+                raise self._no_such_path(parts)
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
             namespace, rest = rest[1], rest[2:]
         resource = self._registry.at(group, version, rest[0])
         if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
-            raise errors.no_such_path()
+            raise self._no_such_path(parts)
         name, subresource = [*rest, "", ""][1:3]
         known = (*resource.subresources, *(["status"] if resource.status else []))
         if (subresource and subresource not in known) or (name and resource.namespaced and not namespace):
-            raise errors.no_such_path()
+            raise self._no_such_path(parts)
         return _Target(resource, version, namespace, name, subresource)
+
+    def _no_such_path(self, parts: Sequence[str]) -> errors.NoSuchPath:
+        match parts:
+            case ["api", _, *_]:
+                is_of_a_built_in_group = True
+            case ["apis", group, _, *_]:
+                is_of_a_built_in_group = self._registry.is_built_in(group)
+            case _:
+                is_of_a_built_in_group = False
+        return errors.NoSuchPath(is_of_a_built_in_group)
 
     async def _serve(
         self, request: web.Request, verb: str, target: _Target, fault: InjectedFault | None
@@ -415,14 +425,13 @@ class Handler:
             revision=None if initial or version == 0 else version,
             bookmarks=bookmarks,
             initial_events=initial,
+            not_older_than=version if initial else 0,
             timeout_s=float(messages.integer(request, "timeoutSeconds", 0) or _LONGEST_WATCH_S),
         )
         if initial and request.query.get("resourceVersionMatch") != "NotOlderThan":
             why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             cause = errors.forbidden("resourceVersionMatch", why)
             raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
-        if initial and version > self._store.revision:
-            raise errors.too_large_version(version, self._store.revision)
         self._watches.check(wanted)
         return wanted
 

@@ -100,7 +100,7 @@ def error_response(error: StatusError) -> web.Response:
         headers = {"Retry-After": str(error.retry_after)}
     else:
         headers = None
-    if isinstance(error, errors.NoSuchPath):
+    if isinstance(error, errors.NoSuchPath) and not error.has_status:
         return web.Response(status=error.code, text=error.text)
     return json_response(error.code, error.to_status(), headers)
 

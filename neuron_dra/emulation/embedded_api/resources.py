@@ -141,6 +141,10 @@ class Registry:
             return resource
         return None
 
+    def is_built_in(self, group: str) -> bool:
+        """Return True if the server has kinds of this group that no CRD defines."""
+        return any(resource.group == group and not resource.custom for resource in self)
+
     def named(self, name: str) -> EmbeddedResource:
         """Return a resource by plural or kind, `pods` or `Pod`. Raises KeyError if the server has no such kind."""
         for resource in self:

@@ -23,13 +23,16 @@ class Ahead(enum.Enum):
     """What a watch gets that starts at a resourceVersion that the server has not reached, as after an etcd restore."""
 
     SILENT = "silent"  # no changes and no bookmarks until the server passes it: what kube-apiserver does
-    REFUSED = "refused"  # 504, Too large resource version: what it does for lists, and for streaming lists
+    REFUSED = "refused"  # 504, Too large resource version: what it does for lists
     EXPIRED = "expired"  # 410
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """A watch request. With `revision` None the watch begins with the existing objects."""
+    """A watch request. With `revision` None the watch begins with the existing objects.
+
+    `not_older_than` is the version that a streaming list must have reached.
+    """
 
     resource: EmbeddedResource
     namespace: str
@@ -38,6 +41,7 @@ class WatchRequest:
     bookmarks: bool
     initial_events: bool
     timeout_s: float
+    not_older_than: int = 0
 
 
 class Watches:
@@ -81,6 +85,12 @@ class Watches:
         if self.ahead is Ahead.EXPIRED and request.revision is not None and request.revision > self._store.revision:
             expired = errors.expired(f"too old resource version: {request.revision} ({self._store.revision})")
             yield {"type": "ERROR", "object": expired.to_status()}
+            return
+        if (
+            request.not_older_than > self._store.revision
+        ):  # kube-apiserver waits 3 s for it, and then tells in the stream
+            too_large = errors.too_large_version(request.not_older_than, self._store.revision)
+            yield {"type": "ERROR", "object": too_large.to_status()}
             return
         stream = _Stream(self._store, request, self.bookmark_interval_s)
         self._open[stream] = request
