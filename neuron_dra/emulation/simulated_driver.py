@@ -59,7 +59,7 @@ DEFAULT_LOAD_TIMING: Final = LoadTiming()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """One step of a load: what it shows, and when, in seconds since the load began."""
 
     at_s: float
@@ -132,7 +132,7 @@ class SimulatedDriver:
         silent_s: Mapping[int, float] | None = None,
         timing: LoadTiming = DEFAULT_LOAD_TIMING,
         wait_until: Callable[[float], None] = lambda at_s: None,
-    ) -> Iterator[Step]:
+    ) -> Iterator[LoadStep]:
         """Load the driver, which must not be loaded; yield each step when it is done.
 
         The devices `missing` are not found. A device in `silent_s` delays itself and the later ones for that many
@@ -147,7 +147,7 @@ class SimulatedDriver:
             yield step
         self._leave_out(kept - set(found))
 
-    def _do(self, step: Step, found: list[int], texts: Mapping[str, str]) -> None:
+    def _do(self, step: LoadStep, found: list[int], texts: Mapping[str, str]) -> None:
         if step.what == kernel_driver.COMING:
             self._begin(texts)
         elif step.what == "class":
@@ -212,22 +212,22 @@ def plan(
     *,
     elects: bool,
     is_stored: bool,
-) -> list[Step]:
+) -> list[LoadStep]:
     """Return the steps of a load in their order. `elects`: the node's place is known after the devices are ready.
 
     An election whose result `is_stored` ends as soon as device 0 is ready.
     """
-    steps = [Step(0.0, kernel_driver.COMING), Step(timing.begin_s, "class")]
+    steps = [LoadStep(0.0, kernel_driver.COMING), LoadStep(timing.begin_s, "class")]
     at_s = timing.begin_s
     ready_s = {}
     for device_id in device_ids:
         at_s += timing.probe_s + silent_s.get(device_id, 0.0)
         ready_s[device_id] = at_s + timing.reset_s
-        steps += [Step(at_s, "device", device_id), Step(ready_s[device_id], "reset", device_id)]
-    steps.append(Step(at_s + timing.begin_s, LIVE))
+        steps += [LoadStep(at_s, "device", device_id), LoadStep(ready_s[device_id], "reset", device_id)]
+    steps.append(LoadStep(at_s + timing.begin_s, LIVE))
     if elects and ready_s:
         elected_s = ready_s[0] if is_stored and 0 in ready_s else max(ready_s.values()) + timing.begin_s
-        steps.append(Step(elected_s, "election"))
+        steps.append(LoadStep(elected_s, "election"))
     return sorted(steps, key=lambda step: step.at_s)
 
 

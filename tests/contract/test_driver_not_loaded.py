@@ -11,7 +11,7 @@ from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import topology
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
-from neuron_dra.emulation.simulated_driver import SimulatedDriver, Step
+from neuron_dra.emulation.simulated_driver import LoadStep, SimulatedDriver
 from neuron_dra.node.plugin import Plugin
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK, quicker
@@ -38,7 +38,7 @@ def driver(host: PluginHost) -> SimulatedDriver:
     return SimulatedDriver(host.hardware)
 
 
-def loaded_until(steps: Iterator[Step], devices: int) -> None:
+def loaded_until(steps: Iterator[LoadStep], devices: int) -> None:
     """Go on with a load until it has this number of devices."""
     for step in steps:
         devices -= step.what == "device"
@@ -46,7 +46,7 @@ def loaded_until(steps: Iterator[Step], devices: int) -> None:
             return
 
 
-def finish(steps: Iterator[Step]) -> None:
+def finish(steps: Iterator[LoadStep]) -> None:
     for _ in steps:
         pass
 
@@ -93,7 +93,7 @@ async def test_part_of_a_load_is_never_published(
         await says(plugin, "the kernel driver is loading, 5 devices so far, for less than 10 s")
         await published_or_waiting(plugin)
         assert api.objects("resourceslices") == []
-        assert plugin.hardware.why_unknown in plugin.why_not_ready()
+        await eventually(lambda: plugin.hardware.why_unknown in plugin.why_not_ready(), what="the last look")
         rejected = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
         assert rejected == "claim default/new: the kernel driver is loading, 5 devices so far, for less than 10 s"
         finish(steps)

@@ -1,4 +1,4 @@
-"""SIGTERM while a program starts ends it; the kernel ignores it for process 1 of a container without a handler (4.04)."""
+"""SIGTERM ends a program that starts; for process 1 of a container the kernel ignores it without a handler (4.04)."""
 
 from __future__ import annotations
 

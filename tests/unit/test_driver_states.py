@@ -13,7 +13,7 @@ from neuron_dra.core import kernel_driver, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.emulation import simulated_node
-from neuron_dra.emulation.simulated_driver import SimulatedDriver, Step
+from neuron_dra.emulation.simulated_driver import LoadStep, SimulatedDriver
 from neuron_dra.emulation.simulated_files import change
 from neuron_dra.emulation.simulated_node import INITSTATE
 from neuron_dra.node.hardware import helper, sysfs
@@ -187,6 +187,6 @@ def test_loads_of_all_types_end_as_they_began(tmp_path: Path) -> None:
         driver = SimulatedDriver(node)
         driver.unload()
         assert sysfs.read_node(tmp_path).driver_state is DriverState.NOT_LOADED
-        steps: list[Step] = list(driver.loading())
+        steps: list[LoadStep] = list(driver.loading())
         assert sysfs.read_node(tmp_path) == before
         assert [step.what for step in steps].count("device") == len(before.devices)

@@ -16,7 +16,7 @@ from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.ask.why import jobs
 from neuron_dra.ask.world import tested
-from neuron_dra.core import causes, health, shown_states, signals, vocabulary
+from neuron_dra.core import busy, causes, health, shown_states, signals, vocabulary
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
@@ -72,9 +72,14 @@ def constants(*places: Path) -> Iterator[str]:
 def findings() -> Iterator[str]:
     """The Events of the differences between hardware and catalogue."""
     for node in ast.walk(ast.parse((ROOT / "neuron_dra/core/topology.py").read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "HardwareFinding":
-            kind = ast.literal_eval(node.args[0])
-            yield "Neuron" + "".join(part.title() for part in kind.split("-"))
+        is_finding = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "HardwareFinding"
+        if is_finding and isinstance(node.args[0], ast.Constant):
+            yield event_of(str(node.args[0].value))
+    yield from map(event_of, (busy.BUSY_KIND, busy.EMPTY_KIND))
+
+
+def event_of(finding_kind: str) -> str:
+    return "Neuron" + "".join(part.title() for part in finding_kind.split("-"))
 
 
 NAMES = {each.name for each in (*CONDITIONS, *REASONS, *EVENTS)}

@@ -51,7 +51,7 @@ def test_default_limits_are_documented() -> None:
         tag_timeout=datetime.timedelta(seconds=60),
         starvation_threshold=datetime.timedelta(seconds=600),
         node_failure_grace=datetime.timedelta(seconds=300),
-        fault_grace=datetime.timedelta(seconds=60),
+        fault_grace=datetime.timedelta(seconds=180),
         outage_nodes=3,
         outage_percent=55,
         restart_limit=3,

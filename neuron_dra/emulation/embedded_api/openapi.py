@@ -22,7 +22,7 @@ _FIELDS: Final = "crd_fields.json"
 
 
 @dataclass(slots=True)
-class Schemas:
+class PublishedSchemas:
     """What the document says about kinds with a CRD.
 
     - `fields`: by plural and group, their paths; `dropped`: by plural, those that the server does not have.
@@ -77,7 +77,7 @@ def index(registry: Registry) -> Obj:
     return {"paths": places}
 
 
-def of_version(registry: Registry, schemas: Schemas, group: str, version: str) -> Obj | None:
+def of_version(registry: Registry, schemas: PublishedSchemas, group: str, version: str) -> Obj | None:
     """Return the document of a version of a group; None if it is not served."""
     served = []
     for resource in registry:

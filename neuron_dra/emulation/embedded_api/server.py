@@ -64,7 +64,7 @@ class EmbeddedApi:
         self.watches = Watches(self.store)
         self.faults = Faults()
         self._dropper, self._adder = Dropper(), Adder()
-        self._schemas = openapi.Schemas(self._dropper.paths)
+        self._schemas = openapi.PublishedSchemas(self._dropper.paths)
         self._handler = Handler(self._registry, self.store, self.watches, self.faults, self._schemas)
         self.proxy = self._handler.proxy
         self.store.mutators += [self._dropper, self._adder]
