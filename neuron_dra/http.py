@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 5.0
 HEAD_BYTES: Final = 16 * 1024  # of a request: its first line and its headers
+PIECE_BYTES: Final = 64 * 1024  # of an answer that one connection holds
+ANSWERS: Final = 3  # different ones in memory at a time
 TEXT: Final = "text/plain; charset=utf-8"
 LIMITS: Final = PortLimits(connections=32, of_one_source=8, lifetime_s=15.0)
 
@@ -39,6 +42,7 @@ class HttpServer:
         self._read_timeout_s = read_timeout_s
         self._listening = NetworkPort(self._serve, limits)
         self._rendering: asyncio.Task[bytes] | None = None
+        self._sending: dict[int, int] = {}  # connections that still receive a large answer, by its identity
 
     async def run(self, bind_address: str, retry_s: float = 2.0) -> None:
         """Listen on `host:port`; while another process has the port, try again every `retry_s` seconds.
@@ -73,10 +77,24 @@ class HttpServer:
         else:
             status, kind, body = await self._answer(first.split(" "))
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode())
-        writer.write(body)
+        with self._counted(body):
+            await _send(writer, head.encode(), body)
         writer.close()
         await writer.wait_closed()
+
+    @contextlib.contextmanager
+    def _counted(self, body: bytes) -> Iterator[None]:
+        """Count the connections that receive this answer, if one connection does not hold all of it anyway."""
+        if len(body) <= PIECE_BYTES:
+            yield
+            return
+        self._sending[id(body)] = self._sending.get(id(body), 0) + 1
+        try:
+            yield
+        finally:
+            self._sending[id(body)] -= 1
+            if not self._sending[id(body)]:
+                del self._sending[id(body)]
 
     async def _answer(self, request: list[str]) -> tuple[str, str, bytes]:
         path = ""
@@ -92,8 +110,11 @@ class HttpServer:
         return "404 Not Found", TEXT, b"paths: /metrics /healthz /readyz\n"
 
     async def _metrics(self) -> bytes:
-        """Return the metrics; requests that arrive during a refresh share its result."""
-        if self._rendering is None or self._rendering.done():
+        """Return the metrics; requests that arrive during a refresh share its result.
+
+        They share the last one, too, while slow clients still receive others: an answer may have megabytes.
+        """
+        if self._rendering is None or (self._rendering.done() and len(self._sending) < ANSWERS):
             self._rendering = asyncio.create_task(self._render(), name="render metrics")
         return await asyncio.shield(self._rendering)
 
@@ -101,6 +122,15 @@ class HttpServer:
         if self._refresh is not None:
             await self._refresh()
         return generate_latest(self._registry)
+
+
+async def _send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+    """Send an answer at the client's pace, so that what a slow client has not read is not copied."""
+    writer.write(head)
+    view = memoryview(body)
+    for start in range(0, len(body), PIECE_BYTES):
+        writer.write(view[start : start + PIECE_BYTES])
+        await writer.drain()
 
 
 async def _first_line(reader: asyncio.StreamReader) -> str | None:

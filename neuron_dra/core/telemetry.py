@@ -172,7 +172,9 @@ class User:
 
 
 WHO: Final = tuple(each.name for each in fields(User))
-"""The labels of series that name a user."""
+"""The labels of series that name a user: the first one of those that share a device or core."""
+USERS: Final = "users"
+"""The label with the number of the users: pods, and claims that no pod is known to have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 from neuron_dra import __version__
 from neuron_dra.api import claims as wire
@@ -39,6 +37,7 @@ from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
+from neuron_dra.node.loops import Loop, OnError, kept_running
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, rediscovery
@@ -240,48 +239,55 @@ class Plugin:
             finally:
                 await self._end()
 
+    def loops(self) -> list[Loop]:
+        """Return the background loops. docs/architecture.md has them in a table."""
+        timing = self._timing
+        stale_sockets = StaleSockets(self.settings, self._files)
+        loops = [
+            Loop("read hardware", self.hardware.poll),
+            Loop("keep the publisher lock", self._lock_keeper.run),
+            Loop("watch slices", self.slices.run),
+            Loop("watch node", self.node.run),
+            Loop("watch UltraServer", self.ultraserver.run),
+            Loop("follow hardware", self.publishing.follow_hardware),
+            Loop("publish", self.publishing.run),
+            Loop("post events", self.events.run),
+            Loop("remove stale sockets", lambda: stale_sockets.run(timing.kubelet.stale_sockets_s)),
+            Loop("flush the checkpoint", self._flusher.run),
+            Loop("repair CDI files", self._repair),
+            Loop("rebuild the checkpoint", self.recovery.run),
+            Loop("look for a device plugin", self.device_plugin.run),
+            Loop("look for orphans", lambda: orphans.report(self.prepared, self.claims, self.metrics, timing.orphans)),
+            Loop("release orphans", self.orphan_release.run),
+            Loop("check versions", self._check_versions, OnError.ENDS),
+            Loop("load models", self._load_models),
+            Loop("supervise sockets", self._supervise, OnError.ENDS),
+        ]
+        if self.settings.claim_status:
+            loops.append(Loop("write claim status", ClaimStatus(self.client, self.prepared, timing).run))
+        if self.settings.healthcheck_port:
+            loops.append(Loop("serve health", lambda: self._tcp_health.run(timing.port_retry_s)))
+        if address := self.settings.metrics_bind_address:
+            loops.append(Loop("serve metrics", lambda: self.http.run(address, timing.port_retry_s)))
+        return loops
+
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self.hardware.poll(), name="read hardware")
-            # Before the first publish, so that nothing is published beside a running device plugin.
-            await self.device_plugin.look()
-            loops: dict[str, Coroutine[Any, Any, Any]] = {
-                "keep the publisher lock": self._lock_keeper.run(),
-                "watch slices": self.slices.run(),
-                "watch node": self.node.run(),
-                "watch UltraServer": self.ultraserver.run(),
-                "follow hardware": self.publishing.follow_hardware(),
-                "publish": self.publishing.run(),
-                "post events": self.events.run(),
-                "remove stale sockets": StaleSockets(self.settings, self._files).run(
-                    self._timing.kubelet.stale_sockets_s
-                ),
-                "flush the checkpoint": self._flusher.run(),
-                "repair CDI files": self._repair(),
-                "rebuild the checkpoint": self.recovery.run(),
-                "look for a device plugin": self.device_plugin.run(),
-                "look for orphans": orphans.report(self.prepared, self.claims, self.metrics, self._timing.orphans),
-                "release orphans": self.orphan_release.run(),
-                "check versions": self._check_versions(),
-                "load models": self._load_models(),
-            }
-            if self.settings.claim_status:
-                loops["write claim status"] = ClaimStatus(self.client, self.prepared, self._timing).run()
-            if self.settings.healthcheck_port:
-                loops["serve health"] = self._tcp_health.run(self._timing.port_retry_s)
-            if self.settings.metrics_bind_address:
-                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address, self._timing.port_retry_s)
-            running = [reading, *(tasks.create_task(loop, name=name) for name, loop in loops.items())]
-            supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
+            running: dict[str, asyncio.Task[None]] = {}
+            for loop in self.loops():
+                running[loop.name] = tasks.create_task(kept_running(loop, self._timing.loop_retry_s), name=loop.name)
+                if loop.name == "read hardware":
+                    # Before the first publish, so that nothing is published beside a running device plugin.
+                    await self.device_plugin.look()
             await self._stop.wait()
             log.info("stopping: no new claims from here on")
             self.health.close()
             self.transactions.hurry()
-            await supervisor  # or it would restore the sockets that are closed next
+            await running.pop("supervise sockets")  # or it would restore the sockets that are closed next
             graces = self._timing.kubelet
             await asyncio.gather(self._reg.stop(graces.registration_grace_s), self._dra.stop(graces.call_grace_s))
             await self.transactions.finish(graces.transaction_grace_s)
-            for task in running:
+            for task in running.values():
                 task.cancel()
 
     async def _end(self) -> None:

@@ -180,6 +180,9 @@ class PluginTiming:
     liveness: LivenessTiming = LivenessTiming()
     counters: CounterTiming = CounterTiming()
     port_retry_s: float = seconds(2.0, "between attempts to bind a TCP port that is in use, as by an earlier plugin")
+    loop_retry_s: tuple[float, float] = seconds(
+        (1.0, 60.0), "first and longest wait before a background loop begins again after an error of an unknown kind"
+    )
     version_retry_s: tuple[float, float] = seconds((1.0, 30.0), "first and longest wait for the API server's version")
 
 

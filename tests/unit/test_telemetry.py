@@ -10,6 +10,7 @@ from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.core.telemetry import CoreCounters, DeviceCounters, Power, User
+from neuron_dra.node.endpoints.telemetry import CounterReading, families
 
 FILES = [path for (path,) in telemetry.files(cores=True)]
 TRN2 = catalogue.lookup("trn2.48xlarge")
@@ -103,3 +104,22 @@ def test_set_has_all_cores_of_its_devices() -> None:
     found = telemetry.users([claim("ring", "neuron-set-3-11", spec=INF2)], [], INF2)
     assert sorted(found.devices) == [0, 1, 11]
     assert found.of_core(0, 1) == (User("ml", "", "", "ring", ""),)
+
+
+def test_series_name_the_first_user_and_their_number() -> None:
+    """Users decide how many pods share a device, and how long their names are."""
+    pods = [listed(f"p{number:03}" + "x" * 240, "main", "shared") for number in range(250)]
+    found = telemetry.users([claim("shared", "neuron-device-5", pod="p000")], pods, TRN2)
+    counters = DeviceCounters(5, None, {"sram_corrected": 1}, {}, {})
+    reading = CounterReading((counters,), found, ("trn2.48xlarge", ""), 1.0, 0.1, 0)
+    [sample] = next(family.samples for family in families(reading) if family.name == "neuron_dra_device_ecc_errors")
+    assert sample.labels == {
+        "neuron_device": "5",
+        "namespace": "ml",
+        "pod": "p000" + "x" * 240,
+        "container": "main",
+        "claim": "shared",
+        "workload": "",
+        "users": "250",
+        "kind": "sram_corrected",
+    }

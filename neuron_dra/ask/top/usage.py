@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from neuron_dra.core.telemetry import WHO, User
+from neuron_dra.core.telemetry import USERS, WHO, User
 
 MOST_LINES: Final = 200_000  # of one node's metrics
+MOST_DIGITS: Final = 10  # of a number of users
 _PREFIX: Final = "neuron_dra_"
 
 Place = tuple[int, int]
@@ -23,7 +24,7 @@ WHOLE: Final = -1
 class Counters:
     """The counters of one place: totals, and the present memory in bytes.
 
-    The fields of `who` name several claims, pods and containers, separated by commas, if they share the place.
+    `who` is the first of those that share the place.
     """
 
     who: User
@@ -64,7 +65,7 @@ def sample(text: str) -> Sample:
             case _ if name in _TAKE and labels.get("neuron_device", "").isdecimal():
                 core = labels.get("core", "")
                 place = int(labels["neuron_device"]), int(core) if core.isdecimal() else WHOLE
-                who = User(*(labels.get(label, "") for label in WHO))
+                who = _user(labels)
                 counters, (attribute, key) = places.setdefault(place, Counters(who)), _TAKE[name]
                 if key:
                     getattr(counters, attribute)[labels.get(key, "")] = value
@@ -147,6 +148,15 @@ class Usage:
 
 def _bytes(sizes: Mapping[str, float]) -> dict[str, int]:
     return {name: int(size) for name, size in sorted(sizes.items())}
+
+
+def _user(labels: Mapping[str, str]) -> User:
+    """Return the user that a series names; if others share the place, its pod is followed by their number."""
+    first = User(*(labels.get(label, "") for label in WHO))
+    number = labels.get(USERS, "")
+    if number.isdecimal() and len(number) < MOST_DIGITS and int(number) > 1:
+        return replace(first, pod=f"{first.pod or first.claim} and {int(number) - 1} more")
+    return first
 
 
 def _rounded(value: float | None) -> float | None:

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from neuron_dra.core import telemetry
 from neuron_dra.core.in_use import ListedPod
-from neuron_dra.core.telemetry import WHO, DeviceCounters, User, Users
+from neuron_dra.core.telemetry import USERS, WHO, DeviceCounters, User, Users
 from neuron_dra.core.topology import Node
 from neuron_dra.node.hardware import helper
 from neuron_dra.node.hardware.reader import Overdue, Reader
@@ -31,8 +31,8 @@ from neuron_dra.node.timing import CounterTiming
 
 log = logging.getLogger(__name__)
 
-CORE: Final = ("neuron_device", "core", *WHO)
-DEVICE: Final = ("neuron_device", *WHO)
+CORE: Final = ("neuron_device", "core", *WHO, USERS)
+DEVICE: Final = ("neuron_device", *WHO, USERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +256,9 @@ def families(reading: CounterReading) -> Iterator[Metric]:
 
 
 def _labels(users: Sequence[User]) -> tuple[str, ...]:
-    """Return the values of WHO; those of several users are separated by commas."""
-    return tuple(_joined(getattr(user, name) for user in users) for name in WHO)
+    """Return the values of WHO of the first user, and the number of users.
 
-
-def _joined(values: Iterable[str]) -> str:
-    """Return each value once, in the order of the first ones; empty ones are left out."""
-    return ",".join(value for value in dict.fromkeys(values) if value)
+    Users decide how many pods share a device, so the labels must not name all of them.
+    """
+    first = users[0] if users else User()
+    return (*(getattr(first, name) for name in WHO), str(len(users)))

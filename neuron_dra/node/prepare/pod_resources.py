@@ -102,7 +102,7 @@ def _pod(message: memoryview) -> ListedPod:
             texts[number] = str(value, "utf-8")
         if number != _CONTAINERS:
             continue
-        container = podresources_pb2.ContainerResources.FromString(value)
+        container = podresources_pb2.ContainerResources.FromString(bytes(value))
         for wire_claim in container.dynamic_resources:
             claim = _claim(wire_claim, container.name)
             key = (claim.namespace, claim.name)
