@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from controller.decisions.actions import Action
+from controller.decisions.actions import Action, WriteUltraServerStatus
 
 IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more at once would queue at the server
 
@@ -49,7 +49,9 @@ async def _concurrently(
     async def work() -> None:
         nonlocal clean
         for action in waiting:
-            if action.owners & failed:
+            # One status has the reservations of several workloads. None of them waits for another: each is in it only
+            # if its finalizer is stored, and leaves it only if its template is being deleted.
+            if action.owners & failed and not isinstance(action, WriteUltraServerStatus):
                 continue
             if not may_write():
                 clean = False

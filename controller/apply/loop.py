@@ -268,6 +268,7 @@ class Reconciler:
         return Known(
             blocked_evictions=dict(applier.blocked_evictions),
             unwritable={**self._caches.unread_ultraservers(), **self._writes.unwritable(now)},
+            rejected=self._writes.rejections.told,
             outdated=applier.schemas.outdated,
             unkept=applier.schemas.unkept,
             without_services=applier.rendezvous.forbidden,

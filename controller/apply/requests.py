@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Final, Literal
 
+from controller.apply import rejections
 from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_checks import PodLooks
@@ -228,6 +229,13 @@ class Applier:
         else:
             self.blocked_evictions.pop(action.uid, None)
             self.on_eviction("evicted")
+
+    async def tell_rejected(self, action: Action, err: Forbidden | Invalid, now: datetime.datetime) -> None:
+        """Post an Event about a write that was rejected, unless a condition says it (`rejections`)."""
+        about = rejections.event_about(action)
+        if about is not None:
+            text = f"{rejections.described(action)} was rejected: {err}"
+            await self._events.post(about, "Warning", "WriteRejected", text, now)
 
     def keep_blocked(self, uids: Set[str]) -> None:
         """Remove the records of rejected evictions, except for these pods."""

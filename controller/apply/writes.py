@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from controller.apply import schema_check
 from controller.apply.fence import EndedTerm
+from controller.apply.rejections import Rejections
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
@@ -22,7 +23,16 @@ from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests, Unavailable
+from neuron_dra.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +56,7 @@ class Writes:
         self._backoff = Backoff(self._timing)
         self._unwritable: dict[str, tuple[str, datetime.datetime]] = {}  # NeuronUltraServer: why, and until when
         self._without_namespace = False
+        self.rejections = Rejections()
         self._now = datetime.datetime.min
         self._waiting: set[int] = set()
         self.server_unavailable = False
@@ -64,6 +75,7 @@ class Writes:
         self._waiting = {key for key, moment in tries.items() if moment > now}
         # Also those that are tried in this pass: the metric does not change with every try.
         self._metrics.held(len(tries))
+        self.rejections.keep(actions)
 
     def end_waits(self) -> None:
         """Make all writes at once: the clock was set back, and the times of their next tries are far away."""
@@ -104,9 +116,13 @@ class Writes:
             return False  # it was not sent, which is no failure of the object; the next leader decides
         except ApiError as err:
             self._failed(action, err)
+            if isinstance(err, Forbidden | Invalid):
+                self.rejections.note(action, err)
+                await self._applier.tell_rejected(action, err, self._now)
             return False
         self._metrics.wrote(type(action).__name__, "ok")
         self._backoff.written(action, self._now)
+        self.rejections.made(action)
         if isinstance(action, WriteUltraServerStatus):
             self._unwritable.pop(action.name, None)
         if isinstance(action, WriteWorkloadStatus):

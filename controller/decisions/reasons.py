@@ -41,6 +41,8 @@ class Reason(StrEnum):
     TEMPLATE_NAME_TAKEN = "TemplateNameTaken"
     UNREADABLE_RESERVATION = "UnreadableReservation"
     RESERVATION_NOT_STORED = "ReservationNotStored"
+    FINALIZER_REJECTED = "FinalizerRejected"
+    TEMPLATE_REJECTED = "TemplateRejected"
     RESERVATION_NOT_SEEN = "ReservationNotSeen"
     CUSTOM_RESOURCES_OUTDATED = "CustomResourcesOutdated"
     DELETION_WAITS = "DeletionWaits"

@@ -418,6 +418,9 @@ class Known:
 
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why its eviction was rejected
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
+    rejected: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # workload UID: reason and text of a rejection
     outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
     unkept: tuple[str, ...] = ()  # fields of workloads' specs that their CRD drops
     without_services: bool = False  # Services cannot be written, so no address of rank 0 is published

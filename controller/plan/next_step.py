@@ -41,9 +41,9 @@ def _decided(view: View) -> Step:
     if step is None:
         step = not_to_be_read(view) or _with_nodes(view)
         if FINALIZER not in workload.finalizers:
-            # This write changes the resourceVersion; the next plan writes the status.
-            guard = SetFinalizers.of(workload, (*workload.finalizers, FINALIZER))
-            return replace(step, actions=(guard, *step.actions))
+            # Nothing is reserved before the finalizer is stored: a status of a NeuronUltraServer is one write for all
+            # of its workloads, and must not wait for the write of one. The next plan also writes the status.
+            return Step(step.verdict, view.held, (SetFinalizers.of(workload, (*workload.finalizers, FINALIZER)),))
     return statuses.with_status(view.having(step.held), step)
 
 

@@ -176,7 +176,7 @@ def _plan(
 
 
 def _explained(ledger: Ledger, reservations: Sequence[WriteUltraServerStatus]) -> list[Action]:
-    """Return the writes of statuses; that of a workload whose reservations cannot be stored says only that.
+    """Return the writes of statuses; that of a workload with a write that was rejected says only that.
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
@@ -185,10 +185,15 @@ def _explained(ledger: Ledger, reservations: Sequence[WriteUltraServerStatus]) -
     for write in reservations:
         for uid in write.owners if write.name in known.unwritable else ():
             waiting.setdefault(uid, []).append(write.name)
-    if not waiting:
+    told = waiting.keys() | known.rejected.keys()
+    if not told:
         return written
-    found = [each for each in written if waiting.keys().isdisjoint(each.owners)]
-    for workload in (each for each in ledger.index.workloads if each.uid in waiting):
+    found = [each for each in written if told.isdisjoint(each.owners)]
+    for workload in (each for each in ledger.index.workloads if each.uid in told):
+        if workload.uid not in waiting:
+            reason, text = known.rejected[workload.uid]
+            found += statuses.condition(workload, reason, text, ledger.sight.now)
+            continue
         names = waiting[workload.uid]
         text = (
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "

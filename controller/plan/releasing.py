@@ -41,15 +41,23 @@ class Release:
 def release_all(
     view: View, *, final: bool = False, failed: bool = False, why: NoticeReason = NoticeReason.RELEASING
 ) -> Release:
-    """Return the next step of the release of all that a workload has; see `release_reservations`."""
+    """Return the next step of the release of all that a workload has; see `release_reservations`.
+
+    Its templates go first, so that no new claims are made from them. What is Bound waits for that: the write of a
+    NeuronUltraServer is for all of its workloads, and must not wait for a deletion that may be rejected.
+    """
+    deletions = delete_templates(view)
+    reservations = view.held.all
+    if deletions:
+        reservations = tuple(one for one in reservations if one.allocation.phase is not Phase.BOUND)
     made = release_reservations(
-        view.sight, view.workload.uid, view.held, view.held.all, final=final, failed=failed, why=why
+        view.sight, view.workload.uid, view.held, reservations, final=final, failed=failed, why=why
     )
-    return replace(made, actions=(*delete_templates(view), *made.actions))
+    return replace(made, actions=(*deletions, *made.actions))
 
 
 def delete_templates(view: View) -> list[DeleteTemplate]:
-    """Return the deletion of a workload's templates. They go first, so that no new claims are made from them."""
+    """Return the deletion of a workload's templates that are not being deleted yet."""
     owners = frozenset({view.workload.uid})
     return [DeleteTemplate(t.namespace, t.name, t.uid, owners=owners) for t in view.own_templates if not t.deleting]
 

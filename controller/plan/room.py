@@ -25,6 +25,7 @@ from controller.fleet.limits import Limits
 from controller.fleet.places import everywhere
 from controller.fleet.spares import SIZE, Numbers
 from controller.observe.model import (
+    FINALIZER,
     NOTHING_KNOWN,
     ClaimUse,
     FleetSnapshot,
@@ -266,6 +267,7 @@ def _as_if_new(workload: Workload, uid: str, count: int, size: int, created: dat
         status={},
         groups=(),
         deleting=False,
+        finalizers=(FINALIZER,),
         queue="",
         made_for="",
         priority_class="",

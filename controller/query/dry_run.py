@@ -10,10 +10,10 @@ import datetime
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.decisions.actions import NOTHING_KEPT, CreateUltraServer, Kept, Plan
+from controller.decisions.actions import NOTHING_KEPT, Action, CreateUltraServer, Kept, Plan, SetFinalizers
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe import decode
-from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Workload
+from controller.observe.model import FINALIZER, NOTHING_KNOWN, FleetSnapshot, Known, Workload
 from controller.observe.projections import Pod
 from controller.plan import claim_pods, planning
 from controller.plan.planning import Limits
@@ -21,49 +21,60 @@ from controller.plan.planning import Limits
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """An index in which each UltraServer has an object, the creations that this needs, and what else is known.
+    """An index in which each UltraServer has an object and each workload its finalizer, and what else is known.
 
+    - `first`: the writes that this needs.
     - `kept`: what the last plan of this index has left.
     """
 
     index: FleetIndex
-    created: tuple[CreateUltraServer, ...] = ()
+    first: tuple[Action, ...] = ()
     known: Known = NOTHING_KNOWN
     kept: Kept = NOTHING_KEPT
 
 
 def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known = NOTHING_KNOWN) -> Grouped:
-    """Add to an index the objects that the controller creates first; it must be the caller's own."""
-    first = planning.plan_of(index, now, limits, known)
-    created = tuple(action for action in first.actions if isinstance(action, CreateUltraServer))
-    for action in created:
-        made = decode.ultraserver(_stored(action))
+    """Add to an index the objects and finalizers that the controller writes first; it must be the caller's own."""
+    actions = planning.plan_of(index, now, limits, known).actions
+    created = [action for action in actions if isinstance(action, CreateUltraServer)]
+    for creation in created:
+        made = decode.ultraserver(_stored(creation))
         index.put_ultraserver(made.name, made)
+    guards = [action for action in actions if isinstance(action, SetFinalizers) and FINALIZER in action.finalizers]
+    keys = {workload.uid: key for key, workload in index.workload_by_key.items()}
+    for guard in guards:
+        [uid] = guard.owners
+        workload = index.workload_by_uid[uid]
+        index.put_workload(keys[uid], replace(workload, finalizers=guard.finalizers))
     index.refresh()
-    return Grouped(index, created, known)
+    return Grouped(index, (*created, *guards), known)
 
 
-def beside(index: FleetIndex, workload: Workload | None) -> FleetIndex:
-    """Return an index with one workload added or changed, over the same objects; it holds until these change."""
-    view = copy.copy(index)
+def beside(found: Grouped, workload: Workload | None) -> Grouped:
+    """Return the same with one workload added or changed, over the same objects; it holds until these change."""
+    index = found.index
+    view, guards = copy.copy(index), list[Action]()
+    if workload is not None and FINALIZER not in workload.finalizers:
+        guards.append(SetFinalizers.of(workload, (*workload.finalizers, FINALIZER)))
+        workload = replace(workload, finalizers=(*workload.finalizers, FINALIZER))
     if workload is not None:
         key = next((key for key, each in index.workload_by_key.items() if each.uid == workload.uid), workload.ref)
         view.workload_by_key = {**index.workload_by_key, key: workload}
         view.workload_by_uid = {**index.workload_by_uid, workload.uid: workload}
-    return view
+    return replace(found, index=view, first=(*found.first, *guards))
 
 
 def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
-    """Plan in steps, as `planning.steps`, with the creations first."""
+    """Plan in steps, as `planning.steps`, with the writes that come first."""
     made = yield from planning.steps(found.index, now, limits, found.known, found.kept)
-    return replace(made, actions=(*found.created, *made.actions))
+    return replace(made, actions=(*found.first, *made.actions))
 
 
 def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits) -> tuple[FleetSnapshot, Plan]:
     """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
     found = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
     made = planning.plan_of(found.index, now, limits, snapshot)
-    return found.index.snapshot(snapshot), replace(made, actions=(*found.created, *made.actions))
+    return found.index.snapshot(snapshot), replace(made, actions=(*found.first, *made.actions))
 
 
 def with_pods(snapshot: FleetSnapshot, pods: Mapping[str, Sequence[Pod]]) -> FleetSnapshot:

@@ -125,8 +125,9 @@ def plan(
         tried = _tried(found.index, request.workload, now)
     else:
         tried = None
-    index = dry_run.beside(found.index, tried)
-    made = yield from dry_run.steps(replace(found, index=index), now, limits)
+    found = dry_run.beside(found, tried)
+    index = found.index
+    made = yield from dry_run.steps(found, now, limits)
     if tried is None:
         shown = sorted(index.workloads, key=lambda each: each.ref)
         actions = made.actions

@@ -191,6 +191,8 @@ async def test_dry_run_of_a_new_workload_writes_nothing(api: EmbeddedApi, contro
         "set the finalizers of workload default/dry-run: neuron.aws.com/ultraserver-release",
         "write the status of NeuronUltraServer us-u0: Ready, default/dry-run Pending",
         "write the status of NeuronUltraServer us-u1: Ready, default/dry-run Pending",
+        "write the status of workload default/dry-run: Allocating, "
+        "waiting for all nodes to show the reservation on their devices",
     ]
     await passes(controller, api)
     assert [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")] == before

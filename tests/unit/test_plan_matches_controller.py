@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.decisions.actions import CreateUltraServer
+from controller.decisions.actions import CreateUltraServer, SetFinalizers
 from controller.fleet.fleet_index import FleetIndex
 from controller.main import main
+from controller.observe.model import FINALIZER
 from controller.plan import planning
 from controller.plan.planning import DEFAULT_LIMITS
 from controller.query import dry_run, queries
@@ -101,9 +102,11 @@ def ask(world: World, request: pb.PlanRequest) -> pb.PlanResponse:
 
 
 def done(world: World) -> tuple[Held, dict[str, tuple[str, str, str]]]:
-    """Return the result of the controller: it groups the nodes, then makes its plan's writes."""
+    """Return the result of the controller: it groups the nodes, adds finalizers, then makes its plan's writes."""
     for action in world.plan().actions:
         if isinstance(action, CreateUltraServer):
+            world.write(action)
+        if isinstance(action, SetFinalizers) and FINALIZER in action.finalizers:
             world.write(action)
     plan = world.plan()
     workloads = {each.uid: each for each in world.snapshot().workloads}

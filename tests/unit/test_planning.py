@@ -491,6 +491,7 @@ def test_unwritable_status_does_not_hold_up_the_topology() -> None:
     world.remove("Node", "u0-1")
     world.remove("ResourceSlice", "u0-1-neuron.aws.com-00")
     world.delete_workload("job")
+    world.remove("ResourceClaimTemplate", "job", "ml")
     (name,) = (item["metadata"]["name"] for item in world.all("NeuronUltraServer"))
 
     def written(unwritable: dict[str, str]) -> list[Action]:

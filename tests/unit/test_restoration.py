@@ -186,7 +186,7 @@ def test_moving_group_survives_forced_deletion(silent: tuple[str, ...]) -> None:
         device["attributes"] |= {"linkVertical": {"bool": False}, "ultraserverModes": {"string": "1"}}
     world.put(item)
     world.step()
-    world.later(120)
+    world.later(240)
     for _ in range(4):
         world.step()
     assert {e["phase"] for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]} == {

@@ -24,7 +24,7 @@ from controller.decisions.actions import (
     WriteWorkloadStatus,
 )
 from controller.observe import decode
-from controller.observe.model import API_VERSION, FleetSnapshot, Turn
+from controller.observe.model import API_VERSION, FINALIZER, FleetSnapshot, Turn
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -139,13 +139,30 @@ class World:
         return plan(self.snapshot(), self.now, limits)
 
     def step(self, limits: Limits = DEFAULT_LIMITS, *, writes: int | None = None) -> Plan:
-        """Plan, write, and update the nodes' tags. `writes` is the number after which the controller dies."""
+        """Plan, write, and update the nodes' tags. `writes` is the number after which the controller dies.
+
+        Reservations wait until a finalizer is stored or a template is gone. A plan that only brings that is followed by
+        another one in the same step.
+        """
         made = self.plan(limits)
         self.turns = made.turns
-        for action in made.actions[:writes]:
+        first = [action for action in made.actions if self._comes_first(action)]
+        if first and writes is None:
+            for action in first:
+                self.write(action)
+            made = self.plan(limits)
+            self.turns = made.turns
+            made = replace(made, actions=(*first, *made.actions))
+        for action in made.actions[len(first) if writes is None else 0 : writes]:
             self.write(action)
         self.tag_nodes()
         return made
+
+    def _comes_first(self, action: Action) -> bool:
+        """Return True if reservations wait for this write."""
+        if isinstance(action, DeleteTemplate):
+            return any((item.get("status") or {}).get("allocations") for item in self.all("NeuronUltraServer"))
+        return isinstance(action, SetFinalizers) and FINALIZER in action.finalizers
 
     def settle(self, limits: Limits = DEFAULT_LIMITS) -> None:
         """Step until a plan has no writes."""
