@@ -9,6 +9,7 @@ Nothing is decided by who wrote what. A namespace either may reserve for jobs or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +36,8 @@ from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 
 NAME_CHARACTERS: Final = 63
 """The limit of a workload's name, from its CRD."""
+SHOWN_CHARACTERS: Final = 80
+"""How much of a text of a user's is in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,8 @@ class _JobStep:
     def _queue_refusal(self) -> tuple[str, str] | None:
         """Return reason and message if nothing may be reserved because of the job's queue, or without one."""
         job, namespaces = self._job, self._view.namespaces or {}
+        if job.asked_queue and not _QUEUE.fullmatch(job.asked_queue):
+            return "InvalidQueue", _INVALID_QUEUE.format(job.asked_queue[:SHOWN_CHARACTERS])
         if job.asked_queue and not self._view.queues:
             text = f"annotation {QUEUE_ANNOTATION}: the controller does not use queues; an administrator turns it on"
             return "QueuesAreOff", f"{text} with ultraserverOperator.queues.enabled"
@@ -386,7 +391,13 @@ class _JobStep:
             if refusal is None:
                 changes["serverCount"] = spec["serverCount"]
         # While nodes are reserved the new queue waits, and the controller says so.
-        labels = {QUEUE_LABEL: job.asked_queue or None} if workload.queue != job.asked_queue else {}
+        labels: dict[str, str | None] = {}
+        is_valid = not job.asked_queue or _QUEUE.fullmatch(job.asked_queue) is not None
+        if is_valid and workload.queue != job.asked_queue:
+            labels[QUEUE_LABEL] = job.asked_queue or None
+        elif not is_valid and refusal is None:
+            # Such a label is rejected, and with it what else changes.
+            refusal = "InvalidQueue", _INVALID_QUEUE.format(job.asked_queue[:SHOWN_CHARACTERS])
         if changes or labels:
             self._found.writes.append(ChangeWorkload(job, workload, changes, labels))
         if refusal is not None:
@@ -415,6 +426,11 @@ class _JobStep:
         self._found.notes.append(JobEvent(self._job, False, reason, message, f"{reason}: {message}"))
 
 
+_QUEUE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_INVALID_QUEUE: Final = (
+    f'annotation {QUEUE_ANNOTATION}: "{{}}" is no name of a LocalQueue: write at most {NAME_CHARACTERS} lower-case '
+    "letters, digits and '-'"
+)
 _DIFFERS: Final = (
     "the annotation {} or the pods ask for other nodes than are reserved; those stay reserved until no pod uses them: "
     "suspend or delete the job to change instanceType, topologySize or logicalNeuronCore"

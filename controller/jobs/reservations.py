@@ -42,7 +42,7 @@ from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.requests import NEURON_WORKLOADS
+from neuron_dra.kube.requests import NEURON_WORKLOADS, is_path_segment
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +138,9 @@ class JobReservations:
         self._kept.put_workloads(changes.workloads)
         for before, job in self._watches.follow():
             self._kept.put_job(before, job)
+            if before is not None and (job is None or job.uid != before.uid):
+                # The next job of this name is another one: it does not wait for what was rejected for this one.
+                self._attempts.done(f"{before.namespace}/{before.name}")
         for uid in changes.holders:
             self._kept.decide_of(there.workloads.get(uid))
         for user in changes.users:
@@ -259,6 +262,8 @@ class JobReservations:
         """
         kind_name, name = kind_and_name(workload.made_for)
         kind = next(kind for kind in KINDS if kind.name == kind_name)
+        if not is_path_segment(name):
+            return None  # a person wrote the annotation, and no job has such a name
         try:
             raw = await self._client.get(kind.resource, workload.namespace, name)
         except NotFound as err:

@@ -97,6 +97,7 @@ class QualifyView:
     - `waits`: until when a group without a verdict is not tested again.
     - `refusals`: by name of a qualification, why the last test could not begin.
     - `may_begin`: how many tests may begin now.
+    - `unseen`: why the pods of tests cannot be seen; empty if they are.
     """
 
     index: FleetIndex
@@ -112,6 +113,7 @@ class QualifyView:
     limits: Limits
     timing: QualifyTiming
     now: datetime.datetime
+    unseen: str = ""
 
     def tests_of(self, asked: Qualification) -> list[GroupTest]:
         """Return the tests in progress of a qualification."""
@@ -177,6 +179,12 @@ def _of_test(view: QualifyView, test: GroupTest) -> list[Write]:
         return [StopTest(test, "it has ended")]
     if test.workload.uid in view.yields.tests:
         return [StopTest(test, f"{view.yields.tests[test.workload.uid]} waits for nodes")]
+    # Whatever its pods do, and whatever the API server answers about them.
+    longest = datetime.timedelta(seconds=view.timing.reserve_s + view.timing.start_s) + asked.timeout
+    if view.now >= test.workload.created + longest:
+        return [StopTest(test, f"it did not end within {longest.total_seconds():g} s", again=True)]
+    if view.unseen:
+        return []
     held = view.index.held(test.workload.uid)
     if test.workload.state != State.ALLOCATED or len(held) != 1 or group is None:
         return _not_allocated(view, test, held)
@@ -281,6 +289,8 @@ def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:
         return "InvalidSpec", asked.problem
     if asked.suspended:
         return "Suspended", "spec.suspend is true"
+    if view.unseen:
+        return "PodsUnreadable", view.unseen
     if surveyed is not None and surveyed.storm:
         return "FailureStorm", (
             f"{surveyed.storm}, which is no fault of single nodes: nothing is tested, and no node is kept from "

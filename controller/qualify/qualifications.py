@@ -147,7 +147,7 @@ class Qualifications:
             await self._write_all(self._forgotten(index, (), now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
-        if not self._watches.sees_pods:
+        if not (self._watches.sees_pods or self._watches.pods_problem):
             return now + datetime.timedelta(seconds=self._timing.look_s)
         view = self._view(index, asked, now)
         decision = decide(view)
@@ -205,6 +205,7 @@ class Qualifications:
             limits=self._limits,
             timing=self._timing,
             now=now,
+            unseen="" if self._watches.sees_pods else self._watches.pods_problem,
         )
 
     def _tests(self, index: FleetIndex) -> list[GroupTest]:

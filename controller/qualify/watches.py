@@ -54,6 +54,8 @@ class QualifyWatches:
             salvage=lambda raw, have: unreadable.stand_in(unread_pod, raw, {}),
         )
         self._needs_pods = asyncio.Event()
+        self.pods_problem = ""
+        """Why the pods of tests cannot be listed; empty if they can, or if that was not tried yet."""
         self._absent = False
         self._forbidden: set[str] = set()
 
@@ -125,7 +127,12 @@ class QualifyWatches:
                 await self._pods.run()
             except Forbidden as err:
                 self._warn("pods", err)
+                self.pods_problem = (
+                    f"the controller may not list pods in the namespace {NAMESPACE}: apply the Role of this release "
+                    f"({err})"
+                )
             self._pods.synced.clear()
+            self._on_change()
             await asyncio.sleep(self._timing.absent_s)
 
     def _warn(self, what: str, err: Forbidden) -> None:

@@ -19,6 +19,10 @@ from neuron_dra.kube.requests import Resource
 
 log = logging.getLogger(__name__)
 
+REFUSALS: Final = 3
+"""The number of rejected watches in a row after which all objects are listed again."""
+OVERLOADED: Final = (429, 503)
+"""The answers of a server to which a list would be one more burden."""
 VERSION_DIGITS: Final = 20  # of the largest resourceVersion
 
 
@@ -274,6 +278,9 @@ class Reflector:
                 if isinstance(err, self._gives_up_on):
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
+                if self.failures >= REFUSALS and err.status not in (0, *OVERLOADED):
+                    # Such as "Too large resource version", once etcd was restored from a backup.
+                    self._version, self.failures = "", 0
                 failed = True
             except MALFORMED as err:
                 log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})

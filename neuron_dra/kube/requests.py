@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def is_path_segment(name: str) -> bool:
+    """Return True if an object may have this name: it is one segment of a path, and the API server stores no other."""
+    return name not in (".", "..") and not {"/", "%"} & {*name}
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A kind of object: its group, version, plural name, and whether it is namespaced."""
@@ -15,7 +20,13 @@ class Resource:
     namespaced: bool
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the URL path of the collection, of one object, or of its subresource; in all namespaces by default."""
+        """Return the URL path of the collection, of one object, or of its subresource; in all namespaces by default.
+
+        Raises ValueError for a name that no object can have, such as one from an annotation that chooses another path.
+        """
+        for part in (namespace, name):
+            if not is_path_segment(part):
+                raise ValueError(f"{part[:80]!r} is no name: it has '/' or '%', or is '.' or '..'")
         if self.group:
             base = f"/apis/{self.group}/{self.version}"
         else:

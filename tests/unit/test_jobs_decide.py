@@ -438,3 +438,23 @@ def test_namespace_may_require_a_queue() -> None:
 def test_job_of_another_cluster_is_refused() -> None:
     assert reasons(decide(view(queued_job(managedBy="kueue.x-k8s.io/multikueue")))) == ["ManagedElsewhere"]
     assert writes(decide(view(queued_job(managedBy="kubernetes.io/job-controller")))) == ["CreateWorkload train"]
+
+
+def test_invalid_queue_is_no_label_and_does_not_hold_up_growth() -> None:
+    """4.02: the API server rejects such a label, and with it the new number of groups."""
+    asked = replace(job(12), asked_queue="Not A Queue")
+    found = decide(view(asked, workloads=[workload()]))
+    [change] = found.writes
+    assert isinstance(change, ChangeWorkload)
+    assert (change.spec, change.labels) == ({"serverCount": 3}, {})
+    assert reasons(found) == ["InvalidQueue"]
+    new = decide(view(asked))
+    assert (new.writes, reasons(new)) == ([], ["InvalidQueue"])
+
+
+def test_valid_queue_becomes_the_label() -> None:
+    """The control."""
+    found = decide(view(replace(job(12), asked_queue="team"), workloads=[workload()]))
+    [change] = found.writes
+    assert isinstance(change, ChangeWorkload)
+    assert change.labels == {"kueue.x-k8s.io/queue-name": "team"}
