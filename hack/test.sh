@@ -90,7 +90,7 @@ if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
     (renice -n -5 $BASHPID >/dev/null || true; smoke) >build/testbed-tests.log 2>&1 &
     beds=$!
 fi
-while sleep 25; do echo "   make test: $SECONDS s; test beds: $(tail -n 1 build/testbed-tests.log 2>/dev/null | cut -c -100)"; done &
+while sleep 25; do printf "\n   make test: %s s; test beds: %s\n" $SECONDS "$(tail -n 1 build/testbed-tests.log 2>/dev/null | tail -c 100)"; done &
 heartbeat=$!
 
 status=0
