@@ -221,8 +221,8 @@ The series `neuron_dra_core_*`, `neuron_dra_device_host_memory_bytes`, `neuron_d
 metrics are read. `kubectl neuron top` shows them.
 
 - They name the pod and its container, so no join is needed. The names come from the kubelet's pod-resources API; without
-  it, or before Kubernetes 1.34, `pod` is the pod for which the claim was prepared, and `container` is empty. Names of
-  several pods that share a device or core are separated by commas.
+  it, or before Kubernetes 1.34, `pod` is the pod for which the claim was prepared, and `container` is empty. If
+  several pods share a device or core, the series names the first one, and `users` is their number.
 - They count since the kernel driver was loaded, those of memory errors since the firmware began, and not since the pod started: use
   `rate` or `increase`.
 - `core` is the number of a physical core in its device, as in sysfs. Results and categories that are 0 have no series.

@@ -173,7 +173,7 @@ async def restored(api: EmbeddedApi, reflector: Reflector) -> None:
     "ahead",
     [
         Ahead.SILENT,
-        pytest.param(Ahead.REFUSED, marks=pytest.mark.xfail(strict=True, reason="4.02: no list after a refusal")),
+        Ahead.REFUSED,
         Ahead.EXPIRED,
     ],
 )
@@ -195,7 +195,6 @@ async def test_silent_watch_without_earlier_bookmarks_is_replaced_by_a_list(api:
         assert await within_watches(api, 5, lambda: label(reflector) == "restored")
 
 
-@pytest.mark.xfail(strict=True, reason="4.02: a watch that the server keeps refusing is replaced by a list")
 async def test_refused_watch_is_replaced_by_lists(api: EmbeddedApi) -> None:
     api.create(node("first"))
     async with reflecting(api) as reflector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -187,7 +188,7 @@ def _missing(settings: PluginSettings) -> Iterator[str]:
 
 def _missing_parts() -> Iterator[str]:
     """Yield what the plugin starts, and ends, and the fleet's plugin does not."""
-    for call in sorted(_calls(Plugin, "run", "_serve") - _calls(FleetPlugin, "run")):
+    for call in sorted(_calls(Plugin, "run", "_serve", "loops") - _calls(FleetPlugin, "run")):
         yield f"without {call}"
 
 
@@ -198,9 +199,12 @@ def _calls(kind: type, *methods: str) -> set[str]:
         for node in ast.walk(ast.parse(source)):
             if not isinstance(node, ast.Call):
                 continue
-            call = ast.unparse(node.func)
-            if call.startswith("self.") and not call.startswith("self.settings."):
-                found.add(call)
+            called = [node.func]
+            if ast.unparse(node.func) == "Loop":
+                called.append(node.args[1])
+            for function in map(ast.unparse, called):
+                if re.fullmatch(r"self\.(?!settings\.)[\w.]+", function):
+                    found.add(function)
     return found
 
 

@@ -224,6 +224,7 @@ ROWS: Final[Mapping[str, Row]] = {
         "without self._stop.wait",
         "without self._end",
         "without self._serve",
+        "without self.loops",
         "without self.health.close",
         "without self.transactions.hurry",
         "without self.transactions.finish",

@@ -45,7 +45,11 @@ async def test_error_of_an_essential_loop_ends_the_plugin() -> None:
 
 
 async def test_page_has_each_loop_of_the_plugin(api: EmbeddedApi, host: PluginHost) -> None:
-    optional: dict[str, Any] = {"metrics_bind_address": "127.0.0.1:0", "healthcheck_port": free_port(), "claim_status": True}
+    optional: dict[str, Any] = {
+        "metrics_bind_address": "127.0.0.1:0",
+        "healthcheck_port": free_port(),
+        "claim_status": True,
+    }
     async with host.running(**optional) as plugin:
         loops = plugin.loops()
     ends = {loop.name for loop in loops if loop.on_error is OnError.ENDS}

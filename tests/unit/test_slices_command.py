@@ -235,7 +235,10 @@ def test_a_node_can_be_written_broken(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--root", "X"], "neuron-dra: --instance-type is required, or --break or --repair for an existing node"),
+        (
+            ["--root", "X"],
+            "neuron-dra: --instance-type is required, or --break, --repair, --unload or --loading for an existing node",
+        ),
         (["--instance-type", "trn2.48xlarge"], "the following arguments are required: --root"),
         (["--instance-type", "trn2.84xlarge", "--root", "X"], "did you mean trn2.48xlarge"),
         (["--instance-type", "trn2.48xlarge", "--root", "/"], "is the root of a real machine"),
