@@ -60,6 +60,8 @@ COMPONENTS = (
 )
 """The values of `unhealthy_components`."""
 
+RESET_INVALID = 2
+
 _ONES = {"sram_ecc_uncorrected": "65535", "mem_ecc_uncorrected": "30"}
 """What the counters of a device read whose registers are all ones."""
 
@@ -104,6 +106,9 @@ def write(
         raise NeuronDraError(f"--node-id {node_id}: write " + ("0 or 1" if nodes == 2 else "0, 1, 2 or 3"))
     if server_id is not None and node_id is None:
         raise NeuronDraError("--server-id is for nodes of an UltraServer; add --node-id")
+    if unknown := sorted(set(missing) - set(simulated_tree.device_ids(spec, driver_version))):
+        listed = ", ".join(map(str, unknown))
+        raise NeuronDraError(f"--missing {listed}: {instance_type} has {spec.device_count} devices, from 0 on")
     if not _DRIVER_VERSION.fullmatch(driver_version):
         raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
@@ -382,8 +387,11 @@ class SimulatedNode:
         change(path, f"{max(0, int(path.read_text()) + count)}\n")
 
     def set_reset_state(self, device_id: int, state: int) -> None:
-        """Set the value of `reset`: 0 resetting, 1 ready, 2 invalid."""
+        """Set the value of `reset`: 0 resetting, 1 ready, 2 invalid after a failed reset, which each core counts."""
         change(self.device_path(device_id, "reset"), f"{state}\n")
+        if state == RESET_INVALID:
+            for count in self.folder(device_id).glob("neuron_core*/stats/other_info/reset_fail_count/*"):
+                change(count, f"{int(count.read_text()) + 1}\n")
 
     def stop_firmware(self, device_id: int, *, all_ones: bool = False) -> None:
         """Let a device's firmware not answer: no serial number, and counters of 0; `reset` stays as it was.
