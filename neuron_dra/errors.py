@@ -6,6 +6,7 @@
     │   └── DeviceInUse       another claim, with the UID `holder`, holds one of its devices
     ├── CheckpointDamaged     the checkpoint on disk cannot be used
     │   └── CheckpointLost    it is gone or unreadable, and the running process remembers it
+    ├── HostFolderReplaced    a folder of the host was removed or replaced
     ├── SocketError           a socket cannot be bound
     └── ApiError              the API server rejected a request, or did not respond
         ├── NotFound          404
@@ -53,6 +54,10 @@ class CheckpointDamaged(NeuronDraError):
 
 class CheckpointLost(CheckpointDamaged):
     """A checkpoint that this process has read is gone, or cannot be read; the process remembers it."""
+
+
+class HostFolderReplaced(NeuronDraError):
+    """A folder of the host was removed or replaced below this container, which has to be started again."""
 
 
 class SocketError(NeuronDraError):

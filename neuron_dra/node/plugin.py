@@ -44,6 +44,7 @@ from neuron_dra.node.prepare import orphans, rediscovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.prepare.flusher import Flusher
+from neuron_dra.node.prepare.host_folders import HostFolders
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.prepare.kubelet import DraService, HealthService, Registration
 from neuron_dra.node.prepare.orphan_release import OrphanRelease
@@ -102,7 +103,19 @@ class Plugin:
         self.node = OwnNode(self.client, name, self.dirty.notify)
         self.claims = ClaimReader(self.client, name, timing.prepare)
         self.store = Store(
-            settings.data_folder, Path(settings.cdi_root), boot_id(settings), files, timing.prepare.lock_s
+            settings.data_folder,
+            Path(settings.cdi_root),
+            boot_id(settings),
+            files,
+            timing.prepare.lock_s,
+            host_folders=HostFolders(
+                [
+                    Path(settings.cdi_root),
+                    Path(settings.kubelet_registrar_directory_path),
+                    Path(settings.kubelet_plugins_directory_path),
+                ],
+                files,
+            ),
         )
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
         self._flusher = Flusher(self.prepared, self._not_flushed, timing.prepare)
@@ -255,6 +268,7 @@ class Plugin:
             Loop("remove stale sockets", lambda: stale_sockets.run(timing.kubelet.stale_sockets_s)),
             Loop("flush the checkpoint", self._flusher.run),
             Loop("repair CDI files", self._repair),
+            Loop("check host directories", self._check_folders, OnError.ENDS),
             Loop("rebuild the checkpoint", self.recovery.run),
             Loop("look for a device plugin", self.device_plugin.run),
             Loop("look for orphans", lambda: orphans.report(self.prepared, self.claims, self.metrics, timing.orphans)),
@@ -346,6 +360,12 @@ class Plugin:
                 log.warning("cannot check the checkpoint and the CDI files", extra={"error": str(err)})
             else:
                 self.prepared.unreadable = None
+
+    async def _check_folders(self) -> None:
+        """Check the host's directories until cancelled. Raises HostFolderReplaced."""
+        while True:
+            await asyncio.sleep(self._timing.prepare.repair_s)
+            await asyncio.to_thread(self.store.check_folders)
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""

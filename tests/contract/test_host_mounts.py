@@ -11,6 +11,9 @@ import pytest
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.errors import HostFolderReplaced
+from neuron_dra.node.files import Files
+from neuron_dra.node.prepare.host_folders import HostFolders
 from tests.support.host_mounts import Change, HostMounts, hosting, mountinfo
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -69,18 +72,7 @@ def test_mounts_of_a_host_stay_on_it(mounts: HostMounts, directory: Path) -> Non
     assert mounts.names(directory) == ["before"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        Change.NOTHING,
-        Change.REMOVED,
-        Change.REMADE,
-        pytest.param(
-            Change.RENAMED, marks=pytest.mark.xfail(strict=True, reason="4.04: host directories can be replaced")
-        ),
-        Change.MOUNTED_OVER,
-    ],
-)
+@pytest.mark.parametrize("change", Change)
 async def test_prepared_claim_has_a_file_on_the_host(
     mounts: HostMounts, directory: Path, host: PluginHost, api: EmbeddedApi, change: Change
 ) -> None:
@@ -99,3 +91,57 @@ async def test_prepared_claim_has_a_file_on_the_host(
         [answer] = (await kubelet.prepare([after])).values()
         is_visible = change is not Change.REMOVED and any(uid in name for name in mounts.names(directory))
         assert is_visible or answer.error or not process.running
+
+
+# The decision
+
+
+FOLDER = Path("/srv/c di")
+
+
+@pytest.mark.parametrize("receives_mounts", [True, False])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Change.NOTHING, ""),
+        (Change.REMOVED, "/srv/c di was removed on the host"),
+        (Change.REMADE, "/srv/c di was removed on the host"),
+        (Change.RENAMED, "/srv/c di was renamed on the host, to /host/cdi.old"),
+        (Change.MOUNTED_OVER, ""),
+    ],
+)
+def test_replaced_folder_is_noticed(tmp_path: Path, change: Change, expected: str, receives_mounts: bool) -> None:
+    table = tmp_path / "mountinfo"
+
+    def show(change: Change) -> None:
+        lines = mountinfo(Path("/host/cdi"), FOLDER, change, receives_mounts=receives_mounts)
+        table.write_text("23 1 0:5 / / rw - ext4 /dev/root rw\n" + lines.replace(str(FOLDER), r"/srv/c\040di"))
+
+    folders = HostFolders([FOLDER], Files(), table)
+    show(Change.NOTHING)
+    folders.check()
+    show(change)
+    if not expected:
+        folders.check()
+        return
+    for _ in range(2):
+        with pytest.raises(HostFolderReplaced, match=expected):
+            folders.check()
+
+
+def test_folder_that_is_no_mount_is_not_checked(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    folders = HostFolders([FOLDER], Files(), table)
+    folders.check()
+    table.write_text(mountinfo(Path("/host/other"), Path("/var/run/other"), Change.REMOVED, receives_mounts=True))
+    folders.check()
+
+
+async def test_plugin_whose_folder_was_renamed_ends(mounts: HostMounts, directory: Path, host: PluginHost) -> None:
+    """Without a prepare, too: containers that restart need their files."""
+    host.container = mounts.container({host.cdi: directory}, receives_mounts=True)
+    process = await host.start_process("pod-1")
+    await eventually(lambda: "slices published" in process.log)
+    mounts.apply(Change.RENAMED, directory)
+    assert await process.ended() == 1
+    assert "was renamed on the host" in process.log

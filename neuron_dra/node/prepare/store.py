@@ -27,6 +27,7 @@ from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked
 from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.checkpoint_file import CheckpointFile
 from neuron_dra.node.prepare.group_commit import value_of
+from neuron_dra.node.prepare.host_folders import HostFolders
 from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.notice_folders import NoticeFolders
 from neuron_dra.node.prepare.specs import Spec
@@ -54,8 +55,10 @@ class Store:
         files: Files,
         lock_s: float = _LOCK_S,
         clock: Callable[[], float] = time.monotonic,
+        host_folders: HostFolders | None = None,
     ) -> None:
-        """`clock` is the same in all processes of a boot."""
+        """`clock` is the same in all processes of a boot. By default, only the CDI folder is checked."""
+        self._host_folders = host_folders or HostFolders([cdi_root], files)
         self._clock = clock
         self._cdi_root = cdi_root
         self._boot_id = boot_id
@@ -88,6 +91,7 @@ class Store:
         """
         self._checkpoint.make_folder()
         self._files.make_folder(self._cdi_root, 0o755)
+        self.check_folders()
         with self._locked():
             current = self._checkpoint.open()
             if current.boot_id != self._boot_id:
@@ -130,6 +134,10 @@ class Store:
             current = replace(current, extra={name: v for name, v in current.extra.items() if name != INVENTORY})
         return current
 
+    def check_folders(self) -> None:
+        """Check that the container runtime sees what is written. Without the lock. Raises HostFolderReplaced."""
+        self._host_folders.check()
+
     def known(self, uid: str) -> PreparedClaim | None:
         """Return a prepared claim, with its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
         with self._locked():
@@ -137,6 +145,7 @@ class Store:
             if claim is None or claim.adopted:
                 return None
             self._write_missing_spec(claim)
+            self.check_folders()
             return claim
 
     def surely_unknown(self, uid: str) -> bool:
@@ -176,7 +185,7 @@ class Store:
         """Prepare several claims with one commit; return each one's result, or the exception that rejects it.
 
         Each decision takes the claims before it into account. A claim that any process has unprepared since its mark
-        is rejected. Raises CheckpointDamaged, TimeoutError.
+        is rejected. Raises CheckpointDamaged, TimeoutError, HostFolderReplaced.
         """
         claims = [claim for claim, _ in marked]
         with self._locked():
@@ -200,6 +209,7 @@ class Store:
                         self._undo_spec(uid)
                     return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
                 self._replace_others_files(uid for uid in fresh if uid in current.claims)
+            self.check_folders()  # after the writes: no success is reported for a file that the runtime does not see
             return results
 
     def _prepared(

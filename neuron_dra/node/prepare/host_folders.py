@@ -1,0 +1,44 @@
+"""Notices that a folder which is mounted from the host was removed or replaced there.
+
+The plugin would go on to write to a folder that nobody sees, and tell the kubelet that claims are prepared. Only a new
+container gets the host's present folder, so the plugin ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from neuron_dra.core import mounts
+from neuron_dra.core.mounts import Mount
+from neuron_dra.errors import HostFolderReplaced
+from neuron_dra.node.files import Files
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+class HostFolders:
+    """Checks these folders. Its methods block for some microseconds."""
+
+    def __init__(self, folders: Iterable[Path], files: Files, mountinfo: Path = MOUNTINFO) -> None:
+        self._folders = [os.path.realpath(folder) for folder in folders]
+        self._files = files
+        self._mountinfo = mountinfo
+        self._seen: bytes | None = None  # what was read last, in which no folder was replaced
+        self._mounts: dict[str, Mount | None] = {}
+
+    def check(self) -> None:
+        """Raises HostFolderReplaced. A system without that file in /proc has no such mounts."""
+        raw = self._files.read(self._mountinfo)
+        if raw is None or raw == self._seen:
+            return
+        text = os.fsdecode(raw)
+        current = {folder: mounts.mount_of(text, folder) for folder in self._folders}
+        for folder, mount in current.items():
+            if why := mounts.why_replaced(self._mounts.get(folder), mount):
+                raise HostFolderReplaced(
+                    f"{why}; what the driver writes there is not seen by the kubelet and the container runtime, so it "
+                    "ends, and the kubelet starts it again with the present folder"
+                )
+        self._seen, self._mounts = raw, current
