@@ -109,11 +109,8 @@ class Plugin:
             files,
             timing.prepare.lock_s,
             host_folders=HostFolders(
-                [
-                    Path(settings.cdi_root),
-                    Path(settings.kubelet_registrar_directory_path),
-                    Path(settings.kubelet_plugins_directory_path),
-                ],
+                Path(settings.cdi_root),
+                [Path(settings.kubelet_registrar_directory_path), Path(settings.kubelet_plugins_directory_path)],
                 files,
             ),
         )

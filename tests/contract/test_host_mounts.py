@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_replaced_folder_is_noticed(tmp_path: Path, change: Change, expected: st
         lines = mountinfo(Path("/host/cdi"), FOLDER, change, receives_mounts=receives_mounts)
         table.write_text("23 1 0:5 / / rw - ext4 /dev/root rw\n" + lines.replace(str(FOLDER), r"/srv/c\040di"))
 
-    folders = HostFolders([FOLDER], Files(), table)
+    folders = HostFolders(FOLDER, (), Files(), table)
     show(Change.NOTHING)
     folders.check()
     show(change)
@@ -131,7 +132,7 @@ def test_replaced_folder_is_noticed(tmp_path: Path, change: Change, expected: st
 
 def test_folder_that_is_no_mount_is_not_checked(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
-    folders = HostFolders([FOLDER], Files(), table)
+    folders = HostFolders(FOLDER, (), Files(), table)
     folders.check()
     table.write_text(mountinfo(Path("/host/other"), Path("/var/run/other"), Change.REMOVED, receives_mounts=True))
     folders.check()
@@ -145,3 +146,21 @@ async def test_plugin_whose_folder_was_renamed_ends(mounts: HostMounts, director
     mounts.apply(Change.RENAMED, directory)
     assert await process.ended() == 1
     assert "was renamed on the host" in process.log
+
+
+def test_folder_is_checked_before_a_write_if_others_changed_it(tmp_path: Path) -> None:
+    folder, table = tmp_path / "cdi", tmp_path / "mountinfo"
+    folder.mkdir()
+    folders = HostFolders(folder, (), Files(), table)
+
+    def show(change: Change) -> None:
+        table.write_text(mountinfo(Path("/host/cdi"), folder, change, receives_mounts=True))
+
+    show(Change.NOTHING)
+    folders.check()
+    folders.wrote()
+    show(Change.RENAMED)
+    folders.check_before_write()  # as the kernel would not: the folder's own times are as before
+    os.utime(folder, ns=(0, 0))
+    with pytest.raises(HostFolderReplaced):
+        folders.check_before_write()

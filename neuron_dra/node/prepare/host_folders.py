@@ -6,6 +6,7 @@ container gets the host's present folder, so the plugin ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,18 +14,20 @@ from pathlib import Path
 from neuron_dra.core import mounts
 from neuron_dra.core.mounts import Mount
 from neuron_dra.errors import HostFolderReplaced
-from neuron_dra.node.files import Files
+from neuron_dra.node.files import Files, Stamp
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 class HostFolders:
-    """Checks these folders. Its methods block for some microseconds."""
+    """Checks these folders, of which `written` is the one that files of claims are written to. Its methods block."""
 
-    def __init__(self, folders: Iterable[Path], files: Files, mountinfo: Path = MOUNTINFO) -> None:
-        self._folders = [os.path.realpath(folder) for folder in folders]
+    def __init__(self, written: Path, others: Iterable[Path], files: Files, mountinfo: Path = MOUNTINFO) -> None:
+        self._written = written
+        self._folders = [os.path.realpath(folder) for folder in (written, *others)]
         self._files = files
         self._mountinfo = mountinfo
+        self._stamp: Stamp | None = None  # of the folder after our last write, which a rename of the folder changes
         self._seen: bytes | None = None  # what was read last, in which no folder was replaced
         self._mounts: dict[str, Mount | None] = {}
 
@@ -42,3 +45,25 @@ class HostFolders:
                     "ends, and the kubelet starts it again with the present folder"
                 )
         self._seen, self._mounts = raw, current
+
+    def check_before_write(self) -> None:
+        """Check unless nobody changed the folder since our last write: the kernel takes long to list the mounts.
+
+        Raises HostFolderReplaced.
+        """
+        if self._is_mount and self._stamp_now() != self._stamp:
+            self.check()
+
+    def wrote(self) -> None:
+        """Record that the folder's changes up to now are our own."""
+        if self._is_mount:
+            self._stamp = self._stamp_now()
+
+    @property
+    def _is_mount(self) -> bool:
+        return self._mounts.get(self._folders[0]) is not None
+
+    def _stamp_now(self) -> Stamp | None:
+        with contextlib.suppress(OSError):
+            return self._files.stamp(self._written)
+        return None

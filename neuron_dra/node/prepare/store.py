@@ -58,7 +58,7 @@ class Store:
         host_folders: HostFolders | None = None,
     ) -> None:
         """`clock` is the same in all processes of a boot. By default, only the CDI folder is checked."""
-        self._host_folders = host_folders or HostFolders([cdi_root], files)
+        self._host_folders = host_folders or HostFolders(cdi_root, (), files)
         self._clock = clock
         self._cdi_root = cdi_root
         self._boot_id = boot_id
@@ -144,8 +144,9 @@ class Store:
             claim = self._read().claims.get(uid)
             if claim is None or claim.adopted:
                 return None
-            self._write_missing_spec(claim)
-            self.check_folders()
+            self._host_folders.check_before_write()
+            if self._write_missing_spec(claim):
+                self._host_folders.wrote()
             return claim
 
     def surely_unknown(self, uid: str) -> bool:
@@ -189,6 +190,7 @@ class Store:
         """
         claims = [claim for claim, _ in marked]
         with self._locked():
+            self._host_folders.check_before_write()
             current = self._read()
             fresh: dict[str, PreparedClaim] = {}
             late: set[str] = set()  # a claim that several callers wait for is late for all of them
@@ -209,7 +211,7 @@ class Store:
                         self._undo_spec(uid)
                     return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
                 self._replace_others_files(uid for uid in fresh if uid in current.claims)
-            self.check_folders()  # after the writes: no success is reported for a file that the runtime does not see
+                self._host_folders.wrote()
             return results
 
     def _prepared(
