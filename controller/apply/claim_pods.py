@@ -13,6 +13,7 @@ from controller.observe import projections
 from controller.observe.model import ClaimUse, Pods
 from controller.plan.claim_pods import users
 from controller.timing import PodTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
@@ -39,7 +40,8 @@ class ClaimPods:
         before = self.found
         self.found = {ref: pods for ref, pods in before.items() if ref in asked}
         self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in asked}
-        due = [use for ref, use in asked.items() if self._looks[ref].next_at <= now][:AT_ONCE]
+        due = [use for ref, use in asked.items() if self._looks[ref].next_at <= now]
+        due = in_turn(due, lambda use: use.namespace)[:AT_ONCE]
         await asyncio.gather(*(self._one(use, now) for use in due))
         if self.found != before:
             return now

@@ -18,6 +18,7 @@ from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
 from controller.plan import pod_start
 from controller.timing import PodTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -112,7 +113,8 @@ class PodLooks:
         """Check one pod of each workload with several groups, once; return when the next try is due."""
         self._pods = {each.uid: self._pods.get(each.uid, Tries(0, now)) for each in workloads}
         waiting = {uid: tries for uid, tries in self._pods.items() if tries is not None}
-        due = [each for each in workloads if each.uid in waiting and waiting[each.uid].next_at <= now][:AT_ONCE]
+        due = [each for each in workloads if each.uid in waiting and waiting[each.uid].next_at <= now]
+        due = in_turn(due, lambda workload: workload.namespace)[:AT_ONCE]
         await asyncio.gather(*(self._check_pod(each, waiting[each.uid], now) for each in due))
         return min((tries.next_at for tries in self._pods.values() if tries is not None), default=None)
 

@@ -13,6 +13,7 @@ from controller.apply.write_backoff import Tries
 from controller.fleet.refused_pods import LOOK_AGAIN, event_message, refused_until
 from controller.observe.model import Suspect
 from controller.timing import PodTiming
+from neuron_dra.core.turns import in_turn
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder
@@ -40,7 +41,8 @@ class Refusals:
     async def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
         """Read the suspects that are due and evict rejected pods; return when the next one is due."""
         self._looks = {each.uid: self._looks.get(each.uid, Tries(0, now)) for each in suspects}
-        due = [each for each in suspects if self._looks[each.uid].next_at <= now][:AT_ONCE]
+        due = [suspect for suspect in suspects if self._looks[suspect.uid].next_at <= now]
+        due = in_turn(due, lambda suspect: suspect.namespace)[:AT_ONCE]
         await asyncio.gather(*(self._one(each, now) for each in due))
         return min((each.next_at for each in self._looks.values()), default=None)
 

@@ -16,6 +16,7 @@ from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
 from controller.timing import RendezvousTiming
 from neuron_dra.core import rendezvous
+from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -97,7 +98,8 @@ class RendezvousServices:
                 known = _Followed(each, Tries(0, now), changed=known is not None)
             self._followed[each.uid] = known
         self._unsettled = sum(not each.settled for each in self._followed.values())
-        due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
+        due = [meeting for meeting in meetings if self._followed[meeting.uid].tries.next_at <= now]
+        due = in_turn(due, lambda meeting: meeting.namespace)[:AT_ONCE]
         if self._forbidden_at is not None:
             again = self._forbidden_at + datetime.timedelta(seconds=self._timing.forbidden_s)
             if again > now or not due:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.decisions.fair_share import FairShare
 from controller.decisions.reasons import WAITS_FOR_NODES, Reason
 from controller.decisions.states import State
 from controller.observe.model import (
@@ -253,7 +254,9 @@ class WantedGroup:
 
 @dataclass(frozen=True, slots=True)
 class WaitingWorkloads:
-    """The first workloads in the queue that wait, with their verdicts by UID. What follows from it costs no more.
+    """Workloads that wait, with their verdicts by UID, in the order of the queue. What follows from it costs no more.
+
+    There are at most WAITING_AT_MOST of each, and as many of each namespace as of the others: its first ones.
 
     - `for_nodes`: those that wait for nodes, or whose nodes are chosen and not stored; no tests.
     - `split`: those whose place is scattered over the fleet.
@@ -263,18 +266,32 @@ class WaitingWorkloads:
     for_nodes: dict[str, Verdict] = field(default_factory=dict)
     split: dict[str, Verdict] = field(default_factory=dict)
     wanted: dict[WantedGroup, None] = field(default_factory=dict)
+    _shares: dict[str, FairShare[Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def _keep(self, name: str, key: Any, namespace: str, value: Any) -> None:
+        """Put a value into one of the dictionaries, if it is the namespace's turn."""
+        chosen: dict[Any, Any] = getattr(self, name)
+        if key in chosen:
+            return
+        share = self._shares.setdefault(name, FairShare(WAITING_AT_MOST))
+        is_admitted, replaced = share.admits(key, namespace)
+        for other in replaced:
+            del chosen[other]
+        if is_admitted:
+            chosen[key] = value
 
     def note(self, workload: Workload, verdict: Verdict, *, is_being_placed: bool) -> None:
         """Note the verdict about the next workload in the queue."""
-        if verdict.reason == Reason.CAPACITY_SPLIT and len(self.split) < WAITING_AT_MOST:
-            self.split[workload.uid] = verdict
+        if verdict.reason == Reason.CAPACITY_SPLIT:
+            self._keep("split", workload.uid, workload.namespace, verdict)
         if workload.target is not None or workload.deleting:
             return
-        if (is_being_placed or verdict.waits_for_nodes) and len(self.for_nodes) < WAITING_AT_MOST:
-            self.for_nodes[workload.uid] = verdict
+        if is_being_placed or verdict.waits_for_nodes:
+            self._keep("for_nodes", workload.uid, workload.namespace, verdict)
         within = workload.qualified_within
-        if verdict.reason == Reason.NOT_QUALIFIED and within and len(self.wanted) < WAITING_AT_MOST:
-            self.wanted[WantedGroup(workload.instance_type, workload.size, within)] = None
+        if verdict.reason == Reason.NOT_QUALIFIED and within:
+            group = WantedGroup(workload.instance_type, workload.size, within)
+            self._keep("wanted", group, workload.namespace, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ from neuron_dra.kube.requests import PODS
 log = logging.getLogger(__name__)
 
 CONDITION: Final = f"{GROUP}/TemplateExists"
+SEPARATOR: Final = "; "
+TEMPLATES_AT_MOST: Final = 32
+"""The limit of claims in a pod: of the templates that the condition names."""
 AT_ONCE: Final = 16
 """The limit of pods that are touched in one pass."""
 LISTS_AT_ONCE: Final = 16
@@ -46,6 +49,7 @@ class EarlyPods:
         self._by_uid: dict[str, Template] = {}
         self._new: set[str] = set()  # UIDs of templates
         self._looks: dict[str, Tries] = {}  # by UID of the template
+        self._refused: dict[str, set[str]] = {}  # by UID of the template, the UIDs of pods that could not be patched
         self._turns = DueTurns()  # UIDs of the templates whose pods are looked for again
 
     def end_waits(self) -> None:
@@ -59,6 +63,7 @@ class EarlyPods:
         if before is not None and (template is None or before.uid != template.uid):
             del self._by_uid[before.uid]
             self._looks.pop(before.uid, None)
+            self._refused.pop(before.uid, None)
             self._turns.discard(before.uid)
             self._new.discard(before.uid)
         if template is not None:
@@ -101,15 +106,32 @@ class EarlyPods:
             waiting: list[Wire] = []
             async for page in self._client.list(PODS, template.namespace, fieldSelector=UNSCHEDULED):
                 waiting += [pod for pod in page.decoded(dict).objects if _waits_for(pod, template)]
-            due = waiting[:most]
-            await asyncio.gather(*(self._one(pod, template, now) for pod in due))
-            return len(due)
+            # A pod whose status cannot be patched, such as for a policy, does not stop the others.
+            refused = self._refused.setdefault(template.uid, set())
+            due = sorted(waiting, key=lambda pod: pod["metadata"].get("uid") in refused)[:most]
+            results = await asyncio.gather(*(self._one(pod, template, now) for pod in due), return_exceptions=True)
+            return self._follow(due, results, refused)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:
             facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
             log.warning("pods that wait for a template could not be woken", extra=facts)
             return 0
+
+    def _follow(self, pods: list[Wire], results: list[BaseException | None], refused: set[str]) -> int:
+        """Return how many pods were touched. Raises EndedTerm, and any error but the API server's."""
+        touched = 0
+        for pod, err in zip(pods, results, strict=True):
+            if err is None:
+                touched += 1
+            elif isinstance(err, ApiError):
+                meta = pod["metadata"]
+                refused.add(str(meta.get("uid")))
+                facts = {"pod": f"{meta['namespace']}/{meta['name']}", "error": str(err)}
+                log.warning("a pod that waits for a template could not be woken", extra=facts)
+            else:
+                raise err
+        return touched
 
     async def _one(self, pod: Wire, template: Template, now: datetime.datetime) -> None:
         """Add the condition to a pod as it was read. Raises ApiError."""
@@ -143,25 +165,30 @@ def waits_for(pod: Wire, template: Template) -> bool:
     ]
     if not asked or have.issuperset(asked):
         return False
-    return not any(
-        (each.get("type"), each.get("message")) == (CONDITION, _message(template))
-        for each in status.get("conditions") or []
-    )
+    return _message(template) not in _messages(status)
 
 
 def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, Any]:
     """Return the merge patch that adds the condition to a pod, if it is still as it was read."""
     others = [each for each in (pod.get("status") or {}).get("conditions") or [] if each.get("type") != CONDITION]
+    former = f"ResourceClaimTemplate {template.name} exists ("
+    others_said = [text for text in _messages(pod.get("status") or {}) if not text.startswith(former)]
     moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     own = {
         "type": CONDITION,
         "status": "True",
         "reason": "TemplateCreated",
-        "message": _message(template),
+        "message": SEPARATOR.join([*others_said, _message(template)][-TEMPLATES_AT_MOST:]),
         "lastTransitionTime": moment,
     }
     meta = {"resourceVersion": pod["metadata"]["resourceVersion"]}
     return {"metadata": meta, "status": {"conditions": [*others, own]}}
+
+
+def _messages(status: Wire) -> list[str]:
+    """Return what the condition says about each template: a pod may wait for several."""
+    found = (each for each in status.get("conditions") or [] if each.get("type") == CONDITION)
+    return [part for each in found for part in str(each.get("message") or "").split(SEPARATOR)]
 
 
 def _message(template: Template) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,15 @@ def test_policy_keeps_the_controller_from_labels() -> None:
     after = {**before, "metadata": {**before["metadata"], "labels": {"app": "x"}}}
     with pytest.raises(Denied):
         admit(POLICY, after, {"metadata": {"name": "ml"}}, old=before, user=CONTROLLER)
+
+
+def test_pod_of_two_templates_is_woken_once_for_each() -> None:
+    """4.02: each condition replaced the other's, and both pods were written again and again."""
+    other = replace(TEMPLATE, name="other", uid="uid-other")
+    claims = [{"name": name, "resourceClaimTemplateName": name} for name in ("rct", "other")]
+    early = pod()
+    early["spec"] = {**early["spec"], "resourceClaims": claims}
+    assert [waits_for(early, template) for template in (TEMPLATE, other)] == [True, True]
+    for template in (TEMPLATE, other):
+        early["status"] = {**early["status"], **touched(early, template, NOW)["status"]}
+    assert [waits_for(early, template) for template in (TEMPLATE, other)] == [False, False]
