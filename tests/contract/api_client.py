@@ -134,7 +134,7 @@ class Server:
             assert response.status == 200, await response.text()
             yield Watch(response)
 
-    async def until(self, path: str, condition: Callable[[Answer], Any], timeout_s: float = 30.0) -> Answer:
+    async def until(self, path: str, condition: Callable[[Answer], Any], timeout_s: float = 120.0) -> Answer:
         """GET until the reply meets the condition, because controllers need time."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition(answer := await self.get(path)):
