@@ -96,7 +96,7 @@ class Allocation:
 
         A node may show any workload's UID, so a slot that is known from tags only is no workload's. It is released.
         """
-        return _shown_only(self.workload_uid) if self.only_shown else self.workload_uid
+        return (_ONLY_SHOWN + self.workload_uid)[:UID_LENGTH] if self.only_shown else self.workload_uid
 
     @property
     def workload(self) -> str:
@@ -144,10 +144,6 @@ class Allocation:
 _ONLY_SHOWN: Final = "shown."
 """The prefix of workloadUid of a slot that is known from tags only. An older release reads it as the UID of a workload
 that is gone, and releases the slot."""
-
-
-def _shown_only(workload_uid: str) -> str:
-    return (_ONLY_SHOWN + workload_uid)[:UID_LENGTH]
 
 
 _FAULT_FIELDS: Final = ("nodeName", "reason", "since")

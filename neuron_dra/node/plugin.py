@@ -102,18 +102,7 @@ class Plugin:
         self.events = EventQueue(name, EventRecorder(self.client, name))
         self.node = OwnNode(self.client, name, self.dirty.notify)
         self.claims = ClaimReader(self.client, name, timing.prepare)
-        self.store = Store(
-            settings.data_folder,
-            Path(settings.cdi_root),
-            boot_id(settings),
-            files,
-            timing.prepare.lock_s,
-            host_folders=HostFolders(
-                Path(settings.cdi_root),
-                [Path(settings.kubelet_registrar_directory_path), Path(settings.kubelet_plugins_directory_path)],
-                files,
-            ),
-        )
+        self.store = self._own_store()
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
         self._flusher = Flusher(self.prepared, self._not_flushed, timing.prepare)
         identity = settings.pod_uid or f"pid-{os.getpid()}"
@@ -145,6 +134,17 @@ class Plugin:
         refresh = self.telemetry.refresh if self.telemetry is not None else None
         self.http = HttpServer(self.metrics.registry, self.why_not_ready, refresh)
         self._stop = asyncio.Event()
+
+    def _own_store(self) -> Store:
+        settings, files = self.settings, self._files
+        cdi_folder = Path(settings.cdi_root)
+        kubelet_folders = [
+            Path(settings.kubelet_registrar_directory_path),
+            Path(settings.kubelet_plugins_directory_path),
+        ]
+        host_folders = HostFolders(cdi_folder, kubelet_folders, files)
+        lock_s = self._timing.prepare.lock_s
+        return Store(settings.data_folder, cdi_folder, boot_id(settings), files, lock_s, host_folders=host_folders)
 
     def _own_slices(self) -> Reflector:
         ours = f"spec.driver={names.DRIVER},spec.nodeName={self.settings.node_name}"

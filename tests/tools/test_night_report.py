@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hack.reports import night, night_suites
 from hack.reports.night import HISTORY
-from hack.reports.night_suites import Options, Result
+from hack.reports.night_suites import PARTS, Options, Result
 
 FOUND = Result("seeds 1 to 9: 1 of 9 violate an invariant", True, 60.0, "0123abc", "2026-11-25", ("seed 4: a law",))
 
@@ -16,7 +16,7 @@ def lines(report: str) -> dict[str, str]:
 
 def test_page_is_what_the_runner_writes() -> None:
     page = night.REPORT.read_text()
-    assert list(lines(page)) == list(night.PARTS)
+    assert list(lines(page)) == list(PARTS)
     assert night.report({}, page) == page
 
 
@@ -29,7 +29,7 @@ def test_new_result_replaces_its_line_and_keeps_the_others() -> None:
     before = night.REPORT.read_text()
     after = night.report({"seeds": FOUND}, before)
     result = "seeds 1 to 9: 1 of 9 violate an invariant | 0123abc | 2026-11-25"
-    new = f"| `seeds` | {night.PARTS['seeds'].what} | {result} |"
+    new = f"| `seeds` | {PARTS['seeds'].what} | {result} |"
     assert lines(after) == lines(before) | {"seeds": new}
 
 
@@ -47,5 +47,5 @@ def test_failure_goes_into_the_history_once() -> None:
 
 
 def test_suite_without_a_result_says_so() -> None:
-    what = night.PARTS["seeds"].what
+    what = PARTS["seeds"].what
     assert lines(night.report({}, HISTORY))["seeds"] == f"| `seeds` | {what} | not run yet | | |"

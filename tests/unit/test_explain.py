@@ -72,9 +72,9 @@ def constants(*places: Path) -> Iterator[str]:
 def findings() -> Iterator[str]:
     """The Events of the differences between hardware and catalogue."""
     for node in ast.walk(ast.parse((ROOT / "neuron_dra/core/topology.py").read_text())):
-        is_finding = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "HardwareFinding"
-        if is_finding and isinstance(node.args[0], ast.Constant):
-            yield event_of(str(node.args[0].value))
+        match node:
+            case ast.Call(func=ast.Name(id="HardwareFinding"), args=[ast.Constant(value=kind), *_]):
+                yield event_of(str(kind))
     yield from map(event_of, (busy.BUSY_KIND, busy.EMPTY_KIND))
 
 

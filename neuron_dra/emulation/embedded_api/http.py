@@ -76,7 +76,12 @@ class Handler:
     """Serves requests on a store."""
 
     def __init__(
-        self, registry: Registry, store: ObjectStore, watches: Watches, faults: Faults, schemas: openapi.PublishedSchemas
+        self,
+        registry: Registry,
+        store: ObjectStore,
+        watches: Watches,
+        faults: Faults,
+        schemas: openapi.PublishedSchemas,
     ) -> None:
         self.schemas = schemas
         self.authentication = Authentication()
