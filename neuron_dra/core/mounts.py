@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class HostMount:
     """A mount: its id, the folder of the file system that it shows, and where."""
 
     mount_id: str
@@ -23,17 +23,17 @@ class Mount:
     mount_point: str
 
 
-def mount_of(mountinfo: str, folder: str) -> Mount | None:
+def mount_of(mountinfo: str, folder: str) -> HostMount | None:
     """Return the topmost mount on exactly this folder; None if there is none."""
     topmost = None
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if len(fields) > 4 and _unescaped(fields[4]) == folder:
-            topmost = Mount(fields[0], _unescaped(fields[3]), folder)
+            topmost = HostMount(fields[0], _unescaped(fields[3]), folder)
     return topmost
 
 
-def why_replaced(before: Mount | None, now: Mount | None) -> str:
+def why_replaced(before: HostMount | None, now: HostMount | None) -> str:
     """Return why what is written to a mounted folder is not seen on the host; empty if it is.
 
     A mount that came later shows what the host has, so it is no reason.

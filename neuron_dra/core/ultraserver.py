@@ -262,12 +262,9 @@ def _allocation(entry: Any) -> Allocation:
         raise ValueError("allocatedNodes is not a list of node names")
     if len(set(nodes)) != len(nodes):
         raise ValueError("allocatedNodes lists a node twice")
-    try:
-        phase = Phase(entry.get("phase"))
-    except ValueError:
-        raise ValueError(
-            f"phase {user_text.shown(entry.get('phase'))} is not one of {', '.join(p.value for p in Phase)}"
-        ) from None
+    phase = entry.get("phase")
+    if phase not in (phases := [member.value for member in Phase]):
+        raise ValueError(f"phase {user_text.shown(phase)} is not one of {', '.join(phases)}")
     count = _number(entry, "nodeCount", at_least=1, missing=len(nodes))
     if count != len(nodes):
         raise ValueError(f"nodeCount is {count}, but allocatedNodes has {len(nodes)} nodes")
@@ -279,7 +276,7 @@ def _allocation(entry: Any) -> Allocation:
         workload_name=_tag_text("workloadRef's name", name),
         workload_uid=uid.removeprefix(_ONLY_SHOWN) if only_shown else uid,
         allocation_id=_tag_text("allocationId", entry.get("allocationId")),
-        phase=phase,
+        phase=Phase(phase),
         nodes=tuple(nodes),
         node_count=count,
         ultraserver_index=_number(entry, "ultraserverIndex", at_least=0),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from neuron_dra.core import mounts
-from neuron_dra.core.mounts import Mount
+from neuron_dra.core.mounts import HostMount
 from neuron_dra.errors import HostFolderReplaced
 from neuron_dra.node.files import Files, Stamp
 
@@ -29,7 +29,7 @@ class HostFolders:
         self._mountinfo = mountinfo
         self._stamp: Stamp | None = None  # of the folder after our last write, which a rename of the folder changes
         self._seen: bytes | None = None  # what was read last, in which no folder was replaced
-        self._mounts: dict[str, Mount | None] = {}
+        self._mounts: dict[str, HostMount | None] = {}
 
     def check(self) -> None:
         """Raises HostFolderReplaced. A system without that file in /proc has no such mounts."""
