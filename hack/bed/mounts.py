@@ -139,9 +139,11 @@ def main(node: Path, hardware: Path) -> None:
     for target, name in OWN_DIRECTORIES.items():
         (node / name).mkdir(exist_ok=True)
         _mount("--bind", node / name, target)
-    _mount("--make-rshared", "/var/lib/kubelet")
     _own_dev(node)
     _own_run(node)
+    # systemd shares all mounts of a host; the driver's pod sees later mounts in these directories (HostToContainer).
+    for directory in ("/var/lib/kubelet", "/run"):
+        _mount("--make-rshared", directory)
     _hardware(node, hardware)
     _whole(node)
     (node / READY).write_text(f"{os.getpid()}\n")
