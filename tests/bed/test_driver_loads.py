@@ -63,7 +63,8 @@ def test_driver_that_loads_after_the_plugin_is_published_whole(loaded: BedNode, 
     place.apply(pod("waits", "one", node=node.name))
     node.repair("driver")
     place.wait_ready("waits")
-    assert events(place, "waits", REJECTED) == []
+    # The kubelet may also have called the plugin between its end and its restart.
+    assert [event for event in events(place, "waits", REJECTED) if "connection refused" not in event] == []
     assert (numbers(node), unhealthy(node)) == (set(range(16)), set())
 
 

@@ -206,8 +206,9 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     **_rows(
         "FleetPlugin",
-        "nobody removes the CDI files of a fleet's node",
+        "nobody removes the CDI files of a fleet's node, or replaces its directories",
         "the walk and tests/story/test_as_shipped.py",
+        "without self._check_folders",
         "without self._repair",
     ),
     **_rows(
