@@ -17,8 +17,10 @@ class ListedBy:
 
     def __init__(self) -> None:
         self.listing: Listing | None = Listing()
+        self.asked = 0
 
     async def __call__(self) -> Listing | None:
+        self.asked += 1
         return self.listing
 
 

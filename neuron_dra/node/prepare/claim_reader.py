@@ -8,10 +8,11 @@ import logging
 from collections.abc import AsyncIterator
 
 from neuron_dra.api import claims as wire
+from neuron_dra.core import user_text
 from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.errors import ClaimError, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.kube.requests import RESOURCE_CLAIMS, is_path_segment
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class ClaimReader:
         return wire.allocation(await self._read(ref), ref)
 
     async def _read(self, ref: ClaimRef) -> wire.ResourceClaim:
+        _refuse_impossible_name(ref)
         try:
             raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=self._timing.get_s)
         except NotFound as err:
@@ -57,8 +59,7 @@ class ClaimReader:
 
         Raises ApiError, ClaimError if that is not certain.
         """
-        if not ref.name:
-            raise ClaimError(f"claim {ref}: its namespace and name are not known, so nothing can be read about it")
+        _refuse_impossible_name(ref)
         try:
             found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
         except NotFound as err:
@@ -84,3 +85,13 @@ class ClaimReader:
                 if held and (item.status.reserved_for or not reserved):
                     meta = item.metadata
                     yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))
+
+
+def _refuse_impossible_name(ref: ClaimRef) -> None:
+    """Raise ClaimError for a claim that the API server cannot have: names are also read from files and lists."""
+    for part in (ref.namespace, ref.name):
+        if not part or not is_path_segment(part):
+            raise ClaimError(
+                f"claim {user_text.printable(str(ref))}: no claim has a namespace and a name like this, so nothing can "
+                "be read about it"
+            )

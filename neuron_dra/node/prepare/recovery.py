@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import PreparedClaim
@@ -18,6 +20,8 @@ from neuron_dra.node.prepare.rediscovery import Rediscovery
 from neuron_dra.node.timing import DEFAULT_TIMING, PrepareTiming
 
 log = logging.getLogger(__name__)
+
+LIST_RETRIES: Final = 3  # with 2 s for each answer, less than the kubelet waits for a call
 
 
 class Recovery:
@@ -71,16 +75,32 @@ class Recovery:
                 log.warning("cannot rebuild the checkpoint yet", extra={"error": str(err)})
                 await asyncio.sleep(next(waits))
 
+    async def _list(self) -> Listing:
+        """Return the kubelet's list, an empty one if the kubelet does not answer.
+
+        It is asked several times, because the list may be all that is left of a claim; but not for ever, because
+        nothing is prepared or unprepared until then.
+        """
+        for wait_s in itertools.islice(backoff.delays(*self._timing.rebuild_retry_s, random.random), LIST_RETRIES):
+            listing = await self._rediscovery.kubelet()
+            if listing is not None:
+                return listing
+            await asyncio.sleep(wait_s)
+        return await self._rediscovery.kubelet() or Listing()
+
     async def _collect(self) -> dict[str, PreparedClaim]:
         copy = await asyncio.to_thread(self._store.last_good)
         specs = await asyncio.to_thread(self._store.specs)
         foreign = await asyncio.to_thread(self._store.foreign_files)
         others_ran = bool(foreign) or await asyncio.to_thread(self._store.is_foreign)
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
-        claims |= self._prepared.claims  # of this process: the file may have become older under it
-        listing = await self._rediscovery.kubelet() or Listing()
+        memory = self._prepared.claims
+        claims |= memory  # the file may have become older under this process
+        listing = await self._list()
         allocated = await self._rediscovery.allocated()
-        for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
+        # If all files are gone, they do not tell what another plugin of an update has unprepared.
+        surely_prepared = {} if memory.keys() & specs.keys() else memory
+        for uid in claims.keys() - specs.keys() - allocated.keys() - surely_prepared.keys():
             # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():
