@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.apply.fence import EndedTerm, Fence
 from controller.apply.write_backoff import Tries
 from controller.fleet.due_times import DueTurns
 from controller.fleet.reserved import put
+from controller.observe import projections
 from controller.observe.model import GROUP, UNSCHEDULED, Template
 from controller.timing import JobTiming
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
-from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.client import Cursor, KubeClient
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
 
@@ -33,9 +35,36 @@ TEMPLATES_AT_MOST: Final = 32
 AT_ONCE: Final = 16
 """The limit of pods that are touched in one pass."""
 LISTS_AT_ONCE: Final = 16
-"""The limit of templates whose pods are listed in one pass; namespaces take turns."""
+"""The limit of pages of pods that are read in one pass; namespaces take turns."""
+BYTES_AT_ONCE: Final = projections.WAITING_PODS_BYTES
+"""No further page is read in a pass that has read so many bytes: the pass also makes the reservations of others."""
 LOOKS: Final = 4
 """How often the pods of a template are listed; a pod that is made later finds the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How far the pods of a template are listed, one page at a time.
+
+    Pods of the page at `cursor` up to the name `after` are done; `touched` means that any pod of the list was touched.
+    """
+
+    tries: Tries
+    cursor: Cursor = field(default_factory=Cursor)
+    after: str = ""
+    touched: bool = False
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The pods that one pass may still touch, and the bytes that it may read."""
+
+    pods: int = AT_ONCE
+    size_bytes: int = BYTES_AT_ONCE
+
+    @property
+    def is_spent(self) -> bool:
+        return self.pods <= 0 or self.size_bytes <= 0
 
 
 class EarlyPods:
@@ -48,8 +77,7 @@ class EarlyPods:
         self._templates: dict[tuple[str, str], Template] = {}
         self._by_uid: dict[str, Template] = {}
         self._new: set[str] = set()  # UIDs of templates
-        self._looks: dict[str, Tries] = {}  # by UID of the template
-        self._refused: dict[str, set[str]] = {}  # by UID of the template, the UIDs of pods that could not be patched
+        self._looks: dict[str, _Look] = {}  # by UID of the template
         self._turns = DueTurns()  # UIDs of the templates whose pods are looked for again
 
     def end_waits(self) -> None:
@@ -63,7 +91,6 @@ class EarlyPods:
         if before is not None and (template is None or before.uid != template.uid):
             del self._by_uid[before.uid]
             self._looks.pop(before.uid, None)
-            self._refused.pop(before.uid, None)
             self._turns.discard(before.uid)
             self._new.discard(before.uid)
         if template is not None:
@@ -76,49 +103,74 @@ class EarlyPods:
         # Kubernetes may be about to make the claims itself.
         later = Tries(0, now + datetime.timedelta(seconds=self._timing.first_s))
         for uid in sorted(self._new):
-            self._wait(uid, later, now)
+            self._wait(uid, _Look(later), now)
         self._new = set()
-        left = AT_ONCE
+        budget = _Budget()
         for _ in range(LISTS_AT_ONCE):
-            due = self._turns.take(now) if left else None
+            due = None if budget.is_spent else self._turns.take(now)
             if due is None:
                 break
-            tries = self._looks[due]
-            self._wait(due, tries, now)  # if the term ends now, it is still due
-            touched = await self._touch(self._by_uid[due], now, left)
-            left -= touched
-            # While there are some, more may be left: look again soon.
-            again = Tries(0, now) if touched else tries
-            self._wait(due, again.once_more(self._timing.first_s, now, self._timing.longest_s), now)
+            look = self._looks[due]
+            self._wait(due, look, now)  # if the term ends now, it is still due
+            self._wait(due, await self._page(self._by_uid[due], look, now, budget), now)
         return self._turns.next(now)
 
-    def _wait(self, uid: str, tries: Tries, now: datetime.datetime) -> None:
-        """Look for the pods of a template again, unless that was done often enough."""
-        self._looks[uid] = tries
-        if tries.number < LOOKS:
-            self._turns.put(uid, self._by_uid[uid].namespace, tries.next_at, now)
+    def _wait(self, uid: str, look: _Look, now: datetime.datetime) -> None:
+        """Go on with the pods of a template when that is due, unless they were listed often enough."""
+        self._looks[uid] = look
+        if look.tries.number < LOOKS:
+            self._turns.put(uid, self._by_uid[uid].namespace, look.tries.next_at, now)
         else:
             self._turns.discard(uid)
 
-    async def _touch(self, template: Template, now: datetime.datetime, most: int) -> int:
-        """Touch the first pods that wait for a template; return how many there were. Raises EndedTerm."""
+    async def _page(self, template: Template, look: _Look, now: datetime.datetime, budget: _Budget) -> _Look:
+        """Touch pods of one page that wait for a template; return how to go on. Raises EndedTerm.
+
+        A page is the same each time that it is read with its cursor, so the names say which of its pods are left. One
+        whose status cannot be patched, such as for a policy, does not stop those after it.
+        """
         try:
-            waiting: list[Wire] = []
-            async for page in self._client.list(PODS, template.namespace, fieldSelector=UNSCHEDULED):
-                waiting += [pod for pod in page.decoded(dict).objects if _waits_for(pod, template)]
-            # A pod whose status cannot be patched, such as for a policy, does not stop the others.
-            refused = self._refused.setdefault(template.uid, set())
-            due = sorted(waiting, key=lambda pod: pod["metadata"].get("uid") in refused)[:most]
+            page, following = await self._client.list_page(
+                PODS,
+                template.namespace,
+                look.cursor,
+                {"fieldSelector": UNSCHEDULED},
+                most_bytes=projections.WAITING_PODS_BYTES,
+            )
+            budget.size_bytes -= len(page.raw)
+            pods = projections.as_wire(page.decoded(projections.WaitingPod).objects)
+            waiting = [pod for pod in pods if _waits_for(pod, template)]
+            left = sorted(
+                (pod for pod in waiting if pod["metadata"]["name"] > look.after),
+                key=lambda pod: pod["metadata"]["name"],
+            )
+            due = left[: budget.pods]
             results = await asyncio.gather(*(self._one(pod, template, now) for pod in due), return_exceptions=True)
-            return self._follow(due, results, refused)
+            budget.pods -= len(due)
+            woken = self._follow(due, results)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:
             facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
             log.warning("pods that wait for a template could not be woken", extra=facts)
-            return 0
+            return self._again(look, now)
+        look = replace(look, touched=look.touched or woken > 0)
+        if due and not woken:
+            # The next ones are likely to be rejected, too.
+            pause = datetime.timedelta(seconds=self._timing.first_s)
+            look = replace(look, tries=replace(look.tries, next_at=now + pause))
+        if len(due) < len(left):
+            return replace(look, after=due[-1]["metadata"]["name"])
+        if following is not None:
+            return replace(look, cursor=following, after="")
+        return self._again(look, now)
 
-    def _follow(self, pods: list[Wire], results: list[BaseException | None], refused: set[str]) -> int:
+    def _again(self, look: _Look, now: datetime.datetime) -> _Look:
+        """List the pods of a template from the first one, later; soon if there were some, since more may come."""
+        tries = Tries(0, now) if look.touched else look.tries
+        return _Look(tries.once_more(self._timing.first_s, now, self._timing.longest_s))
+
+    def _follow(self, pods: list[Wire], results: list[BaseException | None]) -> int:
         """Return how many pods were touched. Raises EndedTerm, and any error but the API server's."""
         touched = 0
         for pod, err in zip(pods, results, strict=True):
@@ -126,7 +178,6 @@ class EarlyPods:
                 touched += 1
             elif isinstance(err, ApiError):
                 meta = pod["metadata"]
-                refused.add(str(meta.get("uid")))
                 facts = {"pod": f"{meta['namespace']}/{meta['name']}", "error": str(err)}
                 log.warning("a pod that waits for a template could not be woken", extra=facts)
             else:

@@ -5,9 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
 import msgspec
 
 from controller.observe import slices
+from neuron_dra.core.wire import Wire
+
+WAITING_PODS_BYTES: Final = 4 * 1024 * 1024
+"""The limit of a page of pods without a node: 250 usual pods, or 15 with the largest annotations."""
 
 
 class Part(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -195,3 +202,49 @@ class Pod(Part):
         if status.extended_resource_claim_status is not None:
             found.append(status.extended_resource_claim_status)
         return {each.resource_claim_name for each in found if each.resource_claim_name}
+
+
+class WaitingPodMeta(Part):
+    """metadata of a Pod without a node."""
+
+    name: str
+    namespace: str
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+
+class TemplateClaim(Part):
+    """A claim of a Pod that is made from a template: in its spec, or in its status once it is made."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class WaitingPodSpec(Part):
+    """spec of a Pod without a node."""
+
+    resource_claims: list[TemplateClaim] | None = None
+
+
+class WaitingPodStatus(Part):
+    """status of a Pod without a node. Conditions are whole: a merge patch of one of them has to repeat the others."""
+
+    conditions: list[dict[str, Any]] | None = None
+    resource_claim_statuses: list[TemplateClaim] | None = None
+
+
+class WaitingPod(Part):
+    """A Pod without a node. Its containers, volumes and managed fields make up nearly all of its size."""
+
+    metadata: WaitingPodMeta
+    spec: WaitingPodSpec | None = None
+    status: WaitingPodStatus | None = None
+
+
+def as_wire(pods: Sequence[WaitingPod]) -> list[Wire]:
+    """Return pods as the API server has them, with these fields only."""
+    found: list[Wire] = msgspec.to_builtins(pods)
+    return found

@@ -11,6 +11,7 @@ import json
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
@@ -37,6 +38,14 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a list goes on: the token of its next page, empty for the first, and how many objects it may have."""
+
+    token: str = ""
+    limit: int = PAGE_SIZE
 
 
 class KubeClient:
@@ -108,27 +117,44 @@ class KubeClient:
 
         A page that is too large is requested again with half as many objects; after small pages they grow again.
         """
-        token, limit = "", self._page_size
+        cursor: Cursor | None = Cursor(limit=self._page_size)
+        while cursor is not None:
+            page, cursor = await self.list_page(resource, namespace, cursor, selectors)
+            yield page
+
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str,
+        cursor: Cursor,
+        selectors: Mapping[str, str],
+        *,
+        most_bytes: int = LARGE_PAGE_BYTES,
+    ) -> tuple[Page, Cursor | None]:
+        """Return one page of a list, and the cursor of the next; None behind the last. Raises ApiError.
+
+        The page has at most `most_bytes`, unless a single object has more. Raises Gone if the cursor is too old.
+        """
+        limit = cursor.limit
         while True:
-            params = {**selectors, "limit": str(limit), **({"continue": token} if token else {})}
-            most_bytes = LARGE_PAGE_BYTES if limit > 1 else MAX_ANSWER_BYTES
+            params = {**selectors, "limit": str(limit), **({"continue": cursor.token} if cursor.token else {})}
+            allowed_bytes = most_bytes if limit > 1 else MAX_ANSWER_BYTES
             try:
-                raw = await self.request("GET", resource.path(namespace), params=params, most_bytes=most_bytes)
+                raw = await self.request("GET", resource.path(namespace), params=params, most_bytes=allowed_bytes)
+                break
             except TooLarge:
                 if limit == 1:
                     raise
                 limit //= 2
-                continue
-            check_list(raw)
-            page = _page(raw)
-            if token and page.token == token:
-                raise Unavailable(f"the API server's list of {resource.plural} repeats the same page")
-            yield page
-            token = page.token
-            if not token:
-                return
-            if len(raw) * 4 < LARGE_PAGE_BYTES:
-                limit = min(self._page_size, limit * 2)
+        check_list(raw)
+        page = _page(raw)
+        if not page.token:
+            return page, None
+        if page.token == cursor.token:
+            raise Unavailable(f"the API server's list of {resource.plural} repeats the same page")
+        if len(raw) * 4 < most_bytes:
+            limit = min(self._page_size, limit * 2)
+        return page, Cursor(page.token, limit)
 
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False

@@ -1,0 +1,184 @@
+"""How the pods that wait for a template are listed: page by page, within a budget. Issue 4.02."""
+
+from __future__ import annotations
+
+import datetime
+import tracemalloc
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apply.fence import Fence
+from controller.apply.leader import Alone
+from controller.jobs.early_pods import AT_ONCE, LISTS_AT_ONCE, LOOKS, EarlyPods, touched, waits_for
+from controller.observe import projections
+from controller.observe.model import Template
+from controller.timing import JobTiming
+from neuron_dra.core.wire import Obj
+from neuron_dra.errors import Forbidden, TooLarge
+from neuron_dra.kube import objects
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import PODS
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+MIB = 1024 * 1024
+MOST_ABOVE_BYTES = 16 * MIB
+
+
+def waiting_pod(number: int, template: str = "rct", size_bytes: int = 0) -> Obj:
+    """A pod without a node that names a template; its variables have this size together."""
+    variables = [{"name": f"V{place}", "value": "x" * 64} for place in range(size_bytes // 96)]
+    return {
+        "metadata": {"name": f"p{number:05}", "namespace": "ml", "uid": f"u{number}", "resourceVersion": "7"},
+        "spec": {
+            "containers": [{"name": "c", "env": variables}],
+            "resourceClaims": [{"name": "n", "resourceClaimTemplateName": template}],
+        },
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+    }
+
+
+class Pods(KubeClient):
+    """A server with these pods. A list is of one moment: further pages do not show what was written meanwhile."""
+
+    def __init__(self, pods: list[Obj], rejected: frozenset[str] = frozenset()) -> None:
+        super().__init__(KubeConfig("pods:"))
+        self.pods = pods
+        self.rejected = rejected
+        self.pages = 0
+        self.patched: Counter[str] = Counter()
+        self.listed: list[Obj] = []
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "",
+        timeout_s: float = 0,
+        most_bytes: int | None = None,
+    ) -> bytes:
+        if method == "PATCH":
+            return self._patch(path.split("/")[-2], body)
+        assert params is not None
+        self.pages += 1
+        if "continue" not in params:
+            self.listed = [*self.pods]
+        begin, limit = int(params.get("continue", 0)), int(params["limit"])
+        meta = {"continue": str(begin + limit)} if begin + limit < len(self.listed) else {}
+        raw = msgspec.json.encode({"kind": "PodList", "metadata": meta, "items": self.listed[begin : begin + limit]})
+        if most_bytes is not None and len(raw) > most_bytes:
+            raise TooLarge("too large")
+        return raw
+
+    def _patch(self, name: str, body: Any) -> bytes:
+        self.patched[name] += 1
+        if name in self.rejected:
+            raise Forbidden("a policy", status=403)
+        [place] = [place for place, pod in enumerate(self.pods) if pod["metadata"]["name"] == name]
+        self.pods[place] = {**self.pods[place], "status": {**self.pods[place]["status"], **body["status"]}}
+        return msgspec.json.encode(self.pods[place])
+
+
+def early_pods(client: KubeClient, templates: int = 1) -> EarlyPods:
+    early = EarlyPods(client, JobTiming(), Fence(Alone()))
+    early._fence.enter(1)
+    for number in range(templates):
+        name = f"rct{number or ''}"
+        early.put(("ml", name), Template("ml", name, f"t{number}", owner=None, deleting=False))
+    return early
+
+
+async def look_until_done(early: EarlyPods, most: int) -> int:
+    """Look whenever that is due, at most so often; return how often."""
+    due: datetime.datetime | None = NOW
+    for passes in range(most):
+        if due is None:
+            return passes
+        due = await early.look(due)
+    raise AssertionError(f"not done after {most} passes")
+
+
+async def test_every_waiting_pod_is_woken_once_on_whatever_page() -> None:
+    pods = Pods([waiting_pod(number) for number in range(600)])
+    await look_until_done(early_pods(pods), most=100)
+    assert pods.patched == Counter(pod["metadata"]["name"] for pod in pods.pods)
+
+
+async def test_rejected_pods_hide_none_behind_them() -> None:
+    rejected = frozenset(f"p{number:05}" for number in range(300))
+    pods = Pods([waiting_pod(number) for number in range(320)], rejected)
+    await look_until_done(early_pods(pods), most=500)
+    woken = {name for name, number in pods.patched.items() if number == 1}
+    assert woken == {f"p{number:05}" for number in range(300, 320)}
+    assert {pods.patched[name] for name in rejected} <= set(range(2, LOOKS + 2))
+
+
+async def test_a_batch_that_is_only_rejected_is_followed_by_a_pause() -> None:
+    names = frozenset(f"p{number:05}" for number in range(300))
+    early = early_pods(Pods([waiting_pod(number) for number in range(300)], names))
+    due = await early.look(NOW)
+    assert due is not None
+    again = await early.look(due)
+    assert again is not None
+    assert (again - due).total_seconds() == JobTiming().first_s
+
+
+@pytest.mark.parametrize(("size_bytes", "most_pages"), [(0, LISTS_AT_ONCE), (20_000, 3)])
+async def test_a_pass_reads_pages_within_its_budget(size_bytes: int, most_pages: int) -> None:
+    """Twenty templates of one tenant are new, and many pods wait for others."""
+    pods = Pods([waiting_pod(number, "another", size_bytes) for number in range(100)])
+    early = early_pods(pods, templates=20)
+    due = await early.look(NOW)
+    assert due is not None
+    await early.look(due)
+    assert pods.pages == most_pages
+
+
+async def test_a_pass_touches_so_many_pods_at_most() -> None:
+    pods = Pods([waiting_pod(number) for number in range(600)])
+    early = early_pods(pods)
+    due = await early.look(NOW)
+    assert due is not None
+    await early.look(due)
+    assert pods.patched.total() == AT_ONCE
+
+
+def test_projected_pods_are_woken_as_whole_ones() -> None:
+    template = Template("ml", "rct", "t", owner=None, deleting=False)
+    deleted = waiting_pod(1)
+    deleted["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    has_claim = waiting_pod(2)
+    has_claim["status"]["resourceClaimStatuses"] = [{"name": "n", "resourceClaimName": "x"}]
+    whole = [waiting_pod(0, size_bytes=960), deleted, has_claim, waiting_pod(3, "another")]
+    page = objects.page(msgspec.json.encode({"metadata": {}, "items": whole}))
+    projected = projections.as_wire(page.decoded(projections.WaitingPod).objects)
+    assert [waits_for(pod, template) for pod in whole] == [True, False, False, False]
+    assert [waits_for(pod, template) for pod in projected] == [True, False, False, False]
+    assert touched(projected[0], template, NOW) == touched(whole[0], template, NOW)
+    assert "containers" not in projected[0]["spec"]
+
+
+@pytest.mark.parametrize("is_control", [False, True])
+async def test_ten_thousand_kilobytes_of_waiting_pods_need_little_memory(is_control: bool) -> None:
+    """The control keeps the pods whole, which is what one tenant's pods ended the controller with."""
+    pods = Pods([waiting_pod(number, "another", size_bytes=10_000) for number in range(1000)])
+    early = early_pods(pods)
+    tracemalloc.start()
+    try:
+        if is_control:
+            kept: list[Any] = []
+            async for page in pods.list(PODS, "ml"):
+                kept += page.decoded(dict).objects
+        else:
+            await look_until_done(early, most=100)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pods.pages >= 4
+    assert (peak_bytes > MOST_ABOVE_BYTES) == is_control
