@@ -94,7 +94,7 @@ class Reflector:
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, Item] = {}
         self.damaged: dict[str, Damaged] = {}
-        self._touched: set[str] = set()
+        self._touched: dict[str, bool] = {}  # by key, whether there was an item when they were taken
         self.synced = asyncio.Event()
         self.failures = 0  # of lists and watches, in a row
         self.last_error = ""
@@ -105,9 +105,19 @@ class Reflector:
         return frozenset(key for key, each in self.damaged.items() if not each.paths)
 
     def take_touched(self) -> set[str]:
-        """Return the keys of the items that were added, replaced or removed since the last call."""
-        touched, self._touched = self._touched, set()
-        return touched
+        """Return the keys of the items that were added, replaced or removed since the last call.
+
+        One that was added and removed meanwhile is not among them: who never calls this, such as a follower, keeps no
+        more keys than there are items.
+        """
+        touched, self._touched = self._touched, {}
+        return set(touched)
+
+    def _touch(self, key: str, *, was_there: bool) -> None:
+        """Note a change of `items` that was made."""
+        was_taken = self._touched.setdefault(key, was_there)
+        if not was_taken and key not in self.items:
+            del self._touched[key]
 
     def remember(self, item: Mapping[str, Any]) -> None:
         """Add an object that a write of this process returned, unless the watch has already shown a newer one.
@@ -140,15 +150,16 @@ class Reflector:
 
     def put(self, key: str, item: Item) -> None:
         """Replace what is kept of an object."""
+        was_there = key in self.items
         self.items[key] = item
-        self._touched.add(key)
+        self._touch(key, was_there=was_there)
 
     def forget(self, item: Mapping[str, Any]) -> None:
         """Remove an object that this process deleted, unless a new object has the same name."""
         have = self.items.get(_key(item))
         if have is not None and have["metadata"].get("uid") == item["metadata"].get("uid"):
             del self.items[_key(item)]
-            self._touched.add(_key(item))
+            self._touch(_key(item), was_there=True)
         self._note(lambda: self.forget(item))
 
     async def resume(self) -> None:
@@ -177,8 +188,10 @@ class Reflector:
             self._meanwhile = [each for each in self._meanwhile if each is not meanwhile]
         before = self.items
         self.damaged = {key: each for key, each in self.damaged.items() if key in seen}
-        self._touched |= {key for key in before.keys() | items.keys() if before.get(key) is not items.get(key)}
         self.items, self._version = items, version
+        for key in before.keys() | items.keys():
+            if before.get(key) is not items.get(key):
+                self._touch(key, was_there=key in before)
         for again in meanwhile:  # the watch does not repeat these changes
             again()
         self.synced.set()
@@ -372,15 +385,16 @@ class Reflector:
         new = None if kind == "DELETED" else self._read(who, raw, have)
         if new is None and have is None and who.key not in self.damaged:
             return  # nothing is kept of it, before and after
-        self._touched.add(who.key)
         if new is None:
             self.items.pop(who.key, None)
         elif self._projects and have is not None and _alike(have, new):
             # The change, such as a kubelet's heartbeat, is outside of what is kept: the values stay the same.
             self.items[who.key] = {**have, "metadata": new["metadata"]}
+            self._touch(who.key, was_there=True)
             return
         else:
             self.items[who.key] = new
+        self._touch(who.key, was_there=have is not None)
         if kind == "DELETED":
             self.damaged.pop(who.key, None)
         self._on_change()
