@@ -11,7 +11,6 @@ from typing import Final
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
-from controller.apply.event_turns import EventTurns
 from controller.apply.requests import Applier
 from controller.fleet.changed_objects import ChangedObjects
 from controller.fleet.due_times import DueTurns
@@ -38,6 +37,7 @@ from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
 from controller.observe.model import Namespace, Template, Workload
 from controller.timing import JobTiming
+from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient

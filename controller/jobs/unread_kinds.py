@@ -9,11 +9,11 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from controller.apply.event_turns import EventTurns
 from controller.jobs.there import kind_and_name
 from controller.jobs.watches import JobWatches
 from controller.observe.model import API_VERSION, WORKLOAD_KIND, Namespace, Workload
 from controller.timing import JobTiming
+from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.kube.events import EventRecorder, reference
 
 AT_ONCE: Final = 16

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.errors import Errors
-from controller.apply.event_turns import EventTurns
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
 from controller.decisions.reasons import Reason
@@ -39,6 +38,7 @@ from controller.queue.kept import KeptQueueDecisions
 from controller.queue.model import IN_USE, KueueWorkload
 from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
+from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import ApiError, Conflict
 from neuron_dra.kube import objects
