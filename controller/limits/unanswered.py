@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.limits.advice import Waiting
 from controller.observe.model import condition, scheduling_refusal
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Wire
@@ -42,9 +43,14 @@ class Pending:
 class Remark:
     """An Event to post on a pod."""
 
-    pod: Pending
+    pod: Pending | Waiting
     reason: str
     text: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """UID and reason."""
+        return self.pod.uid, self.reason
 
 
 def pending(pod: Wire) -> Pending | None:
@@ -110,6 +116,10 @@ class Observed:
         self.seen = {uid: self.seen.get(uid, now) for uid in by_uid}
         self.refused = {uid: self.refused.get(uid, now) for uid in refused}
         self.last = by_uid
+
+    def periods(self, uid: str, now: float, period_s: float) -> int:
+        """Return how many periods a pod has waited for."""
+        return int((now - self.seen.get(uid, now)) // period_s)
 
     def due(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> list[Remark]:
         """Return what to say at time `now`; `has_plugin` is whether a node serves the old names, None if unknown."""

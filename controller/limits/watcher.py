@@ -5,6 +5,7 @@ missing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from typing import Final
 
@@ -12,12 +13,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from controller.limits import advice, unanswered
 from controller.limits.advice import NodeSizes, Waiting
-from controller.limits.unanswered import Pending
+from controller.limits.unanswered import Pending, Remark
 from controller.observe.caches import projected
 from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
 from controller.timing import DEFAULT_WATCHER_TIMING, WatcherTiming
 from neuron_dra.core import names
+from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.wire import Wire
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
@@ -27,6 +29,8 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, PODS, RESOURCE_SLICES
 
 NAME: Final = "neuron-dra-limits-watcher"
+AT_ONCE: Final = 64
+"""The number of Events after which the pods are looked at again; namespaces take turns."""
 
 
 def _both(pod: Wire) -> tuple[Waiting | None, Pending | None]:
@@ -59,6 +63,8 @@ class LimitsWatcher:
         )
         self.nodes = Reflector(self._client, NODES, project=projected(unanswered.has_device_plugin), on_change=watched)
         self._observed = unanswered.Observed()
+        self._remarks: dict[tuple[str, str], Remark] = {}
+        self._turns: EventTurns[tuple[str, str]] = EventTurns()
         self.slices = Reflector(
             self._client,
             RESOURCE_SLICES,
@@ -101,17 +107,21 @@ class LimitsWatcher:
 
     async def _explain(self, events: EventRecorder) -> None:
         """Post the Events after each change, and from time to time."""
+        is_rejected = False
         while True:
-            try:
-                async with asyncio.timeout(self._wait_s()):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-            await asyncio.sleep(self._timing.gather_s)
+            if is_rejected or not self._turns or self.ready():
+                await self._change()
             self._changed.clear()
             if not self.ready():
-                await self._post(events)
-                await self._remark(events)
+                self._follow()
+                is_rejected = not await self._post(events)
+
+    async def _change(self) -> None:
+        """Wait until there may be something new to post."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._wait_s()):
+                await self._changed.wait()
+        await asyncio.sleep(self._timing.gather_s)
 
     def _wait_s(self) -> float:
         """Return how long to wait for a change before there may be something to post."""
@@ -130,25 +140,41 @@ class LimitsWatcher:
             return None
         return any(item["value"] for item in self.nodes.items.values())
 
-    async def _remark(self, events: EventRecorder) -> None:
-        """Post an Event on each pod that waits for the device plugin, or for a scheduler that is not there."""
+    def _follow(self) -> None:
+        """Find what to say about the pods as they are. What was said and has not changed is not said again."""
         now = asyncio.get_running_loop().time()
-        values = [item["value"][1] for item in self.pods.items.values()]
-        self._observed.follow([pod for pod in values if pod is not None], now)
+        pending = [item["value"][1] for item in self.pods.items.values()]
+        self._observed.follow([pod for pod in pending if pod is not None], now)
         due = self._observed.due(now, self._timing.old_limits_s, self._timing.scheduler_s, has_plugin=self._has_plugin)
-        for each in due:
-            about = reference("v1", "Pod", each.pod.namespace, each.pod.name, each.pod.uid)
-            await events.post(about, "Warning", each.reason, each.text, datetime.datetime.now(datetime.UTC))
+        remarks = {remark.key: remark for remark in (*self._advice(), *due)}
+        for key in self._remarks.keys() - remarks.keys():
+            self._turns.forget(key)
+        self._remarks = remarks
+        # The API server deletes an Event after its lifetime: one that still applies is posted again before.
+        period_s = self._timing.client.events.lifetime_s / 2
+        for key, remark in remarks.items():
+            periods = self._observed.periods(remark.pod.uid, now, period_s)
+            self._turns.put(key, remark.pod.namespace, f"{periods} {remark.text}")
 
-    async def _post(self, events: EventRecorder) -> None:
-        """Post an Event on each pod that waits for a number that no node serves."""
+    def _advice(self) -> list[Remark]:
+        """Return what to say about each pod that waits for a number that no node serves."""
         offers: list[NodeSizes] = [item["value"] for item in self.slices.items.values()]
         values = [item["value"][0] for item in self.pods.items.values()]
         waiting: list[Waiting] = [value for value in values if value is not None]
         fleet = advice.served(offers)
-        advised = [(pod, advice.advice(pod, fleet)) for pod in waiting]
-        found = [(pod, text) for pod, text in advised if text]
-        self._unserved.set(len(found))
-        for pod, text in found:
-            about = reference("v1", "Pod", pod.namespace, pod.name, pod.uid)
-            await events.post(about, "Warning", advice.REASON, text, datetime.datetime.now(datetime.UTC))
+        advised = [Remark(pod, advice.REASON, advice.advice(pod, fleet)) for pod in waiting]
+        unserved = [remark for remark in advised if remark.text]
+        self._unserved.set(len(unserved))
+        return unserved
+
+    async def _post(self, events: EventRecorder) -> bool:
+        """Post the next Events; return False if the API server rejected one, which is then posted again."""
+        is_posted = True
+        for key in self._turns.take(AT_ONCE):
+            remark = self._remarks[key]
+            about = reference("v1", "Pod", remark.pod.namespace, remark.pod.name, remark.pod.uid)
+            now = datetime.datetime.now(datetime.UTC)
+            if not await events.post(about, "Warning", remark.reason, remark.text, now):
+                self._turns.forget(key)
+                is_posted = False
+        return is_posted

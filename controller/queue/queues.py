@@ -82,7 +82,7 @@ class Queues:
         self._timing = timing
         self._on_change = on_change
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
-        self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+        self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, object]]] = asyncio.Queue()
         self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
         self._kept = KeptQueueDecisions()
         self._changes: ChangedObjects | None = None

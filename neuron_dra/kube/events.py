@@ -47,10 +47,10 @@ class EventRecorder:
         reason: str,
         message: str,
         now: datetime.datetime,
-    ) -> None:
+    ) -> bool:
         """Post an Event with `message` about the object `about`, or renew it if it was posted long enough ago.
 
-        `about` is a `reference`. Errors of the API server are logged.
+        `about` is a `reference`. Errors of the API server are logged. Returns False if the Event is to be posted again.
         """
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]
@@ -59,7 +59,7 @@ class EventRecorder:
         self._forget(now.timestamp())
         last, count = self._posted.get(name, (0.0, 0))
         if count and 0 <= now.timestamp() - last < self._timing.repeat_s:  # negative: the clock was set back
-            return
+            return True
         stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             if not count:
@@ -67,15 +67,17 @@ class EventRecorder:
                 with contextlib.suppress(AlreadyExists):  # posted before a restart: it is renewed instead
                     await self._client.create(EVENTS, namespace, event)
                     self._keep(name, now, 1)
-                    return
+                    return True
                 # The role allows create and patch but not get, so the count comes from the response to a patch.
                 count = await self._patch(namespace, name, {"lastTimestamp": stamp})
             count = await self._patch(namespace, name, {"count": count + 1, "lastTimestamp": stamp})
             self._keep(name, now, count)
+            return True
         except NotFound:
             self._posted.pop(name, None)  # the API server has deleted it: the next call creates it again
         except ApiError as err:
             log.warning("an Event could not be posted", extra={"reason": reason, "error": str(err)})
+        return False
 
     def _keep(self, name: str, now: datetime.datetime, count: int) -> None:
         self._posted.pop(name, None)  # keeps the oldest first
