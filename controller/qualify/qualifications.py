@@ -141,6 +141,7 @@ class Qualifications:
             return None
         term = await self._watched.begin(self)
         asked = self._watches.qualifications()
+        self._forget_others(asked.keys())
         if not asked and not index.tests:
             self._metrics.qualified(())
             rest = any(True for _ in forgotten(index, ()))
@@ -159,6 +160,11 @@ class Qualifications:
         await self._write_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
+
+    def _forget_others(self, names: Collection[str]) -> None:
+        """Keep nothing of qualifications that are gone."""
+        self._said = {name: said for name, said in self._said.items() if name in names}
+        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
 
     def _forgotten(self, index: FleetIndex, names: Collection[str], now: datetime.datetime) -> list[StoreResults]:
         """Return the writes that remove results: those that wait, and as many more as may be made now."""

@@ -24,7 +24,7 @@ from controller.observe.caches import Caches
 from controller.observe.model import Reservation
 from controller.observe.results import GroupResult
 from controller.plan.planning import plan_of
-from controller.qualify.decide import QualifyView, StoreResults, decide, forgotten
+from controller.qualify.decide import QualifyView, StoreResults, WriteQualification, decide, forgotten
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
 from controller.timing import DEFAULT_TIMING, QualifyTiming
@@ -118,6 +118,24 @@ def test_a_look_costs_the_same_however_many_groups_have_results(asked: bool) -> 
         there.look()
         costs.append(there.cost())
     assert costs[1] <= costs[0] + 10
+
+
+def test_nothing_is_kept_of_qualifications_that_are_gone() -> None:
+    there = Looking(fleet(8), asked=False)
+    there.look()  # the first one of a term forgets everything
+    names = [f"q{number}" for number in range(5)]
+    items = [{**ASKED, "metadata": {**ASKED["metadata"], "name": name, "uid": name}} for name in names]
+    for item in items:
+        there.watches.remember(False, item)
+    for asked in there.watches.qualifications().values():
+        asyncio.run(there.tests._written(WriteQualification(asked, {}, soon=False), there.now))
+    there.tests._refusals = dict.fromkeys(names, "a policy")
+    there.look()
+    assert (list(there.tests._said), list(there.tests._refusals)) == (names, names)  # the control
+    for item in items:
+        there.watches.reflectors["neuronultraserverqualifications"].forget(item)
+    there.look()
+    assert (there.tests._said, there.tests._refusals) == ({}, {})
 
 
 def test_results_that_nobody_asks_for_cost_a_look_a_budget() -> None:
