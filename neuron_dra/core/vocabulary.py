@@ -183,6 +183,7 @@ REASONS: Final = (
             "Suspended": "spec.suspend is true",
             "FailureStorm": "so many groups failed that the test is wrong, not the nodes: nothing is tested",
             "Outage": "so many nodes are unavailable that no test begins",
+            "PodsUnreadable": "pods of tests cannot be read, so no test begins",
             "TestsRejected": "the API server rejects the workload or the pods of a test",
         },
     ),
