@@ -135,8 +135,9 @@ class SimulatedDriver:
     ) -> Iterator[LoadStep]:
         """Load the driver, which must not be loaded; yield each step when it is done.
 
-        The devices `missing` are not found. A device in `silent_s` delays itself and the later ones for that many
-        seconds, because its firmware does not answer. `wait_until` is called before each step, with its time.
+        The devices `missing` are not found; the next load looks for them again. A device in `silent_s` delays itself
+        and the later ones for that many seconds, because its firmware does not answer. `wait_until` is called before
+        each step, with its time.
         """
         kept = {int(path.name[6:]) for path in (self._kept / "devices").glob("neuron*")}
         found = _in_probe_order(self._spec, kept - set(missing))
@@ -145,7 +146,6 @@ class SimulatedDriver:
             wait_until(step.at_s)
             self._do(step, found, texts)
             yield step
-        self._leave_out(kept - set(found))
 
     def _do(self, step: LoadStep, found: list[int], texts: Mapping[str, str]) -> None:
         if step.what == kernel_driver.COMING:
@@ -193,12 +193,6 @@ class SimulatedDriver:
         change(folder / "reset", "0\n")
         self._show(DEVICES, folder.name)
         self._node.restore_device(device_id)
-
-    def _leave_out(self, device_ids: Collection[int]) -> None:
-        """Let the devices that were not found be removed ones, which a repair restores."""
-        for device_id in device_ids:
-            self._show(DEVICES, f"neuron{device_id}")
-            self._node.remove_device(device_id)
 
     def _set_state(self, initstate: str, refcnt: str) -> None:
         change(self._node.root / INITSTATE, f"{initstate}\n")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import topology
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.simulated_driver import LoadStep, SimulatedDriver
@@ -187,7 +188,7 @@ async def test_device_that_is_missing_after_the_load_is_missing(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
 ) -> None:
     """Control: what is wrong after a load is told."""
-    async with host.running("pod-1"):
+    async with host.running("pod-1", unhealthy_device_hold_seconds=0.3):
         await kubelet.registered(DRIVER)
         await api.until("resourceslices", lambda items: len(items) == 1)
         driver.unload()
@@ -203,7 +204,7 @@ async def test_restart_without_the_driver_withdraws_nothing(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
 ) -> None:
     old = api.create(allocated_claim("old", "node-a", [0]))
-    async with host.running("pod-1"):
+    async with host.running("pod-1", unhealthy_device_hold_seconds=0.3):
         await kubelet.registered(DRIVER)
         answer = await kubelet.prepare([old])
         before = await api.until("resourceslices", lambda items: len(items) == 1)
@@ -217,3 +218,20 @@ async def test_restart_without_the_driver_withdraws_nothing(
         await eventually(lambda: plugin.publish_state.result, LONG_S, "a publish")
         assert api.objects("resourceslices") == before
         assert await kubelet.unprepare([old]) == {old["metadata"]["uid"]: ""}
+
+
+async def test_device_that_one_load_missed_comes_back_with_the_next(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, driver: SimulatedDriver
+) -> None:
+    host.timing = IMPATIENT
+    async with host.running("pod-1", unhealthy_device_hold_seconds=0.3):
+        await kubelet.registered(DRIVER)
+        await api.until("resourceslices", publishes(16))
+        for missing in ({5}, set[int]()):
+            driver.unload()
+            driver.load(missing)
+            await api.until("resourceslices", publishes(16 - len(missing)))
+
+
+def publishes(devices: int) -> Callable[[list[Obj]], bool]:
+    return lambda slices: [len(each["spec"]["devices"]) for each in slices] == [devices]
