@@ -124,7 +124,11 @@ def test_nothing_is_kept_of_qualifications_that_are_gone() -> None:
     there = Looking(fleet(8), asked=False)
     there.look()  # the first one of a term forgets everything
     names = [f"q{number}" for number in range(5)]
-    items = [{**ASKED, "metadata": {**ASKED["metadata"], "name": name, "uid": name}} for name in names]
+    items = []
+    for name in names:
+        items.append(
+            {**ASKED, "metadata": {**ASKED["metadata"], "name": name, "uid": name, "resourceVersion": "99999"}}
+        )
     for item in items:
         there.watches.remember(False, item)
     for asked in there.watches.qualifications().values():
