@@ -54,23 +54,25 @@ class ClaimPods:
     async def _one(self, use: ClaimUse, now: datetime.datetime) -> None:
         tries = self._looks[use.ref]
         try:
-            pods = [pod for node in use.nodes for pod in await self._pods_on(node, use.namespace)]
+            found = tuple(sorted([user for node in use.nodes for user in await self._users_on(node, use)]))
         except (ApiError, *MALFORMED) as err:
             facts = {"claim": use.ref, "error": str(err) or repr(err)}
             log.warning("the pods that use a claim could not be read", extra=facts)
         else:
-            found = users(use, pods)
             if found != self.found.get(use.ref):
                 tries = Tries(0, now)  # what changes is looked at more often
             self.found[use.ref] = found
         self._looks[use.ref] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
 
-    async def _pods_on(self, node: str, namespace: str) -> list[projections.Pod]:
-        """Return the pods of a namespace on a node. Raises ApiError, MALFORMED; also if one of them cannot be read."""
-        found: list[projections.Pod] = []
-        async for page in self._client.list(PODS, namespace, fieldSelector=f"spec.nodeName={node}"):
+    async def _users_on(self, node: str, use: ClaimUse) -> list[tuple[str, str]]:
+        """Return name and UID of the pods on a node that use a claim.
+
+        Raises ApiError, MALFORMED; also if one of the node's pods cannot be read.
+        """
+        found: list[tuple[str, str]] = []
+        async for page in self._client.list(PODS, use.namespace, fieldSelector=f"spec.nodeName={node}"):
             listed = page.decoded(projections.Pod)
             if listed.damaged:
                 raise ValueError(f"pod {listed.damaged[0].key}: {listed.damaged[0].why}")
-            found += listed.objects
+            found += users(use, listed.objects)
         return found

@@ -9,19 +9,20 @@ import asyncio
 import contextlib
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence, Set
+from typing import Final
 
 from controller.apply.fence import Fence, unelected
 from controller.apply.pod_eviction import evict
 from controller.apply.write_backoff import Tries
-from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
+from controller.observe import projections
+from controller.observe.model import API_VERSION, UNSCHEDULED, Starting, scheduling_refusal
 from controller.plan import pod_start
 from controller.timing import PodTiming
 from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
-from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.client import Cursor, KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS, RESOURCE_CLAIMS
@@ -29,6 +30,8 @@ from neuron_dra.kube.requests import PODS, RESOURCE_CLAIMS
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
+LISTS_AT_ONCE: Final = 2
+"""The limit of lists at the same time: while a page is decoded, it takes twice its size."""
 PAGES: Final = 4
 """The limit of pages that are read of a namespace's unscheduled pods."""
 
@@ -43,6 +46,7 @@ class PodLooks:
         self._client = client
         self._fence = fence or unelected()
         self._events = events
+        self._reads = asyncio.Semaphore(LISTS_AT_ONCE)
         self._lists: dict[str, Tries] = {}  # by namespace
         self._idle_since: dict[str, datetime.datetime] = {}  # by workload UID
         self._pods: dict[str, Tries | None] = {}  # by workload UID; None: its check is done
@@ -77,15 +81,9 @@ class PodLooks:
     async def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> None:
         """List the unscheduled pods of a namespace, for all its workloads with idle nodes."""
         self._lists[namespace] = self._lists[namespace].once_more(self._timing.idle_s, now, self._timing.longest_s)
-        pods: list[Mapping[str, Any]] = []
-        pages = 0
         try:
-            async with contextlib.aclosing(self._client.list(PODS, namespace, fieldSelector=UNSCHEDULED)) as read:
-                async for page in read:
-                    pods += page.decoded(dict).objects
-                    pages += 1
-                    if pages == PAGES:
-                        break
+            async with self._reads:
+                pods = await self._refused_pods(namespace, {each.template for each in workloads})
             for each in workloads:
                 # The scheduler places a surplus pod on a node that becomes idle, within seconds.
                 if self._idle_since[each.uid] + datetime.timedelta(seconds=self._timing.idle_s) <= now:
@@ -97,6 +95,26 @@ class PodLooks:
                 extra={"namespace": namespace, "error": str(err) or repr(err)},
             )
         self.unschedulable = {uid: text for uid, text in self.unschedulable.items() if text}
+
+    async def _refused_pods(self, namespace: str, templates: Set[str]) -> list[Wire]:
+        """Return the pods of these templates that the scheduler cannot place. Raises ApiError, MALFORMED."""
+        pods: list[Wire] = []
+        cursor = Cursor()
+        for _ in range(PAGES):
+            page, following = await self._client.list_page(
+                PODS,
+                namespace,
+                cursor,
+                {"fieldSelector": UNSCHEDULED},
+                most_bytes=projections.WAITING_PODS_BYTES,
+            )
+            waiting = page.decoded(projections.WaitingPod).objects
+            named = [pod for pod in waiting if not templates.isdisjoint(pod.templates)]
+            pods += [pod for pod in projections.as_wire(named) if scheduling_refusal(pod)]
+            if following is None:
+                break
+            cursor = following
+        return pods
 
     async def _evict_those_of_former(self, pods: Sequence[Wire], workload: Starting, now: datetime.datetime) -> None:
         """Evict the pods whose claims are for an earlier workload with this name. Raises ApiError, MALFORMED."""

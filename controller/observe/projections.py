@@ -243,6 +243,12 @@ class WaitingPod(Part):
     spec: WaitingPodSpec | None = None
     status: WaitingPodStatus | None = None
 
+    @property
+    def templates(self) -> set[str]:
+        """Names of the templates of its claims."""
+        claims = (self.spec or WaitingPodSpec()).resource_claims or ()
+        return {claim.resource_claim_template_name for claim in claims if claim.resource_claim_template_name}
+
 
 def as_wire(pods: Sequence[WaitingPod]) -> list[Wire]:
     """Return pods as the API server has them, with these fields only."""
