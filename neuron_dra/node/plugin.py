@@ -314,8 +314,15 @@ class Plugin:
         return rediscovery.adopted(claim, self.hardware.maybe_held, self.hardware.cores)
 
     async def _ready_to_decide(self) -> None:
-        await self.hardware.known.wait()
-        await self.node.synced.wait()
+        changed = self.hardware.changed
+        try:
+            while not self.hardware.known.is_set():
+                self.prepared.rebuild_waits = self.hardware.why_unknown
+                await changed.after(changed.count)
+            self.prepared.rebuild_waits = "the API server has not returned the Node yet"
+            await self.node.synced.wait()
+        finally:
+            self.prepared.rebuild_waits = ""
         await self.gate.known()
 
     def _registration_changed(self) -> None:
@@ -340,7 +347,8 @@ class Plugin:
         elif self.publisher_lock.holding and self.publishing.state.result is None:
             reasons.append("slices are not published yet")
         if self.prepared.damaged is not None:
-            reasons.append("the checkpoint is being rebuilt")
+            waits = f", which waits: {self.prepared.rebuild_waits}" if self.prepared.rebuild_waits else ""
+            reasons.append(f"the checkpoint is being rebuilt{waits}")
         if self.prepared.unreadable is not None:
             reasons.append(f"the node's state cannot be read or written: {self.prepared.unreadable}")
         if self.prepared.unflushed is not None:

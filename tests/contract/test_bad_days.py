@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core.claims import Claim, ClaimRef
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.emulation.simulated_driver import SimulatedDriver
 from neuron_dra.errors import ClaimError
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
+from tests.contract.test_adopted_claims import Running
 from tests.contract.test_recovery import Cluster, Node, claim, listing, lose_all_files
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import NoPods, PodResources
+from tests.support.timings import QUICK, quicker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.contract("P20")
+DRIVER = "neuron.aws.com"
 UID = "0f4c1c52-7a3b-4d6e-9a1b-5f2f6d7e8a90"
 
 
@@ -101,3 +108,56 @@ async def test_listed_claim_with_an_impossible_name_keeps_no_node_from_publishin
         async with host.running("pod-1") as plugin:
             await eventually(lambda: plugin.publish_state.result is not None)
             assert {uid: c.adopted for uid, c in plugin.prepared.claims.items()} == {UID: True}
+
+
+# A kernel driver that is not there
+
+
+async def test_rebuild_that_waits_for_the_kernel_driver_says_so(host: PluginHost, api: EmbeddedApi) -> None:
+    host.timing = quicker(QUICK, prepare={"rebuild_retry_s": (0.05, 0.1)}, kubelet={"supervise_s": 0.1})
+    driver = SimulatedDriver(host.hardware)
+    old = api.create(allocated_claim("old", "node-a", [0]))
+    async with ScriptedKubelet(host.registry) as kubelet:
+        async with host.running("pod-1"):
+            await kubelet.registered(DRIVER)
+            await kubelet.prepare([old])
+        driver.unload()
+        (host.data / "checkpoint.json").write_text("{")
+        async with host.running("pod-2") as plugin:
+            await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-2.sock"))
+            await eventually(lambda: "kernel driver is not loaded" in plugin.why_not_ready(), 20)
+            assert "kernel driver is not loaded" in (await kubelet.unprepare([old]))[old["metadata"]["uid"]]
+            [answer] = (await kubelet.prepare([old])).values()
+            assert "kernel driver is not loaded" in answer.error
+            driver.load()
+            await eventually(lambda: plugin.prepared.damaged is None, 20)
+            assert await kubelet.unprepare([old]) == {old["metadata"]["uid"]: ""}
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+async def test_device_that_a_load_lost_stays_with_its_claim_over_a_rebuild(
+    host: PluginHost, api: EmbeddedApi, has_files: bool
+) -> None:
+    host.timing = quicker(QUICK, prepare={"rebuild_retry_s": (0.05, 0.1)}, kubelet={"supervise_s": 0.1})
+    driver = SimulatedDriver(host.hardware)
+    old = api.create(allocated_claim("old", "node-a", [7]))
+    rival = api.create(allocated_claim("rival", "node-a", [7]))
+    running = Running()
+    running.run("old", "old", "neuron-device-7", uid=old["metadata"]["uid"])
+    async with ScriptedKubelet(host.registry) as kubelet, PodResources(running, host.pod_resources):
+        async with host.running("pod-1"):
+            await kubelet.registered(DRIVER)
+            await kubelet.prepare([old])
+        driver.unload()
+        driver.load(missing=[7])
+        (host.data / "checkpoint.json").write_text("{")
+        if not has_files:
+            for path in host.cdi.iterdir():
+                path.unlink()
+        async with host.running("pod-2") as plugin:
+            await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-2.sock"))
+            await eventually(lambda: plugin.prepared.damaged is None, 20)
+            host.hardware.restore_device(7)
+            await eventually(lambda: len(plugin.hardware.node.devices) == 16, 20)
+            [answer] = (await kubelet.prepare([rival])).values()
+            assert "neuron7 is held by claim default/old" in answer.error

@@ -19,7 +19,7 @@ from neuron_dra.emulation.simulated_node import INITSTATE
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.hardware.helper import Raw
-from neuron_dra.node.hardware.reader import Reader
+from neuron_dra.node.hardware.reader import Overdue, Reader
 from tests.support.fleet import clock
 
 TYPE: Final = "trn1.32xlarge"
@@ -190,3 +190,61 @@ def test_loads_of_all_types_end_as_they_began(tmp_path: Path) -> None:
         steps: list[LoadStep] = list(driver.loading())
         assert sysfs.read_node(tmp_path) == before
         assert [step.what for step in steps].count("device") == len(before.devices)
+
+
+@pytest.mark.parametrize("others", [("coming", "going"), ("coming", "coming", "going"), ("going", "coming")])
+def test_loads_that_end_each_second_are_a_finding(
+    driver: SimulatedDriver, tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    """The driver fails to load, and something loads it again and again."""
+
+    async def main() -> tuple[list[str], list[str]]:
+        reader = CountingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))
+        kinds, texts = [], []
+        for second in range(400):
+            change(tmp_path / INITSTATE, f"{others[second % len(others)]}\n")
+            hardware.take(await reader.search(0.0))
+            kinds.append(",".join(finding.kind for finding in hardware.node.findings))
+            texts.append(hardware.why_unknown)
+            await asyncio.sleep(1)
+        return kinds, texts
+
+    kinds, texts = clock.run(clock.VirtualLoop(), main())
+    assert set(kinds[:180]) == {""}
+    assert set(kinds[182:]) == {"driver-loading"}
+    assert all(texts)
+
+
+class HangingReader(CountingReader):
+    """From `hangs` on, no reading ends."""
+
+    hangs = False
+
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+        if self.hangs:
+            await asyncio.sleep(deadline_s)
+            raise Overdue(helper.CLASS)
+        return await super().search(deadline_s, leave_out)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_reading_that_hangs_is_told_also_while_the_driver_leaves(
+    driver: SimulatedDriver, tmp_path: Path, is_noticed: bool
+) -> None:
+    async def main() -> list[str]:
+        reader = HangingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))
+        reader.hangs = True
+        if is_noticed:
+            change(tmp_path / INITSTATE, "going\n")
+            await hardware.wait()  # as a claim does
+        polling = asyncio.create_task(hardware.poll())
+        await asyncio.sleep(60)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        return [finding.kind for finding in hardware.node.findings]
+
+    assert clock.run(clock.VirtualLoop(), main()) == ["reading-hangs"]

@@ -32,11 +32,13 @@ SIMULATED: Final = ".fake-node"
 class _Away:
     """The kernel driver is not loaded completely: what it does since when, by the loop's clock.
 
-    `progress` says it in words; `finding` is None while it is no news to anybody.
+    `progress` says it in words; `finding` is None while it is no news to anybody. `partial_since` is since when it has
+    only loaded and left, as one does that fails and is loaded again and again.
     """
 
     state: DriverState
     since: float
+    partial_since: float
     progress: str
     finding: topology.HardwareFinding | None = None
 
@@ -115,7 +117,7 @@ class Hardware:
         was_seen = self._raw[5][1] is not None
         if state in helper.PARTIAL or (not state and was_seen):
             now = asyncio.get_running_loop().time()
-            self._away = _Away(DriverState.CHANGING, now, kernel_driver.LEAVING)
+            self._away = _Away(DriverState.CHANGING, now, now, kernel_driver.LEAVING)
             self._look_now.set()
 
     async def poll(self) -> None:
@@ -198,13 +200,16 @@ class Hardware:
         now = asyncio.get_running_loop().time()
         since = before.since if before is not None and before.state is state else now
         if state is DriverState.NOT_LOADED:
-            return _Away(state, since, kernel_driver.NOT_LOADED, topology.NOT_LOADED)
+            return _Away(state, since, now, kernel_driver.NOT_LOADED, topology.NOT_LOADED)
+        partial_since = now
+        if before is not None and before.state is not DriverState.NOT_LOADED:
+            partial_since = before.partial_since
         if state is DriverState.LOADING:
-            progress = kernel_driver.loading(len(raw[1] or ()), now - since)
-            is_slow = now - since >= kernel_driver.LONG_LOAD_S
-            return _Away(state, since, progress, topology.slow_load(progress) if is_slow else None)
+            progress = kernel_driver.loading(len(raw[1] or ()), now - partial_since)
+            is_slow = now - partial_since >= kernel_driver.LONG_LOAD_S
+            return _Away(state, since, partial_since, progress, topology.slow_load(progress) if is_slow else None)
         is_stuck = now - since >= self._timing.deadline_s
-        return _Away(state, since, kernel_driver.LEAVING, topology.leaving() if is_stuck else None)
+        return _Away(state, since, partial_since, kernel_driver.LEAVING, topology.leaving() if is_stuck else None)
 
     def _without_driver(self, away: _Away) -> None:
         """Report that the kernel driver is not loaded. What it shows now are no devices, which is not none.
@@ -247,6 +252,7 @@ class Hardware:
     def _overdue(self, path: str = helper.CLASS) -> None:
         """Mark all devices as unread, and keep everything else."""
         self._unread = health.HANGS
+        self._away = None  # not known either; a claim looks for itself, and would wait for a driver that hangs
         paths = {*self._hanging.values(), path}
         facts = dataclasses.replace(self.facts, hanging=tuple(sorted(paths)))
         if self.known.is_set():

@@ -33,6 +33,7 @@ class PreparedClaims:
         self.claims: dict[str, PreparedClaim] = {}  # by UID
         self.tag: Tag | None = None
         self.damaged: str | None = None  # why the checkpoint cannot be read
+        self.rebuild_waits = ""  # for what the rebuild of a damaged one waits; empty if it goes on
         self.unflushed: str | None = None  # why the disk may not have what was written
         self.unreadable: str | None = None  # why the state on the disk could neither be read nor written again
         self.changed = Signal(then)
