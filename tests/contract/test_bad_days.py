@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
 from neuron_dra.api.objects import allocated_claim
-from neuron_dra.core.claims import Claim, ClaimRef
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.simulated_driver import SimulatedDriver
-from neuron_dra.errors import ClaimError
+from neuron_dra.errors import ClaimError, DeviceInUse
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
+from neuron_dra.node.files import Files
 from tests.contract.test_adopted_claims import Running
-from tests.contract.test_recovery import Cluster, Node, claim, listing, lose_all_files
+from tests.contract.test_recovery import Cluster, Node, claim, decided, listing, lose_all_files
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import NoPods, PodResources
+from tests.support.single_store import SingleStore
 from tests.support.timings import QUICK, quicker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.contract("P20")
 DRIVER = "neuron.aws.com"
 UID = "0f4c1c52-7a3b-4d6e-9a1b-5f2f6d7e8a90"
+
+
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
 
 
 @pytest.fixture
@@ -34,16 +40,18 @@ async def node(short_path: Path) -> Node:
     return made
 
 
-async def test_running_plugin_keeps_a_force_deleted_claim_whose_files_are_gone(node: Node) -> None:
+@pytest.mark.parametrize("is_between", [False, True])
+async def test_running_plugin_keeps_a_force_deleted_claim_whose_files_are_gone(node: Node, is_between: bool) -> None:
     """The kubelet lists no pod that was deleted by force, while its containers end."""
     transactions, rebuild = node.process()
     await transactions.prepared.open()
     for number in range(2):
         await transactions.prepare(claim(number).ref)
     del node.cluster.claims["uid-1"]
+    empty(node.cdi_root)
+    if is_between:
+        await transactions.prepare(claim(2).ref)
     node.checkpoint.write_text("{")
-    for name in os.listdir(node.cdi_root):
-        os.unlink(node.cdi_root / name)
     await transactions.prepared.repair()
     assert transactions.prepared.damaged
     await rebuild.rebuild()
@@ -51,7 +59,7 @@ async def test_running_plugin_keeps_a_force_deleted_claim_whose_files_are_gone(n
     node.cluster.claims["uid-heir"] = heir
     with pytest.raises(ClaimError, match="neuron1 is held by claim ml/job-1"):
         await transactions.prepare(heir.ref)
-    assert {uid: c.doubtful for uid, c in transactions.prepared.claims.items()} == {"uid-0": True, "uid-1": True}
+    assert all(prepared.doubtful for prepared in transactions.prepared.claims.values())
 
 
 async def test_rebuild_asks_a_kubelet_that_does_not_answer_again(node: Node) -> None:
@@ -161,3 +169,37 @@ async def test_device_that_a_load_lost_stays_with_its_claim_over_a_rebuild(
             await eventually(lambda: len(plugin.hardware.node.devices) == 16, 20)
             [answer] = (await kubelet.prepare([rival])).values()
             assert "neuron7 is held by claim default/old" in answer.error
+
+
+# Both folders are emptied, and something is prepared in between
+
+
+ONE, TWO, HEIR, ADMIN = (
+    Claim(ClaimRef("ml", name, f"uid-{name}"), (AllocatedDevice("r", "a", f"neuron-device-{number}", is_admin),))
+    for name, number, is_admin in (("one", 1, False), ("two", 2, False), ("heir", 1, False), ("admin", 1, True))
+)
+
+
+@pytest.mark.parametrize("is_between", [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="4.04"))])
+def test_claim_is_held_after_both_folders_were_emptied(short_path: Path, is_between: bool) -> None:
+    """A file that was written in between is no evidence that the others were removed by an unprepare."""
+    store = SingleStore(short_path / "data", short_path / "cdi", "boot-1", Files())
+    store.open()
+    store.prepare(ONE, decided)
+    empty(short_path / "cdi")
+    if is_between:
+        store.prepare(TWO, decided)
+    empty(short_path / "data")
+    with pytest.raises(DeviceInUse):
+        store.prepare(HEIR, decided)
+
+
+@pytest.mark.xfail(strict=True, reason="4.04")
+def test_claim_with_admin_access_that_is_found_by_its_file_holds_nothing(short_path: Path) -> None:
+    ours, others = (SingleStore(short_path / "data", short_path / "cdi", "boot-1", Files()) for _ in range(2))
+    for store in (ours, others):
+        store.open()
+    ours.prepare(TWO, decided)
+    others.prepare(ADMIN, decided)
+    (short_path / "data/checkpoint.json").unlink()
+    assert ours.prepare(HEIR, decided)

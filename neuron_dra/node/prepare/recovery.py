@@ -95,12 +95,12 @@ class Recovery:
         others_ran = bool(foreign) or await asyncio.to_thread(self._store.is_foreign)
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
         memory = self._prepared.claims
-        claims |= memory  # the file may have become older under this process
+        # The file may have become older under this process. A claim of it may lack its CDI file because the folder was
+        # emptied, so it stays; every claim is doubted after a rebuild, and released if nobody has it.
+        claims |= memory
         listing = await self._list()
         allocated = await self._rediscovery.allocated()
-        # If all files are gone, they do not tell what another plugin of an update has unprepared.
-        surely_prepared = {} if memory.keys() & specs.keys() else memory
-        for uid in claims.keys() - specs.keys() - allocated.keys() - surely_prepared.keys():
+        for uid in claims.keys() - specs.keys() - allocated.keys() - memory.keys():
             # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():

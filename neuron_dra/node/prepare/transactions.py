@@ -231,17 +231,16 @@ class Transactions:
             self.prepared.found_damaged(err)
         if self.prepared.damaged is not None:
             # After a success now, the rebuild could still find the claim, which would stay prepared.
-            raise ClaimError(f"claim {ref}: {self._rebuilding}")
+            raise ClaimError(f"claim {ref}: {_REBUILDING}{self._why_waiting}")
         self.prepared.drop(ref.uid)
 
     def _reject_while_damaged(self, ref: ClaimRef) -> None:
         if self.prepared.damaged is not None:
-            raise ClaimError(f"claim {ref}: {self._rebuilding} ({self.prepared.damaged})")
+            raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged}){self._why_waiting}")
 
     @property
-    def _rebuilding(self) -> str:
-        waits = f", which waits: {self.prepared.rebuild_waits}" if self.prepared.rebuild_waits else ""
-        return f"the node's checkpoint was damaged and is being rebuilt{waits}; the kubelet tries again"
+    def _why_waiting(self) -> str:
+        return f". The rebuild waits: {self.prepared.rebuild_waits}" if self.prepared.rebuild_waits else ""
 
     def _reject_while_unflushed(self, ref: ClaimRef) -> None:
         if self.prepared.unflushed is not None:
@@ -257,3 +256,6 @@ class Transactions:
             return usual_s
         wanted_s = min(err.retry_after_s, self._timing.longest_retry_after_s)
         return max(usual_s, backoff.not_before(wanted_s, random.random))
+
+
+_REBUILDING = "the node's checkpoint was damaged and is being rebuilt; the kubelet tries again"
