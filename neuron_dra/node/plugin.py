@@ -370,7 +370,10 @@ class Plugin:
         """Check the host's directories until cancelled. Raises HostFolderReplaced."""
         while True:
             await asyncio.sleep(self._timing.prepare.repair_s)
-            await asyncio.to_thread(self.store.check_folders)
+            try:
+                await asyncio.to_thread(self.store.check_folders)
+            except OSError as err:  # as without a free descriptor, which shows nothing of the directories
+                log.warning("cannot check the host's directories", extra={"error": str(err)})
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from neuron_dra.emulation.simulated_driver import SimulatedDriver
 from neuron_dra.errors import ClaimError, DeviceInUse
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from neuron_dra.node.files import Files
+from neuron_dra.node.prepare.host_folders import MOUNTINFO
 from tests.contract.test_adopted_claims import Running
 from tests.contract.test_recovery import Cluster, Node, claim, decided, listing, lose_all_files
 from tests.support.plugin_host import PluginHost
@@ -165,7 +167,8 @@ async def test_device_that_a_load_lost_stays_with_its_claim_over_a_rebuild(
         async with host.running("pod-2") as plugin:
             await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-2.sock"))
             await eventually(lambda: plugin.prepared.damaged is None, 20)
-            host.hardware.restore_device(7)
+            driver.unload()
+            driver.load()
             await eventually(lambda: len(plugin.hardware.node.devices) == 16, 20)
             [answer] = (await kubelet.prepare([rival])).values()
             assert "neuron7 is held by claim default/old" in answer.error
@@ -203,3 +206,28 @@ def test_claim_with_admin_access_that_is_found_by_its_file_holds_nothing(short_p
     others.prepare(ADMIN, decided)
     (short_path / "data/checkpoint.json").unlink()
     assert ours.prepare(HEIR, decided)
+
+
+# The program itself has no means
+
+
+class NoDescriptors(Files):
+    """While `fails`, the list of mounts cannot be opened."""
+
+    fails = False
+    asked = 0
+
+    def read(self, path: Path) -> bytes | None:
+        if path == MOUNTINFO and self.fails:
+            self.asked += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().read(path)
+
+
+async def test_plugin_that_cannot_list_its_mounts_goes_on(host: PluginHost) -> None:
+    host.timing = quicker(QUICK, prepare={"repair_s": 0.02})
+    files = NoDescriptors()
+    async with host.running("pod-1", files=files) as plugin:
+        await eventually(lambda: plugin.publish_state.result is not None)
+        files.fails = True
+        await eventually(lambda: files.asked > 2, 10)
