@@ -248,3 +248,34 @@ def test_reading_that_hangs_is_told_also_while_the_driver_leaves(
         return [finding.kind for finding in hardware.node.findings]
 
     assert clock.run(clock.VirtualLoop(), main()) == ["reading-hangs"]
+
+
+def test_driver_that_loads_again_and_again_loses_no_device_and_no_fault(
+    driver: SimulatedDriver, tmp_path: Path
+) -> None:
+    """Also with a part of the devices in every second reading: that part is never the node."""
+    simulated_node.SimulatedNode(tmp_path).add_ecc(7)
+
+    async def main() -> set[tuple[int, str, tuple[str, ...]]]:
+        reader = CountingReader(tmp_path)
+        hardware = Hardware(str(tmp_path), 60.0, reader=reader)
+        hardware.take(await reader.search(0.0))
+        answers = set()
+        for _ in range(3):
+            loading(driver, 5)
+            hardware.take(await reader.search(0.0))
+            answers.add((len(hardware.node.devices), *_states(hardware)))
+            await asyncio.sleep(1)
+            driver.unload()
+            driver.load()
+            hardware.take(await reader.search(0.0))
+            answers.add((len(hardware.node.devices), *_states(hardware)))
+            await asyncio.sleep(1)
+        return answers
+
+    faulty = "UNHEALTHY"
+    assert clock.run(clock.VirtualLoop(), main()) == {(16, "UNKNOWN", (faulty,)), (16, "HEALTHY", (faulty,))}
+
+
+def _states(hardware: Hardware) -> tuple[str, tuple[str, ...]]:
+    return hardware.health_of(NAME).status.value, (hardware.health_of("neuron-device-7").status.value,)
