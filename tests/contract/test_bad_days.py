@@ -183,7 +183,7 @@ ONE, TWO, HEIR, ADMIN = (
 )
 
 
-@pytest.mark.parametrize("is_between", [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="4.04"))])
+@pytest.mark.parametrize("is_between", [False, True])
 def test_claim_is_held_after_both_folders_were_emptied(short_path: Path, is_between: bool) -> None:
     """A file that was written in between is no evidence that the others were removed by an unprepare."""
     store = SingleStore(short_path / "data", short_path / "cdi", "boot-1", Files())

@@ -229,6 +229,8 @@ class Store:
         except Exception as err:  # an error of one claim must not affect the others
             return err
         try:
+            if not fresh:
+                self._write_missing_specs(current)
             self._write_spec(prepared)
         except OSError as err:
             self._undo_spec(uid)
@@ -421,6 +423,16 @@ class Store:
         if missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._are_complete(claim))):
             self._write_spec(claim)
         return missing
+
+    def _write_missing_specs(self, current: Checkpoint) -> None:
+        """Write the CDI files that were removed while their claims are prepared.
+
+        A new file in an emptied folder would look as if the other claims had been unprepared: `_written_from_memory`.
+        """
+        names = set(self._files.names(self._cdi_root))
+        for uid, claim in current.claims.items():
+            if not claim.adopted and cdi.file_name(uid) not in names:
+                self._write_spec(claim)
 
     def _are_complete(self, claim: PreparedClaim) -> bool:
         """Return whether all is there that a claim's CDI file mounts."""
