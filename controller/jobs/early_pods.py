@@ -36,7 +36,7 @@ AT_ONCE: Final = 16
 """The limit of pods that are touched in one pass."""
 LISTS_AT_ONCE: Final = 16
 """The limit of pages of pods that are read in one pass; namespaces take turns."""
-BYTES_AT_ONCE: Final = projections.WAITING_PODS_BYTES
+BYTES_AT_ONCE: Final = 1024 * 1024
 """No further page is read in a pass that has read so many bytes: the pass also makes the reservations of others."""
 LOOKS: Final = 4
 """How often the pods of a template are listed; a pod that is made later finds the template."""
