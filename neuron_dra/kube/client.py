@@ -119,7 +119,7 @@ class KubeClient:
         """
         cursor: Cursor | None = Cursor(limit=self._page_size)
         while cursor is not None:
-            page, cursor = await self.list_page(resource, namespace, cursor, selectors)
+            page, cursor = await self.list_page(resource, namespace, cursor, selectors, most_bytes=LARGE_PAGE_BYTES)
             yield page
 
     async def list_page(
@@ -129,7 +129,7 @@ class KubeClient:
         cursor: Cursor,
         selectors: Mapping[str, str],
         *,
-        most_bytes: int = LARGE_PAGE_BYTES,
+        most_bytes: int,
     ) -> tuple[Page, Cursor | None]:
         """Return one page of a list, and the cursor of the next; None behind the last. Raises ApiError.
 
