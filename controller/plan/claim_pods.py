@@ -25,6 +25,11 @@ def of(sight: Sight, use: ClaimUse) -> Pods:
     return (*use.pods, *sight.known.shared_by.get(use.ref, ()))
 
 
+def are_known(sight: Sight, use: ClaimUse) -> bool:
+    """Return False if the claim does not name its pods, and nobody has read them yet."""
+    return not use.others or use.ref in sight.known.shared_by
+
+
 def users(use: ClaimUse, pods: Iterable[Pod]) -> Pods:
     """Return which of these pods, all on the claim's nodes, use a claim that is reserved for something else.
 

@@ -127,6 +127,15 @@ def test_rank_0_is_a_pod_of_the_group() -> None:
     assert {use.ref for use in made.shared} == {"ml/claim-u0-0"}
 
 
+def test_rank_0_is_not_looked_for_until_the_pods_of_its_group_were_read() -> None:
+    """A new leader has read none; the address of the running pod stays (seed 1012 of the fleet)."""
+    world = running("NoOp", count=1)
+    reserve_for_group(world, "claim-u0-0")
+    unread = plan(world.snapshot(), world.now, LIMITS)
+    assert unread.meetings == ()
+    assert {use.ref for use in unread.shared} == {"ml/claim-u0-0"}
+
+
 def test_pods_of_a_group_that_their_node_rejects_are_suspects() -> None:
     world = running("NoOp", count=1)
     world.claim("strange", ["u0-0"], workload_uid="uid-of-another", pod="named")
