@@ -50,7 +50,7 @@ build:
 
 # Each worker would compile all tests if Python were told to write no bytecode.
 quick: setup ## Run the tests that take less than 50 ms and need only Python (a minute)
-	@unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m pytest tests/unit tests/contract tests/tools --quick -n 2 --dist worksteal -q
+	@unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m pytest tests/unit tests/contract tests/tools --quick -n 3 --dist worksteal -q
 
 test: setup | build ## Run make check, all unit and contract tests, the stories, and a smoke test on real Kubernetes (T=FILE: some tests)
 	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)

@@ -103,9 +103,10 @@ echo "== tests without a cluster"
 # A hundred thousand files of simulated nodes: in memory where it has room, because a disk takes minutes to remove them.
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
+# Four workers on two cores, because half of the time is waiting.
 # Files in their order, not the ones with most tests first: a slow file with few tests would run alone at the end.
 TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch $BIN/python -m pytest tests --ignore=tests/oracle \
-    -m "not testbed and not long${beds:+ and not tool}" -n 2 --dist loadfile --no-loadscope-reorder -q \
+    -m "not testbed and not long${beds:+ and not tool}" -n 4 --dist loadfile --no-loadscope-reorder -q \
     --junitxml build/results-cluster-free.xml || status=1
 $BIN/python -m hack.slow_tests build/results-cluster-free.xml
 
