@@ -40,6 +40,14 @@ PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
 Sabotage = Callable[[], None]
 
 
+RETRYABLE = (
+    "is being rebuilt",
+    "did not keep what was written",
+    # Files that were written again from memory begin a new era, which rejects what began before it.
+    "was unprepared while it was being prepared; the kubelet tries again",
+)
+
+
 class Scene:
     """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which needs the devices of
     `new`.
@@ -179,7 +187,7 @@ class Scene:
             if self.disk_says and error.startswith(disk):
                 self.disk_errors.append(error)
                 self.check_commit()
-            elif not any(text in error for text in ("is being rebuilt", "did not keep what was written")):
+            elif not any(text in error for text in RETRYABLE):
                 break
             await asyncio.sleep(0.02)
         assert error == "", f"{verb} {name}: {error}"

@@ -506,7 +506,11 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
         (never_yields, {"qualifications"}, "still wait for tests|has waited for .* for tests"),
         (never_yields, {"qualifications", "spares"}, "has waited for .* for tests"),
-        (takes_a_storm_for_many_faults, {"agents"}, "is evicted during an outage|was removed|is gone"),
+        (
+            takes_a_storm_for_many_faults,
+            {"agents"},
+            "is evicted during an outage|was removed|is gone|came back after it was gone",
+        ),
     ],
 )
 def test_fleet_with_actors_finds(

@@ -159,7 +159,8 @@ async def test_gradual_closing_is_one_status_write(cluster: Cluster) -> None:
             await passes(controller, cluster.api)
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
         writes = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
-        assert len(writes) <= 2, writes  # at its start, and while its reservations are Draining
+        # At its start, when its template is being deleted, and while its reservations are Draining.
+        assert len(writes) <= 3, writes
 
 
 async def test_blocked_eviction_names_the_budget(cluster: Cluster) -> None:

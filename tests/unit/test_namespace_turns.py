@@ -101,7 +101,8 @@ def test_no_order_of_requests_holds_others_back_longer(seed: int) -> None:
             if rng.random() < long:
                 tenants.delete("greedy", name)
         tenants.step()
-    assert most_held_s(tenants.held) <= LIMIT_S + STEP_S
+    # A workload's finalizer is stored a step before it is in a reservation.
+    assert most_held_s(tenants.held) <= LIMIT_S + 2 * STEP_S
 
 
 def test_message_names_the_end_of_the_turn() -> None:

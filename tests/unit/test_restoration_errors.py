@@ -10,7 +10,7 @@ import pytest
 
 from controller.decisions.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.fleet.fleet_index import FleetIndex
-from controller.observe.model import ClusterNode, FleetSnapshot, UltraServer, Workload
+from controller.observe.model import FINALIZER, ClusterNode, FleetSnapshot, UltraServer, Workload
 from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -45,6 +45,9 @@ def world() -> World:
         made.claim(f"{name}-claim", nodes[:2], workload_uid=made.workload(name)["metadata"]["uid"])
     made.settle()
     made.submit("next", size=4)
+    waiting = made.workload("next")
+    waiting["metadata"]["finalizers"] = [FINALIZER]  # a reservation waits for it
+    made.put(waiting)
     return made
 
 
