@@ -17,6 +17,8 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
+from neuron_dra.core.evidence import Listing
+from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.files import Files, write_atomically
@@ -26,7 +28,7 @@ from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import FaultyFiles, disk_error
-from tests.support.finds import finds
+from tests.support.finds import ListedBy, finds
 from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 from tests.support.waiting import eventually
@@ -116,14 +118,18 @@ class Disk(FaultyFiles):
 class Plugin:
     """The part of a plugin that prepares claims, in one process."""
 
-    def __init__(self, root: Path, files: Files, api: Api, boot_id: str = "boot-1") -> None:
+    def __init__(
+        self, root: Path, files: Files, api: Api, boot_id: str = "boot-1", kubelet: ListedBy | None = None
+    ) -> None:
         self.api = api
         self.store = SingleStore(root / "data", root / "cdi", boot_id, files)
         self.prepared = PreparedClaims(self.store)
         self.transactions = Transactions(self.prepared, api, timing=HURRIED)
         self.events: list[str] = []
         self.flusher = Flusher(self.prepared, self.events.append, HURRIED)
-        self.recovery = recovery.Recovery(self.prepared, finds(api, decided), known, PluginMetrics(), HURRIED)
+        self.recovery = recovery.Recovery(
+            self.prepared, finds(api, decided, kubelet=kubelet), known, PluginMetrics(), HURRIED
+        )
 
     async def started(self) -> Plugin:
         await self.prepared.open()
@@ -141,8 +147,21 @@ def disk(short_path: Path) -> Disk:
     return Disk(short_path)
 
 
-async def plugin(disk: Disk, api: Api | None = None, boot_id: str = "boot-1") -> Plugin:
-    return await Plugin(disk.root, disk, api or Api(), boot_id).started()
+async def plugin(
+    disk: Disk, api: Api | None = None, boot_id: str = "boot-1", kubelet: ListedBy | None = None
+) -> Plugin:
+    return await Plugin(disk.root, disk, api or Api(), boot_id, kubelet).started()
+
+
+def kubelet_with(*names: str) -> ListedBy:
+    """Return a kubelet whose pods have these claims: the evidence that is left when the disk lost all files."""
+    kubelet = ListedBy()
+    pods = []
+    for number, name in enumerate(names):
+        devices = frozenset({("neuron.aws.com", "a", f"neuron-device-{number}")})
+        pods.append(ListedPod("ml", name, (ListedClaim("ml", name, devices, uid=f"uid-{name}"),)))
+    kubelet.listing = Listing(tuple(pods), is_trusted=True)
+    return kubelet
 
 
 # No call waits
@@ -242,7 +261,7 @@ async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fa
     if cdi_too and fails == {"checkpoint.json"}:
         (disk.root / "cdi" / cdi.file_name("uid-job-1")).unlink()
     disk.fails = set()
-    after = await plugin(disk, api)
+    after = await plugin(disk, api, kubelet=kubelet_with("job-0", "job-1"))
     assert set(after.prepared.claims) == {"uid-job-0", "uid-job-1"}
     with pytest.raises(DeviceInUse, match="held by claim ml/job-1"):
         await after.prepare(claim(1, "rival"))
