@@ -416,7 +416,7 @@ FINDS: dict[Sabotage, int] = {
     drops_reservations_for_any_claim: 6,
     ignores_outages: 15,
     takes_a_storm_for_many_faults: 53,
-    keeps_spares_from_restarted_workloads: 250,
+    keeps_spares_from_restarted_workloads: 112,
     ignores_limits: 3,
     sees_no_lost_tags: 10,
     leaves_refused_pods: 19,
