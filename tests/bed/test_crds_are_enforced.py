@@ -131,10 +131,11 @@ LOCKED: list[tuple[dict[str, Any], str]] = [
     ({"spec__topologySize": 2}, "spec.topologySize cannot be changed while the workload is Allocated"),
     ({"spec__config__logicalNeuronCore": 1}, "spec.config.logicalNeuronCore cannot be changed"),
     ({"spec__resourceClaimTemplate__name": "another"}, "spec.resourceClaimTemplate.name cannot be changed"),
+    ({"spec__resourceClaimTemplate": {}}, "spec.resourceClaimTemplate.name cannot be changed"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), LOCKED, ids=[next(iter(changes)) for changes, _ in LOCKED])
+@pytest.mark.parametrize(("changes", "message"), LOCKED, ids=[str(changes) for changes, _ in LOCKED])
 def test_reserved_fields_are_immutable(place: Namespace, changes: dict[str, Any], message: str) -> None:
     apply(place, JOB)
     set_state(place, "Allocated")
