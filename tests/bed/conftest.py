@@ -106,6 +106,15 @@ def namespace(bed: TestBed) -> Iterator[Namespace]:
 
 
 @pytest.fixture
+def tenant(bed: TestBed) -> Iterator[Namespace]:
+    """A namespace of another tenant."""
+    own = Namespace(bed, f"tenant-{uuid.uuid4().hex[:8]}")
+    bed.kubectl("create", "namespace", own.name)
+    yield own
+    own.remove()
+
+
+@pytest.fixture
 def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
     """Returns a function: `node("trn2.48xlarge")` reserves a node of that type for the test; each call reserves
     another.

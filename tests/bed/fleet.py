@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from hack.bed import cgroups, driver
 from hack.bed.real_cluster import PATIENCE_S, QUICK, REPOSITORY, BedError, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed.deployed import CONTROLLER, NAMESPACE, environment, slices
@@ -82,6 +86,15 @@ def wait_reason(place: Namespace, name: str, reason: str, kind: str = "Ready", t
 def end_workloads(place: Namespace) -> None:
     """Delete the workloads of a namespace, and return when their nodes are free."""
     place.kubectl("delete", "nusw", "--all", "--timeout=180s", timeout_s=190)
+
+
+def seconds_to_allocated(place: Namespace) -> float:
+    """Submit a workload, wait until its nodes are reserved, release them, and return the seconds until then."""
+    began = time.monotonic()
+    submit(place, workload("job", 4, 1))
+    took_s = time.monotonic() - began
+    end_workloads(place)
+    return took_s
 
 
 # Who holds what.
@@ -243,6 +256,13 @@ def replicas(bed: TestBed, number: int) -> None:
     if number == 0:
         gone = ("--for=delete", "--timeout=90s")
         bed.kubectl("wait", "pod", f"--selector=app={CONTROLLER}", *gone, *where, timeout_s=100)
+
+
+def controller_peak_kib(bed: TestBed) -> int:
+    """Return the largest resident size that a running replica of the controller ever had."""
+    pids = driver.controller_pids(cgroups.members(bed.where))
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    return max(int(peak) for status in statuses for peak in re.findall(r"VmHWM:\s+(\d+) kB", status))
 
 
 # A stopped plugin.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from tests.bed.deployed import CONTROLLER, NAMESPACE
-from tests.bed.fleet import end_workloads, replicas, submit, workload
+from tests.bed.fleet import end_workloads, replicas, seconds_to_allocated, submit, workload
 
 API = "/apis/resource.k8s.io/v1"
 VALUES = {"half": b'{"a":"\\ud800"}', "bytes": b'{"a":"\xff"}', "deep": b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"}
@@ -103,24 +101,6 @@ def test_commands_name_what_they_cannot_decode(poisoned: Namespace) -> None:
         return any(f"ResourceClaim {poisoned.name}/bytes" in text for text in texts)
 
     eventually("doctor names the claim", named)
-
-
-@pytest.fixture
-def tenant(bed: TestBed) -> Iterator[Namespace]:
-    """A namespace of another tenant."""
-    own = Namespace(bed, f"tenant-{uuid.uuid4().hex[:8]}")
-    bed.kubectl("create", "namespace", own.name)
-    yield own
-    own.remove()
-
-
-def seconds_to_allocated(place: Namespace) -> float:
-    """Submit a workload, wait until its nodes are reserved, release them, and return the first two's seconds."""
-    began = time.monotonic()
-    submit(place, workload("job", 4, 1))
-    took_s = time.monotonic() - began
-    end_workloads(place)
-    return took_s
 
 
 @pytest.mark.long
