@@ -41,10 +41,10 @@ def _address(default: str, text: str) -> Any:
     return _setting(default, text, "ADDRESS", lambda raw: "" if raw == "0" else raw)
 
 
-def _up_to(most: int) -> Callable[[str], int]:
+def _up_to(most: int, *, at_least: int = 0) -> Callable[[str], int]:
     def number(raw: str) -> int:
-        if not re.fullmatch(r"\d{1,7}", raw, re.ASCII) or int(raw) > most:
-            raise ValueError(f"write a whole number, at most {most}")
+        if not re.fullmatch(r"\d{1,7}", raw, re.ASCII) or not at_least <= int(raw) <= most:
+            raise ValueError(f"write a whole number, {f'at least {at_least}, ' if at_least else ''}at most {most}")
         return int(raw)
 
     return number
@@ -154,6 +154,13 @@ class ControllerSettings(WatcherSettings):
     )
     max_reserved_nodes: int | None = _setting(
         "none", f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve", "N", _limit
+    )
+    max_waiting_workloads: int = _setting(
+        "1000",
+        "workloads of one namespace without nodes that the controller looks for nodes for; further ones wait for their "
+        "turn; each takes 8 KiB of memory",
+        "N",
+        _up_to(1_000_000, at_least=1),
     )
     spares: spare_groups.Numbers = _setting(
         "",

@@ -56,8 +56,11 @@ class Admissions(Look, Protocol):
     def doubt(self) -> None:
         """Note that a write of reservations had no answer."""
 
-    def leave_to_the_plan(self, rejected: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, whose status the server rejected."""
+    def leave_to_the_plan(self, rejected: frozenset[str], beyond_limit: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, whose status the server rejected.
+
+        Ask for no quota for those beyond the limit of waiting workloads.
+        """
 
 
 class Reconciler:
@@ -186,7 +189,7 @@ class Reconciler:
         if self._queues is not None:
             if self._writes.unanswered:
                 self._queues.doubt()
-            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions))
+            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions), plan.beyond_limit)
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
         return due, min((each for each in moments if each is not None), default=None)

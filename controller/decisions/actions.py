@@ -371,6 +371,7 @@ class Plan:
     - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
+    - `beyond_limit`: the UIDs of workloads that `waiting_limit` keeps from being decided.
     - `turns`: by instance type and namespace, which namespaces hold others back, for the next plan (`turns`).
     - `kept`: what it leaves to the next plan of the same index.
     """
@@ -386,6 +387,7 @@ class Plan:
     kept: Kept = NOTHING_KEPT
     errors: Mapping[str, Exception] = field(default_factory=dict)
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)
+    beyond_limit: frozenset[str] = frozenset()
 
     @property
     def handed_over(self) -> frozenset[str]:

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     NO_SPARE_GROUP = "NoSpareGroup"
     NAMESPACE_LIMIT = "NamespaceLimit"
     NAMESPACE_UNKNOWN = "NamespaceUnknown"
+    TOO_MANY_WAITING = "TooManyWaiting"
     # It waits for what nodes and pods do.
     WAITING_FOR_NODES = "WaitingForNodes"
     WAITING_FOR_RELEASE = "WaitingForRelease"

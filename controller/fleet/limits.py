@@ -22,6 +22,7 @@ class Limits:
     - `block_notice`: a workload is told this long before that.
     - `restart_limit`: restarts in a row, for RestartAll.
     - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
+    - `max_waiting_workloads`: those of one namespace that the controller looks for nodes for.
     - `spares`: how many groups of four nodes are kept for groups that must move, by instance type.
     """
 
@@ -36,6 +37,7 @@ class Limits:
     block_notice: datetime.timedelta = datetime.timedelta(minutes=30)
     restart_limit: int = 3
     max_reserved_nodes: int | None = None
+    max_waiting_workloads: int = 1000
     spares: tuple[tuple[str, int], ...] = ()
 
     @property

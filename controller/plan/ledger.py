@@ -33,7 +33,7 @@ from controller.fleet.quota import Quota
 from controller.fleet.sight import Sight
 from controller.fleet.view import Reads, Step, TurnKey, View
 from controller.observe.model import FINALIZER, ClaimUse, Meeting, Starting, Turn, Workload
-from controller.plan import queue, releasing
+from controller.plan import queue, releasing, waiting_limit
 from controller.plan.restoration import Failures
 from controller.plan.strategies import NO_OP, STRATEGIES
 
@@ -90,6 +90,8 @@ class Ledger:
     """The names of the Nodes whose labels may need a write, for the same reasons."""
     earlier: Kept
     """What the last plan has left."""
+    beyond_limit: Mapping[str, list[Workload]] = field(default_factory=dict)
+    """The workloads that are not decided, by namespace."""
     decided: dict[str, Decided] = field(default_factory=dict)
     """By workload UID, the decisions that this plan leaves to the next one."""
     writes: PlannedWrites = field(default_factory=PlannedWrites)
@@ -184,6 +186,16 @@ class Ledger:
             self.meetings.append(step.meeting)
         if step.error is not None:
             self.errors[workload.ref] = step.error
+
+    def put_off(self, namespace: str) -> None:
+        """Write into the workloads of a namespace beyond its limit that they wait for their turn."""
+        put_off = self.beyond_limit[namespace]
+        limit = self.sight.limits.max_waiting_workloads
+        verdict = waiting_limit.verdict(namespace, limit + len(put_off), limit)
+        for workload in put_off:
+            self.verdicts[workload.uid] = verdict
+            for action in waiting_limit.status_write(workload, verdict, limit, self.sight.now):
+                self.writes.add(action)
 
     def release_the_gone(self) -> None:
         """Release the reservations of workloads that are gone; after an error they stay."""

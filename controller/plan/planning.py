@@ -34,7 +34,7 @@ from controller.fleet.quota import Quota
 from controller.fleet.sight import Sight
 from controller.fleet.spares import SparePool
 from controller.observe.model import NOTHING_KNOWN, FleetSnapshot, Known, Suspect, shortened
-from controller.plan import claim_pods, node_labels, queue, restoration, statuses, ultraserver_writes
+from controller.plan import claim_pods, node_labels, queue, restoration, statuses, ultraserver_writes, waiting_limit
 from controller.plan.ledger import Ledger
 from controller.plan.next_step import next_step
 
@@ -93,6 +93,9 @@ def steps(
         view = ledger.view(workload)
         reads = view.reads()
         ledger.after(view, ledger.kept(view, reads) or next_step(view), reads)
+    for namespace in ledger.beyond_limit:
+        yield
+        ledger.put_off(namespace)
     ledger.release_the_gone()
     ledger.find_spares()
     ledger.end_turns()
@@ -118,19 +121,23 @@ def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Know
     unrestored = restoration.restore(index, holdings, quota, now)
     found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
     workloads, errors = queue.ordered(index.workloads, holdings, known.priorities, now)
+    contested = queue.template_names(index.workloads, index.template_by_key, holdings)
+    beyond_limit = waiting_limit.beyond(workloads, index, holdings, known.admissions, limits.max_waiting_workloads)
+    uids = {workload.uid for put_off in beyond_limit.values() for workload in put_off}
     return Ledger(
-        workloads,
+        [workload for workload in workloads if workload.uid not in uids],
         Sight(index, known, now, limits, found),
         holdings,
         FreeSlots(index, holdings, known.unwritable, SparePool(limits.spares, now + limits.block_lead)),
         quota,
-        queue.template_names(index.workloads, index.template_by_key, holdings),
+        contested,
         unrestored,
         turns=dict(known.turns),
         errors={**unrestored.ultraservers, **errors},
         unsettled=kept.open | index.changed_since(kept.version),
         unsettled_nodes=kept.open_nodes | index.nodes_changed_since(kept.version),
         earlier=kept,
+        beyond_limit=beyond_limit,
     )
 
 
@@ -172,6 +179,7 @@ def _plan(
         ),
         errors=ledger.errors,
         turns=ledger.turns,
+        beyond_limit=frozenset(workload.uid for put_off in ledger.beyond_limit.values() for workload in put_off),
     )
 
 

@@ -92,6 +92,7 @@ class Queues:
         self._stale = False  # another replica may have changed Kueue's Workloads
         self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
         self._rejected: frozenset[str] = frozenset()
+        self._beyond_limit: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: EventTurns[str] = EventTurns()  # by UID of the workload
         self._errors = Errors()
@@ -112,10 +113,13 @@ class Queues:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
         self._doubted = True
 
-    def leave_to_the_plan(self, rejected: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it."""
-        self._moved |= self._rejected ^ rejected
-        self._rejected = rejected
+    def leave_to_the_plan(self, rejected: frozenset[str], beyond_limit: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it.
+
+        Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too.
+        """
+        self._moved |= (self._rejected ^ rejected) | (self._beyond_limit ^ beyond_limit)
+        self._rejected, self._beyond_limit = rejected, beyond_limit
 
     async def relist(self, now: datetime.datetime) -> None:
         """Begin to read Kueue's Workloads again, for a new leader, and wait a moment for the result.
@@ -227,6 +231,7 @@ class Queues:
             self._attempts.done(uid)
             return
         left = isinstance(write, RecordQueue) and uid in self._rejected
+        left = left or (isinstance(write, CreateKueueWorkload) and uid in self._beyond_limit)
         if left or uid in self._sent or uid in self._unsettled or uid in unreadable:
             return
         self._turns.put(uid, _about(write).namespace, self._attempts.due(uid, now), now)

@@ -66,6 +66,7 @@ _WAITS: Final = {
     "CreatingUltraServers": "the NeuronUltraServers of enough free nodes are being created",
     "ExceedsFleet": "it needs more groups than the cluster has, even if all were free; it holds no other workload back",
     "WaitsForOlder": "another workload has waited longer, and goes first until the time in the message",
+    "TooManyWaiting": "the namespace has more waiting workloads than the controller looks for nodes for",
     "NamespaceLimit": "the namespace has reserved all nodes that its annotation allows",
     "NamespaceUnknown": "the controller has not seen the Namespace, and so not its limit",
     "InvalidSpec": "the spec has values that cannot be reserved; the CRD of this release rejects them",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.apply import budget
 from controller.apply.budget import WAITING_WRITES
 from controller.decisions.actions import (
@@ -16,8 +18,8 @@ from controller.decisions.actions import (
 MANY = WAITING_WRITES + 50
 
 
-def finalizer(owner: str) -> Action:
-    return SetFinalizers("ml", owner, "1", ("ours",), owners=frozenset({owner}))
+def finalizer(owner: str, namespace: str = "ml") -> Action:
+    return SetFinalizers(namespace, owner, "1", ("ours",), owners=frozenset({owner}))
 
 
 def status(owner: str, state: str = "Pending", before: str = "Pending") -> Action:
@@ -51,3 +53,13 @@ def test_rejected_writes_do_not_use_up_the_budget() -> None:
     rejected = [status(f"r{number}") for number in range(MANY)]
     waiting = [status(f"w{number}") for number in range(10)]
     assert budget.within([*rejected, *waiting], rejected.__contains__) == ((*rejected, *waiting), False)
+
+
+@pytest.mark.parametrize("number", [100, 1000, 10_000])
+def test_namespace_with_many_writes_delays_no_other(number: int) -> None:
+    """4.02: a workload gets nodes only after its finalizer is stored."""
+    many = [finalizer(f"a{each}", "a") for each in range(number)]
+    others = [finalizer(f"b{each}", "b") for each in range(10)]
+    kept, left = budget.within([*many, *others], lambda action: False)
+    room = WAITING_WRITES - len(others)
+    assert (kept, left) == ((*many[:room], *others), number > room)

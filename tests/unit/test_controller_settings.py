@@ -61,6 +61,7 @@ def test_default_limits_of_a_plan() -> None:
     assert (Limits().starvation_threshold, Limits().starvation_limit) == (10 * minute, 30 * minute)
     assert (Limits().outage_nodes, Limits().outage_percent, Limits().restart_limit) == (3, 55, 3)
     assert Limits().max_reserved_nodes is None
+    assert Limits().max_waiting_workloads == 1000
 
 
 def test_outage_and_restart_limit_are_numbers() -> None:
@@ -97,6 +98,7 @@ def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | N
         ("--spares=p5.48xlarge=1", "p5.48xlarge is not known: write the type of UltraServer nodes"),
         ("--max-reserved-nodes=many", "--max-reserved-nodes=many: write a whole number of nodes, or none"),
         ("--max-reserved-nodes=", "--max-reserved-nodes=: write a whole number of nodes, or none"),
+        ("--max-waiting-workloads=0", "--max-waiting-workloads=0: write a whole number, at least 1, at most 1000000"),
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )
