@@ -4,7 +4,7 @@
 |---|---|
 | a workload's finalizer, added or removed | its condition, reason FinalizerRejected |
 | its ResourceClaimTemplate, created or deleted | its condition, reason TemplateRejected |
-| its status | an Event on the workload |
+| its status | an Event on the workload; its reason is NameTooLong for one that only our CRD rejects |
 | an eviction | the workload's condition, reason EvictionBlocked (`Applier.blocked_evictions`) |
 | the status of a NeuronUltraServer | the condition ReservationNotStored of its workloads, and an Event on the object |
 | other writes of a NeuronUltraServer | an Event on the object |
@@ -34,7 +34,7 @@ from controller.decisions.actions import (
     WriteWorkloadStatus,
 )
 from controller.decisions.reasons import Reason
-from controller.observe.model import API_VERSION, WORKLOAD_KIND
+from controller.observe.model import API_VERSION, WORKLOAD_KIND, condition
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.events import reference
@@ -61,8 +61,8 @@ ELSEWHERE: Final = frozenset({Evict})
 
 def described(action: Action) -> str:
     """Return what was to be written, as the subject of a sentence."""
-    condition = _CONDITIONS.get(type(action))
-    return condition[1] if condition is not None else _EVENTS[type(action)]
+    told = _CONDITIONS.get(type(action))
+    return told[1] if told is not None else _EVENTS[type(action)]
 
 
 def event_about(action: Action) -> dict[str, str] | None:
@@ -81,6 +81,17 @@ def event_about(action: Action) -> dict[str, str] | None:
     return None
 
 
+def event_text(action: Action, err: ApiError) -> tuple[str, str]:
+    """Return reason and message of that Event."""
+    rejected = f"{described(action)} was rejected: {err}"
+    if isinstance(action, WriteWorkloadStatus):
+        ready = condition(action.status, "Ready")
+        if ready.get("reason") == Reason.NAME_TOO_LONG:
+            # It was stored under AWS's CRD. Ours rejects every write of it, so no condition can say this.
+            return str(Reason.NAME_TOO_LONG), f"{ready.get('message')}; {rejected}"
+    return "WriteRejected", rejected
+
+
 class Rejections:
     """The last rejection of a write of each workload; `told` has reason and text by UID, for its condition."""
 
@@ -94,9 +105,9 @@ class Rejections:
 
     def note(self, action: Action, err: ApiError) -> None:
         """Note that a write was rejected."""
-        condition = _CONDITIONS.get(type(action))
-        if condition is not None:
-            reason, what = condition
+        told = _CONDITIONS.get(type(action))
+        if told is not None:
+            reason, what = told
             for uid in action.owners:
                 self._found[uid, type(action)] = str(reason), f"{what} was rejected: {err}"
 

@@ -234,8 +234,8 @@ class Applier:
         """Post an Event about a write that was rejected, unless a condition says it (`rejections`)."""
         about = rejections.event_about(action)
         if about is not None:
-            text = f"{rejections.described(action)} was rejected: {err}"
-            await self._events.post(about, "Warning", "WriteRejected", text, now)
+            reason, text = rejections.event_text(action, err)
+            await self._events.post(about, "Warning", reason, text, now)
 
     def keep_blocked(self, uids: Set[str]) -> None:
         """Remove the records of rejected evictions, except for these pods."""

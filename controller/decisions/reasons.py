@@ -39,6 +39,7 @@ class Reason(StrEnum):
     RESTART_LIMIT_EXCEEDED = "RestartLimitExceeded"
     # Somebody must correct something.
     INVALID_SPEC = "InvalidSpec"
+    NAME_TOO_LONG = "NameTooLong"
     TEMPLATE_NAME_TAKEN = "TemplateNameTaken"
     UNREADABLE_RESERVATION = "UnreadableReservation"
     RESERVATION_NOT_STORED = "ReservationNotStored"

@@ -38,7 +38,7 @@ from controller.observe.model import (
     shortened,
 )
 from neuron_dra.core.qualification import Target
-from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Allocation, Phase, UnreadAllocation
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST, NAME_LENGTH, Allocation, Phase, UnreadAllocation
 
 TurnKey = tuple[str, str]
 """Instance type and namespace."""
@@ -201,6 +201,12 @@ class View:
                 f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for "
                 f"each group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so "
                 "upgrade the CRD, too"
+            )
+        characters = len(workload.name)
+        if characters > NAME_LENGTH:
+            return Reason.NAME_TOO_LONG, (
+                f"metadata.name has {characters} characters, and the workloadId of devices at most {NAME_LENGTH}: "
+                "delete this workload and create it with a shorter name"
             )
         name = f"{workload.namespace}/{workload.template_name}"
         advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"

@@ -70,6 +70,7 @@ _WAITS: Final = {
     "NamespaceLimit": "the namespace has reserved all nodes that its annotation allows",
     "NamespaceUnknown": "the controller has not seen the Namespace, and so not its limit",
     "InvalidSpec": "the spec has values that cannot be reserved; the CRD of this release rejects them",
+    "NameTooLong": "its name is longer than the workloadId of devices may be; the CRD of this release rejects it",
     "TemplateNameTaken": "a ResourceClaimTemplate of this name has another owner",
     "UnreadableReservation": "a reservation was written by another release and cannot be read; its nodes stay reserved",
     "CustomResourcesOutdated": "the API server drops fields that the controller writes: upgrade the CRDs",

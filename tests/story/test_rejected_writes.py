@@ -99,3 +99,35 @@ async def test_rejected_write_holds_up_no_neighbour(cluster: Cluster, when: str)
         await eventually(lambda: rejected.hits, what="a write of the neighbour is rejected")
         cluster.submit("train", size=1, count=1)
         await eventually(lambda: cluster.state("train") == "Allocated", what="it is Allocated")
+
+
+async def test_object_that_only_our_crd_rejects_has_its_own_reason(cluster: Cluster) -> None:
+    """It was stored under AWS's CRD, which has no limit of names."""
+    long_name = "a" * 64
+    text = "metadata.name: write at most 63 characters, it becomes the workloadId of devices"
+    for resource in (WORKLOADS, f"{WORKLOADS}/status"):
+        fault = InjectedFault(verb="patch", resource=resource, name=long_name, status=422, message=text, times=None)
+        cluster.api.faults.add(fault)
+    cluster.submit(long_name, count=1)
+    cluster.submit("b" * 63, count=1)
+    async with running_controller(cluster, timing=QUICK):
+        await eventually(lambda: cluster.state("b" * 63) == "Allocated", what="its neighbour is Allocated")
+        await eventually(lambda: events_of(cluster, long_name), what="an Event says why")
+        [(reason, message)] = events_of(cluster, long_name)
+        assert reason == "NameTooLong"
+        assert message.startswith("metadata.name has 64 characters, and the workloadId of devices at most 63: delete")
+        assert text in message
+
+
+async def test_name_that_is_too_long_is_a_condition(cluster: Cluster) -> None:
+    """Without the rule of our CRD."""
+    cluster.submit("a" * 64, count=1)
+    async with running_controller(cluster, timing=QUICK):
+        await eventually(lambda: cluster.state("a" * 64) == "Failed", what="it is Failed")
+        assert cluster.reason("a" * 64)[0] == "NameTooLong"
+
+
+def events_of(cluster: Cluster, name: str) -> set[tuple[str, str]]:
+    """Return reason and message of the Events on a workload."""
+    events = cluster.api.objects("events")
+    return {(event["reason"], event["message"]) for event in events if event["involvedObject"]["name"] == name}
