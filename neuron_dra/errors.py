@@ -9,7 +9,8 @@
     ├── HostFolderReplaced    a folder of the host was removed or replaced
     ├── SocketError           a socket cannot be bound
     └── ApiError              the API server rejected a request, or did not respond
-        ├── NotFound          404
+        ├── NotFound          404, in a Status that names the object
+        ├── NotServed         any other 404: a kind that is not served, or the page of a proxy
         ├── AlreadyExists     409, reason AlreadyExists
         ├── Conflict          409: the object has changed since it was read
         ├── Gone              410: the resourceVersion is too old, list again
@@ -88,13 +89,15 @@ class ApiError(NeuronDraError):
 
 
 class NotFound(ApiError):
-    """404: there is no such object.
+    """404 with a Status that names the object: it does not exist."""
 
-    `names_object`: the answer is a Status that names the object. Without it the object may exist: a proxy answers 404
-    for a path that it does not know, and the API server for a version that it does not serve.
+
+class NotServed(ApiError):
+    """404 without such a Status.
+
+    The object may exist: a proxy answers 404 for a path that it does not know, and the API server for a version that it
+    does not serve.
     """
-
-    names_object = True
 
 
 class AlreadyExists(ApiError):
@@ -136,22 +139,24 @@ def api_error(
     retry_after_s: float | None = None,
     causes: tuple[str, ...] = (),
     *,
-    names_object: bool = True,
+    names_object: bool = False,
 ) -> ApiError:
-    """Return the error for an HTTP status and the reason in its Status object."""
+    """Return the error for an HTTP status and the reason in its Status object.
+
+    `names_object`: the Status names the object that was requested.
+    """
     if status == 409 and reason == "AlreadyExists":
         kind: type[ApiError] = AlreadyExists
+    elif status == 404 and names_object:
+        kind = NotFound
     else:
         kind = {
             401: Forbidden,
             403: Forbidden,
-            404: NotFound,
+            404: NotServed,
             409: Conflict,
             410: Gone,
             422: Invalid,
             429: TooManyRequests,
         }.get(status, Unavailable if status >= 500 else ApiError)
-    error = kind(message, status=status, reason=reason, retry_after_s=retry_after_s, causes=causes)
-    if isinstance(error, NotFound):
-        error.names_object = names_object
-    return error
+    return kind(message, status=status, reason=reason, retry_after_s=retry_after_s, causes=causes)

@@ -39,7 +39,7 @@ from controller.observe.model import Namespace, Template, Workload
 from controller.timing import JobTiming
 from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.ultraserver import Phase, Tag
-from neuron_dra.errors import Conflict, NotFound, Unavailable
+from neuron_dra.errors import Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import NEURON_WORKLOADS, is_path_segment
@@ -266,9 +266,7 @@ class JobReservations:
             return None  # a person wrote the annotation, and no job has such a name
         try:
             raw = await self._client.get(kind.resource, workload.namespace, name)
-        except NotFound as err:
-            if not err.names_object:
-                raise Unavailable(f"it is not certain whether the {kind_name} exists: {err}") from err
+        except NotFound:
             return None
         job = kind.job(read(raw))
         self._watches.remember(kind_name, raw)

@@ -13,7 +13,7 @@ from controller.jobs.kinds import KINDS, JobFields, Kind
 from controller.jobs.model import Job
 from controller.observe.caches import KEPT
 from controller.timing import JobTiming
-from neuron_dra.errors import ApiError, Forbidden, NotFound
+from neuron_dra.errors import ApiError, Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Item, Reflector
 
@@ -44,7 +44,7 @@ class JobWatches:
                 client,
                 kind.resource,
                 on_change=on_change,
-                gives_up_on=(NotFound, Forbidden),
+                gives_up_on=(NotServed, Forbidden),
                 project=_kept_of(kind),
                 fields=JobFields,
             )
@@ -180,7 +180,7 @@ class JobWatches:
         while True:
             try:
                 await reflector.run()
-            except NotFound as err:
+            except NotServed as err:
                 self._absent[name] = f"the API server does not serve it ({err})"
                 self._refused.pop(name, None)
             except Forbidden as err:

@@ -19,7 +19,7 @@ from controller.qualify.model import (
 )
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE
-from neuron_dra.errors import Forbidden, NotFound
+from neuron_dra.errors import Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, PODS
@@ -40,7 +40,7 @@ class QualifyWatches:
             client,
             NEURON_QUALIFICATIONS,
             on_change=on_change,
-            gives_up_on=(NotFound, Forbidden),
+            gives_up_on=(NotServed, Forbidden),
             project=projected(qualification),
             salvage=unreadable.existing(unread_qualification, {}),
         )
@@ -111,7 +111,7 @@ class QualifyWatches:
         while True:
             try:
                 await self._asked.run()
-            except NotFound:
+            except NotServed:
                 self._absent = True
             except Forbidden as err:
                 self._absent = False

@@ -13,7 +13,7 @@ from controller.fleet.reserved import put, take
 from controller.observe.caches import KEPT
 from controller.queue.model import KueueWorkload, project
 from controller.timing import QueueTiming
-from neuron_dra.errors import Forbidden, NotFound
+from neuron_dra.errors import Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Item, Reflector
 from neuron_dra.kube.requests import KUEUE_WORKLOADS
@@ -138,7 +138,7 @@ class QueueWatch:
             client,
             KUEUE_WORKLOADS,
             on_change=on_change,
-            gives_up_on=(NotFound, Forbidden),
+            gives_up_on=(NotServed, Forbidden),
             project=_kept,
             fields=KueueFields,
         )
@@ -204,7 +204,7 @@ class QueueWatch:
         while True:
             try:
                 await self._reflector.run()
-            except NotFound:
+            except NotServed:
                 self._problem = _ABSENT
             except Forbidden as err:
                 problem = f"Kueue's Workloads cannot be read: apply the ClusterRole of this release ({err})"

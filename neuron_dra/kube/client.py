@@ -25,7 +25,7 @@ from neuron_dra.kube import lines, objects
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.connections import make_socket
 from neuron_dra.kube.objects import Page
-from neuron_dra.kube.replies import check_deleted, check_done, check_list, decode_object, stored
+from neuron_dra.kube.replies import check_deleted, check_done, check_list, decode_object, names, stored
 from neuron_dra.kube.requests import PODS, Resource
 from neuron_dra.kube.server_clock import ServerClock
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
@@ -98,7 +98,7 @@ class KubeClient:
     async def get(self, resource: Resource, namespace: str, name: str, *, timeout_s: float | None = None) -> bytes:
         """Return one object as JSON, without opaque values that cannot be decoded.
 
-        Raises NotFound or another ApiError.
+        Raises NotFound if it does not exist, or another ApiError.
         """
         return objects.readable(await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s))
 
@@ -419,7 +419,7 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
         details = body.get("details") or {}
-        names_object = body.get("kind") == "Status" and bool(details.get("name"))
+        names_object = body.get("kind") == "Status" and names(details, path)
         listed = details.get("causes") or []
         causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed[:16])
     seconds = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None

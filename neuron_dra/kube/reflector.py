@@ -48,7 +48,7 @@ class Reflector:
     """Keeps `items`, by namespace/name, equal to the server's objects while the task `run()` runs.
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
-    errors in `gives_up_on` instead of retrying; NotFound means that the server does not have the kind at all.
+    errors in `gives_up_on` instead of retrying; NotServed means that the server does not have the kind at all.
     `project` is called once for each received object, and returns the part to keep, None for nothing; its `metadata`
     must keep namespace, name, uid and resourceVersion. A change outside of what is kept does not call `on_change`.
     `fields`, a Struct with omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With

@@ -61,6 +61,11 @@ def check_done(raw: bytes) -> None:
         raise Unavailable("the API server's response is not a Status of success")
 
 
+def names(details: Mapping[str, Any], path: str) -> bool:
+    """Return True if the details of a Status name the object at this path, or the namespace that it would be in."""
+    return f"/{details.get('kind')}/{details.get('name')}/" in f"{path}/"
+
+
 def check_identity(raw: bytes, namespace: str, name: str) -> None:
     """Raise Unavailable unless the reply is this object; nothing else of it is decoded."""
     try:

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from neuron_dra.api.objects import allocated_claim, node_object
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
+from neuron_dra.emulation.embedded_api import NOT_FOUND, Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.errors import (
     AlreadyExists,
@@ -27,6 +27,7 @@ from neuron_dra.errors import (
     Gone,
     Invalid,
     NotFound,
+    NotServed,
     SettingsError,
     TooManyRequests,
     Unavailable,
@@ -85,13 +86,23 @@ async def test_client_reads_creates_replaces_deletes(api: EmbeddedApi, client: K
     assert api.log[0].user_agent.startswith("neuron-dra/")
 
 
+@pytest.mark.parametrize("name", NOT_FOUND)
+async def test_only_status_with_the_name_is_not_found(api: EmbeddedApi, client: KubeClient, name: str) -> None:
+    api.faults.add(NOT_FOUND[name].fault(verb="get", resource="nodes"))
+    with pytest.raises(NotServed):
+        await get(client)
+    api.faults.add(InjectedFault(Do.NOT_FOUND, verb="get", resource="nodes"))
+    with pytest.raises(NotFound):
+        await get(client)
+
+
 @pytest.mark.contract("S9")
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
         (400, ApiError),
         (403, Forbidden),
-        (404, NotFound),
+        (404, NotServed),
         (409, Conflict),
         (410, Gone),
         (422, Invalid),

@@ -33,7 +33,7 @@ from neuron_dra.ask.read.pod_views import PodOwners
 from neuron_dra.ask.read.snapshot import DamagedObject, Snapshot, named
 from neuron_dra.core import shapes
 from neuron_dra.core.wire import Wire
-from neuron_dra.errors import ApiError, Forbidden, NotFound, SettingsError
+from neuron_dra.errors import ApiError, Forbidden, NotFound, NotServed, SettingsError
 from neuron_dra.kube import requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -145,7 +145,7 @@ async def _read(kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, 
             unread[kind] = "forbidden"
         else:
             unread[kind] = "the API server rejects the credentials"
-    except NotFound:
+    except NotServed:
         unread[kind] = NOT_SERVED
     except (ApiError, SettingsError) as err:
         unread[kind] = str(err)
@@ -193,7 +193,7 @@ async def _version(client: KubeClient, seen: Seen, limit_s: float) -> Seen:
             try:
                 await client.request("GET", "/apis/resource.k8s.io/v1")
                 serves = True
-            except NotFound:
+            except NotServed:
                 serves = False
     except (ApiError, TimeoutError) as err:
         return replace(seen, why_no_version=str(err) or f"no answer within {limit_s:g} s")

@@ -13,7 +13,7 @@ import msgspec
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotFound, SettingsError
+from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotServed, SettingsError
 from neuron_dra.kube import config, objects, requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -129,7 +129,7 @@ async def _kind(
             items = await _list(client, kind, served, damaged)
             left_out.pop(kind, None)  # an older version was missing
             return items
-        except NotFound:
+        except NotServed:
             left_out[kind] = snapshot.NOT_SERVED
         except Forbidden as err:
             if err.status == 401:
@@ -139,7 +139,7 @@ async def _kind(
                 return []
             try:
                 items = await _list(client, kind, resource, damaged, namespace)
-            except (Forbidden, NotFound):
+            except (Forbidden, NotServed):
                 return []
             left_out[kind] = f"only namespace {namespace}, the others are forbidden"
             return items

@@ -12,7 +12,7 @@ from neuron_dra.ask.read.cluster import OLDER, OPTIONAL, RESOURCES
 from neuron_dra.ask.read.mirror import Changes, KindChanges
 from neuron_dra.ask.read.snapshot import DamagedObject
 from neuron_dra.ask.read.timing import DEFAULT_WATCHED_TIMING, WatchedTiming
-from neuron_dra.errors import Forbidden, NeuronDraError, NotFound
+from neuron_dra.errors import Forbidden, NeuronDraError, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import Resource
@@ -127,7 +127,7 @@ class WatchedCluster:
             served = Resource(resource.group, version, resource.plural, resource.namespaced)
             try:
                 await self._watch(watched, served, "")
-            except NotFound:
+            except NotServed:
                 watched.left_out = snapshot.NOT_SERVED
                 continue
             except Forbidden as err:
@@ -141,11 +141,11 @@ class WatchedCluster:
     async def _in_one_namespace(self, watched: WatchedKind, served: Resource) -> None:
         try:
             await self._watch(watched, served, self._namespace)
-        except (NotFound, Forbidden):
+        except (NotServed, Forbidden):
             watched.left_out = "forbidden"
 
     async def _watch(self, watched: WatchedKind, served: Resource, namespace: str) -> None:
-        """Keep a kind. Raises NotFound, or Forbidden when it may not be read."""
+        """Keep a kind. Raises NotServed, or Forbidden when it may not be read."""
         limited = ""
         if namespace:
             limited = f"only namespace {namespace}, the others are forbidden"
@@ -164,7 +164,7 @@ class WatchedCluster:
             served,
             namespace=namespace,
             on_change=changed,
-            gives_up_on=(NotFound, Forbidden),
+            gives_up_on=(NotServed, Forbidden),
             project=_kept,
             gather_s=self._timing.gather_s,
         )

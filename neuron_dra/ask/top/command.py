@@ -213,7 +213,7 @@ async def _read(
 ) -> tuple[dict[str, Sample], dict[str, str]]:
     """Return the readings by node, and why others could not be read."""
     from neuron_dra.ask.top import usage
-    from neuron_dra.errors import ApiError, Forbidden, NotFound
+    from neuron_dra.errors import ApiError, Forbidden, NotFound, NotServed
     from neuron_dra.kube.requests import PODS
 
     slots = asyncio.Semaphore(AT_ONCE)
@@ -228,7 +228,7 @@ async def _read(
             found[plugin.node] = usage.sample(text)
         except Forbidden:
             failures[plugin.node] = f"forbidden: bind the Role neuron-dra-top to yourself in {plugin.namespace}"
-        except NotFound:
+        except (NotFound, NotServed):
             failures[plugin.node] = f"its pod {plugin.name} is gone"
         except (ApiError, ValueError) as err:
             failures[plugin.node] = str(err)

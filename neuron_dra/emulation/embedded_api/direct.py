@@ -18,6 +18,7 @@ from neuron_dra.emulation.embedded_api.http import Handler
 from neuron_dra.errors import ApiError, TooLarge, api_error
 from neuron_dra.kube.client import JSON, KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.replies import names
 from neuron_dra.kube.requests import Resource
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 
@@ -103,5 +104,5 @@ async def _lines(call: Call, events: AsyncIterator[Obj]) -> AsyncIterator[bytes]
 def _api_error(call: Call, err: StatusError) -> ApiError:
     causes = tuple(cause.message for cause in err.causes)
     text = f"{call.method} {call.path}: {err.code} {err.reason}: {err.message}"
-    is_named = bool((err.to_status().get("details") or {}).get("name"))
+    is_named = names(err.to_status().get("details") or {}, call.path)
     return api_error(err.code, err.reason, text, err.retry_after, causes, names_object=is_named)

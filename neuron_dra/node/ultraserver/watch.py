@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from neuron_dra.core import ultraserver
 from neuron_dra.core.ultraserver import Reading
-from neuron_dra.errors import ApiError, Forbidden, NotFound
+from neuron_dra.errors import ApiError, Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
@@ -171,12 +171,12 @@ class UltraServerWatch:
                 namespace=ultraserver.NAMESPACE,
                 field_selector=f"metadata.name={name}",
                 on_change=self._read,
-                gives_up_on=(NotFound, Forbidden),
+                gives_up_on=(NotServed, Forbidden),
             )
             self._reflector = reflector
             try:
                 await reflector.run()
-            except (NotFound, Forbidden) as err:
+            except (NotServed, Forbidden) as err:
                 self._absent(err)
             self._look.clear()
             with contextlib.suppress(TimeoutError):
@@ -210,6 +210,6 @@ class UltraServerWatch:
         if absences == 1:
             level = logging.WARNING if self._expected else logging.INFO
             log.log(level, "no UltraServer operator; looking for it again", extra={"reason": str(err)})
-        is_gone = absences >= SURE_ABSENCES and isinstance(err, NotFound)
+        is_gone = absences >= SURE_ABSENCES and isinstance(err, NotServed)
         self.state = Watched(self.state.name, ultraserver.GONE if is_gone else self.state.reading, absences)
         self.changed.notify()
