@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from controller.fleet import spares as spare_groups
 from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
 from controller.plan.planning import Limits
+from controller.timing import DEFAULT_TIMING
 from neuron_dra import setting_table
 from neuron_dra.core import capacity_block, durations, node_conditions
 from neuron_dra.core.node_conditions import FaultCondition
@@ -22,7 +23,13 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, truth
 
+NOTICED: Final = datetime.timedelta(seconds=DEFAULT_TIMING.client.watch.bookmarks_s)
+"""The time in which a silent watch is noticed. A fault that lasted longer is none that nobody saw end."""
 _UNSET_IF_EMPTY: Final = ("leader_election_namespace", "identity", "kubeconfig")
+
+
+def _seconds(duration: datetime.timedelta) -> str:
+    return f"{duration.total_seconds():g}s"
 
 
 def _setting(
@@ -117,6 +124,14 @@ class ControllerSettings(WatcherSettings):
     )
     fault_grace: datetime.timedelta = _duration(
         "3m", "failureStrategy acts on a fault of a device or link that has lasted this time"
+    )
+    allow_short_graces: bool = _setting(
+        "false",
+        f"accept a --fault-grace and a --node-failure-grace of less than {_seconds(NOTICED)}, for tests: while a watch "
+        "is silent, workloads then leave nodes that are well again",
+        "BOOL",
+        truth,
+        shown=False,
     )
     node_conditions: tuple[FaultCondition, ...] = _setting(
         node_conditions.DEFAULT_TEXT,
@@ -223,9 +238,23 @@ def load_as(kind: type[SettingsT], parsed: argparse.Namespace, environ: Mapping[
     values, _, problems = setting_table.read(kind, flags, environ)
     settings = kind(**{"identity": host, **values})
     problems += _wrong_addresses(settings)
+    if isinstance(settings, ControllerSettings) and not settings.allow_short_graces:
+        problems += _short_graces(settings)
     if problems:
         raise SettingsError("; ".join(problems))
     return settings
+
+
+def _short_graces(settings: ControllerSettings) -> list[str]:
+    graces = {"--fault-grace": settings.fault_grace, "--node-failure-grace": settings.node_failure_grace}
+    problems = []
+    for flag, grace in graces.items():
+        if grace < NOTICED:
+            problems.append(
+                f"{flag}={_seconds(grace)}: write at least {_seconds(NOTICED)}, in which the controller notices that a "
+                "watch is silent: else workloads leave nodes that are well again"
+            )
+    return problems
 
 
 def _wrong_addresses(settings: WatcherSettings) -> list[str]:

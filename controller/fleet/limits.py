@@ -14,7 +14,7 @@ class Limits:
     - `starvation_threshold`: a workload that has waited for this time holds back others of its type.
     - `starvation_limit`: it does so for at most this time.
     - `node_failure_grace`: a node may be gone or not Ready for this time before a strategy acts.
-    - `fault_grace`: the same for all other faults. It is longer than the time in which a silent watch is noticed,
+    - `fault_grace`: the same for all other faults. Both are longer than the time in which a silent watch is noticed,
       150 s: nodes that are well again must not be left because nobody has seen it.
     - `outage_nodes`, `outage_percent`: nothing is evicted if at least this number of nodes, and more than this
       percentage, are unavailable.

@@ -182,6 +182,7 @@ def running_fleet(running_bed: TestBed) -> TestBed:
     graces = [
         word for name in ("nodeFailureGrace", "faultGrace") for word in ("--set", f"ultraserverOperator.{name}=2s")
     ]
+    graces += ["--set", "ultraserverOperator.allowShortGraces=true"]
     running_bed.command(
         "up", *ultraservers, "--driver", "daemonset", *graces, "--with", "leaderworkersets", timeout_s=1200
     )

@@ -33,7 +33,7 @@ BEYOND_THE_GRACE_S = GRACE_S + 15.0
 @pytest.fixture(scope="module", autouse=True)
 def patient(running_fleet: TestBed) -> Iterator[None]:
     """The controller acts on nodes that have been NotReady for GRACE_S instead of 2 s as in other tests."""
-    words = ("up", "--driver", "daemonset", "--set")
+    words = ("up", "--driver", "daemonset", "--set", "ultraserverOperator.allowShortGraces=true", "--set")
     running_fleet.command(*words, f"ultraserverOperator.nodeFailureGrace={GRACE_S}s")
     yield
     running_fleet.command(*words, "ultraserverOperator.nodeFailureGrace=2s")

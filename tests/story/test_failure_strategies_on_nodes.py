@@ -207,7 +207,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
         for name in NODES:
             await made.start(name)
         words = ["--kube-api-server", api.url, "--health-probe-bind-address=0", "--metrics-bind-address=0"]
-        words += ["--fault-grace=1s", "--node-failure-grace=1s"]
+        words += ["--fault-grace=1s", "--node-failure-grace=1s", "--allow-short-graces=true"]
         loaded = controller_settings.load(parser.parse_args(words), {}, "here")
         kube = KubeConfig(loaded.kube_api_server)
         controller = made.controller = Controller(loaded, kube, clock=made.clock, timing=CONTROLLER)

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from controller.settings import NOTICED
 from hack.generate import render
 from neuron_dra import __version__, settings
 from neuron_dra.api.objects import healthy_node
@@ -426,6 +427,14 @@ def test_release_namespace_is_not_created_twice() -> None:
             "ultraserverOperator.healthPort and ultraserverOperator.metricsPort are both 8080",
         ),
         (
+            "ultraserverOperator.enabled=true,ultraserverOperator.faultGrace=1m29.5s",
+            "ultraserverOperator.faultGrace=1m29.5s: write at least 150s",
+        ),
+        (
+            "ultraserverOperator.enabled=true,ultraserverOperator.nodeFailureGrace=90000ms",
+            "ultraserverOperator.nodeFailureGrace=90000ms: write at least 150s",
+        ),
+        (
             "ultraserverOperator.enabled=true,ultraserverOperator.podLabels.app=mine",
             "ultraserverOperator.podLabels sets app",
         ),
@@ -453,6 +462,19 @@ def test_invalid_value_is_rejected(value: str, text: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template("--set", value)
     assert text in caught.value.stderr
+
+
+@needs_helm
+def test_graces_are_those_that_the_program_accepts() -> None:
+    """4.02. A test bed may shorten them, and the chart tells the program."""
+    limit = f"{NOTICED.total_seconds():g}s"
+    enabled = "ultraserverOperator.enabled=true"
+    for given in (f"faultGrace={limit}", "faultGrace=2m30s", "nodeFailureGrace=0.5h"):
+        template("--set", f"{enabled},ultraserverOperator.{given}")
+    short = "ultraserverOperator.faultGrace=2s,ultraserverOperator.allowShortGraces=true"
+    [deployment] = [d for d in template("--set", f"{enabled},{short}") if d["kind"] == "Deployment"]
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--fault-grace=2s", "--allow-short-graces"} <= {*arguments}
 
 
 @needs_helm

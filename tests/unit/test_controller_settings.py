@@ -16,6 +16,7 @@ from controller.plan.planning import Limits
 from controller.settings import ControllerSettings
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 
 
 def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettings:
@@ -47,10 +48,10 @@ def test_grpc_listens_on_localhost_by_default() -> None:
 
 
 def test_durations_have_units() -> None:
-    found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=5s").limits
+    found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=200s").limits
     assert found.tag_timeout == datetime.timedelta(seconds=90)
     assert found.starvation_threshold == datetime.timedelta(hours=1)
-    assert found.fault_grace == datetime.timedelta(seconds=5)
+    assert found.fault_grace == datetime.timedelta(seconds=200)
     assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
@@ -68,6 +69,16 @@ def test_outage_and_restart_limit_are_numbers() -> None:
     """13.4."""
     found = load("--outage-nodes=5", "--outage-percent=100", "--restart-limit=0").limits
     assert (found.outage_nodes, found.outage_percent, found.restart_limit) == (5, 100, 0)
+
+
+@pytest.mark.parametrize("flag", ["--fault-grace", "--node-failure-grace"])
+def test_grace_outlasts_a_silent_watch(flag: str) -> None:
+    """4.02: nodes that are well again must not be left because nobody has seen it."""
+    limit_s = DEFAULT_CLIENT_TIMING.watch.bookmarks_s
+    load(f"{flag}={limit_s:g}s")
+    with pytest.raises(SettingsError, match=f"{flag}=149s: write at least {limit_s:g}s"):
+        load(f"{flag}={limit_s - 1:g}s")
+    load(f"{flag}=1s", "--allow-short-graces")
 
 
 @pytest.mark.parametrize(

@@ -192,3 +192,14 @@ spec:
 (has(r.exactly) && r.exactly.deviceClassName == 'workload.neuron.aws.com' && !r.exactly.?adminAccess.orValue(false)) ||
 r.?firstAvailable.orValue([]).exists(s, s.deviceClassName == 'workload.neuron.aws.com'))
 {{- end -}}
+
+{{- /* The seconds of a duration such as 1m30s. */}}
+{{- define "neuron-dra.seconds" -}}
+{{- $factors := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $seconds := 0.0 -}}
+{{- range regexFindAll "[0-9.]+[a-z]+" . -1 -}}
+{{- $number := regexFind "[0-9.]+" . | float64 -}}
+{{- $seconds = addf $seconds (mulf $number (get $factors (regexFind "[a-z]+" .))) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end }}
