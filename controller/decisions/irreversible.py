@@ -81,6 +81,7 @@ TABLE: Final = (
         "discard the results of tests",
         "controller/qualify/qualifications.py _store",
         "the qualification is gone",
-        "the write has the NeuronUltraServer's resourceVersion, and the qualifications were listed in this term",
+        "the qualification is read again; gone means a Status that names it. The write has the NeuronUltraServer's "
+        "resourceVersion",
     ),
 )

@@ -43,9 +43,10 @@ from controller.timing import QualifyTiming
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import NAMESPACE, GroupKey
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
-from neuron_dra.errors import AlreadyExists
+from neuron_dra.errors import AlreadyExists, ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_ULTRASERVERS, NEURON_WORKLOADS, PODS
 
 log = logging.getLogger(__name__)
@@ -144,8 +145,9 @@ class Qualifications:
         self._forget_others(asked.keys())
         if not asked and not index.tests:
             self._metrics.qualified(())
-            rest = any(True for _ in forgotten(index, ()))
-            await self._write_all(self._forgotten(index, (), now), now, term)
+            kept = await self._kept_results(index, ())
+            rest = any(True for _ in forgotten(index, kept))
+            await self._write_all(self._forgotten(index, kept, now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not (self._watches.sees_pods or self._watches.pods_problem):
@@ -156,7 +158,8 @@ class Qualifications:
         writes = decision.writes
         if view.surveys:
             written = {_key(each) for each in writes}
-            writes += [each for each in self._forgotten(index, asked.keys(), now) if _key(each) not in written]
+            kept = await self._kept_results(index, asked.keys())
+            writes += [each for each in self._forgotten(index, kept, now) if _key(each) not in written]
         await self._write_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
@@ -165,6 +168,24 @@ class Qualifications:
         """Keep nothing of qualifications that are gone."""
         self._said = {name: said for name, said in self._said.items() if name in names}
         self._refusals = {name: why for name, why in self._refusals.items() if name in names}
+
+    async def _kept_results(self, index: FleetIndex, names: Collection[str]) -> Collection[str]:
+        """Return the names of the qualifications whose results stay: these, and those of which it is not certain that
+        they are gone. They are read again.
+        """
+        if not self._watches.is_served:
+            return {*names, *index.results_of}
+        kept = set(names)
+        for name in index.results_of.keys() - kept:
+            try:
+                self._watches.remember(False, await self._client.read(NEURON_QUALIFICATIONS, "", name))
+            except NotFound:
+                continue
+            except (ApiError, *MALFORMED) as err:
+                facts = {"qualification": name, "error": str(err) or repr(err)}
+                log.warning("results stay: it is not certain that their qualification is gone", extra=facts)
+            kept.add(name)
+        return kept
 
     def _forgotten(self, index: FleetIndex, names: Collection[str], now: datetime.datetime) -> list[StoreResults]:
         """Return the writes that remove results: those that wait, and as many more as may be made now."""

@@ -65,6 +65,11 @@ class QualifyWatches:
         return {NEURON_QUALIFICATIONS.plural: self._asked, PODS.plural: self._pods}
 
     @property
+    def is_served(self) -> bool:
+        """Whether the API server has the kind. If it has not, qualifications may still be stored."""
+        return self._asked.synced.is_set()
+
+    @property
     def settled(self) -> bool:
         """True if all qualifications are known; there are none if the API server does not have the kind."""
         return self._absent or self._asked.synced.is_set()

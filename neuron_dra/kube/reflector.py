@@ -289,6 +289,7 @@ class Reflector:
                 self._tell(err)
                 self.failures, self.last_error = self.failures + 1, str(err)
                 if isinstance(err, self._gives_up_on):
+                    self._begin_again()  # its objects may be others when it can be read again
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 if self.failures >= REFUSALS and err.status not in (0, *OVERLOADED):

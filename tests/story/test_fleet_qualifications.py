@@ -443,6 +443,30 @@ def test_results_of_a_deleted_qualification_go_slowly() -> None:
         told(story, ultraservers=6)
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_404_of_a_proxy_discards_no_results(*, is_gone: bool) -> None:
+    """4.02. The control is a qualification that is deleted meanwhile, of which the API server says so afterwards."""
+
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        await qualifications.begin(schedule, topologySize=4, maxGroups=64)
+        await until(fleet, lambda: len(found(fleet)) == 2 and not left(fleet), 120)
+        lines = [replica.line for replica in fleet.replicas if replica.line is not None]
+        for line in lines:
+            line.unserved = NEURON_QUALIFICATIONS.plural
+            line.break_watches()
+        if is_gone:
+            await fleet.remove(NEURON_QUALIFICATIONS, "", qualifications.NAME)
+        await fleet.sleep(200)
+        assert len(found(fleet)) == 2
+        for line in lines:
+            line.unserved = ""
+        await fleet.sleep(200)
+        assert len(found(fleet)) == (0 if is_gone else 2)
+
+    told(story)
+
+
 # -- each rule is needed: without it, a story ends otherwise
 
 

@@ -19,13 +19,13 @@ JOB_SETS = ("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets")
 PAGE = b"404 page not found\n"
 
 
-def job_set() -> Obj:
-    inner = {"parallelism": 4, "completions": 4, "template": pods()}
+def job_set(name: str = "train") -> Obj:
+    inner = {"parallelism": 4, "completions": 4, "template": pods(f"{name}-rct")}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {
-            "name": "train",
+            "name": name,
             "namespace": "ml",
             "annotations": {"neuron.aws.com/ultraservers": "topologySize=4"},
         },
@@ -59,6 +59,9 @@ async def test_kind_that_is_not_served_any_more_keeps_its_reservations(cluster: 
         assert made is not None
         assert left["metadata"]["uid"] == made["metadata"]["uid"]
         assert "deletionTimestamp" not in left["metadata"]
+        cluster.api.faults.clear()
+        cluster.api.create(job_set("next"))
+        await eventually(lambda: cluster.state("next") == "Allocated", what="the kind is read again")
 
 
 async def test_job_set_that_is_deleted_gives_its_nodes_back(cluster: Cluster) -> None:  # noqa: F811

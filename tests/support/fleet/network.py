@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import email.utils
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,6 +20,7 @@ from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unava
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.server_clock import ServerClock
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 LATENCY_S: Final = (0.001, 0.02)  # one way
@@ -111,6 +114,9 @@ class Line(KubeClient):
         self.stall_s = 0.0  # time for which the program is suspended before a write
         self.policies: list[Policy] = []  # shared by the programs that they concern
         self.ledger: Ledger | None = None
+        self.unserved = ""  # the plural of a kind for whose paths a proxy answers 404
+        self.date_ahead_s = 0.0  # of the clock of the API server that answers
+        self._date: Callable[[], datetime.datetime] | None = None
 
     async def __aenter__(self) -> Line:
         await self._inner.__aenter__()
@@ -145,11 +151,23 @@ class Line(KubeClient):
         """Resume the program; it first receives what it missed."""
         self._running.set()
 
+    @property
+    def watches(self) -> tuple[_Watch, ...]:
+        """The open watches."""
+        return tuple(self._watches)
+
     def break_watches(self) -> int:
         """Break the connections of all watches; return how many."""
         for watch in self._watches:
             watch.end()
         return len(self._watches)
+
+    def silence(self, plural: str = "") -> int:
+        """Let the connections of a resource's watches (or of all) die without a sign; return how many."""
+        chosen = [watch for watch in self._watches if plural in ("", watch.plural)]
+        for watch in chosen:
+            watch.silence()
+        return len(chosen)
 
     def expire_watches(self, plural: str = "") -> int:
         """End the watches of a resource (or all) with a 410; return how many."""
@@ -188,7 +206,15 @@ class Line(KubeClient):
         if deadly is not None:
             await self._die(deadly, f"after {method} {path}")
         await self._way(method, path, timeout_s)
+        if self._date is not None:
+            date = self._date() + datetime.timedelta(seconds=self.date_ahead_s)
+            self.clock.hear(email.utils.format_datetime(date, usegmt=True))
         return raw
+
+    def tell_dates(self, clock: Callable[[], datetime.datetime]) -> None:
+        """Give each response a `Date` by this clock, as an HTTP server does."""
+        self._date = clock
+        self.clock = ServerClock(self.timing.clock_s, asyncio.get_running_loop().time)
 
     async def _written(
         self,
@@ -232,6 +258,8 @@ class Line(KubeClient):
             raise Unavailable(f"{method} {path}: the API server does not answer (cut off)")
 
     def _struck(self, method: str, path: str, is_write: bool) -> None:
+        if self.unserved and self.unserved in path.split("/"):
+            raise api_error(404, "", f"{method} {path}: 404 page not found")
         storm = self.storm
         if storm is None or (storm.writes_only and not is_write):
             return
@@ -262,7 +290,7 @@ class Line(KubeClient):
         await self._way("WATCH", resource.plural, 10.0)
         self._struck("WATCH", resource.plural, is_write=False)
         async with self._inner.watch(resource, namespace, params, **times) as lines:
-            watch = _Watch(resource.plural)
+            watch = _Watch(resource.plural, times["idle_timeout_s"])
             pump = asyncio.create_task(watch.pump(lines), name=f"{self.name}: watch {resource.plural}")
             self._watches[watch] = None
             try:
@@ -284,6 +312,8 @@ class Line(KubeClient):
                 if watch.last is not None:
                     yield watch.last
                 raise Unavailable(f"WATCH {watch.plural}: the connection broke")
+            if watch.is_silent:
+                continue
             if line is None:
                 return
             yield line
@@ -303,8 +333,10 @@ _EXPIRED: Final = json.dumps(
 class _Watch:
     """An open watch, and its events that were not delivered yet."""
 
-    def __init__(self, plural: str) -> None:
+    def __init__(self, plural: str, idle_timeout_s: float) -> None:
         self.plural = plural
+        self.is_silent = False
+        self._idle_timeout_s = idle_timeout_s
         self.queue: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
         self.ended = False
         self.last: bytes | None = None
@@ -313,6 +345,11 @@ class _Watch:
         """Break it; `last` is still delivered, other pending events are not."""
         self.ended, self.last = True, last
         self.queue.put_nowait((0.0, None))
+
+    def silence(self) -> None:
+        """Deliver nothing any more. The reader notices it, at the latest by the timeout of its socket."""
+        self.is_silent = True
+        asyncio.get_running_loop().call_later(self._idle_timeout_s, self.end)
 
     async def pump(self, lines: AsyncIterator[bytes]) -> None:
         """Receive the server's events."""
