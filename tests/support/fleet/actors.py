@@ -8,6 +8,7 @@ from tests.support.fleet import (
     addresses,
     agents,
     blocks,
+    doubts,
     group_claims,
     jobs,
     mishaps,
@@ -33,6 +34,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **spares.ACTORS,
     **group_claims.ACTORS,
     **qualifications.ACTORS,
+    **doubts.ACTORS,
 }
 
 

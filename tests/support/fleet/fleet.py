@@ -39,7 +39,7 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import qualify_laws, queue_laws, settled, spares
+from tests.support.fleet import doubt_laws, qualify_laws, queue_laws, settled, spares
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -181,6 +181,8 @@ class Fleet:
         made = Line(self._connect(name), self.rng, name)
         if name.startswith("controller"):
             made.policies, made.ledger = self.policies, self.ledger
+            if "clocks" in self.actors:
+                made.tell_dates(self.clock.now)
         self.lines.append(made)
         return made
 
@@ -220,6 +222,8 @@ class Fleet:
             now = state(workload), str(ready.get("reason"))
             if self._states.get(uid) != now:
                 self._states[uid] = now
+                if doubt_laws.has_expired_early(workload, self.clock.now()):
+                    self.safety.violated(f"workload {workload['metadata']['name']} has expired before its time")
                 self.trace(f"workload {workload['metadata']['name']} is {now[0]}, {now[1]}: {ready.get('message')}")
 
     @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_WORKLOADS
 from tests.support.fleet.fleet import JOBS, NAMESPACES
 from tests.support.fleet.job_laws import ASKS, MADE_FOR, made_for, over
+from tests.support.fleet.known import STRANGERS
 from tests.support.fleet.kueue import QUEUES
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.pods import Job
@@ -42,9 +43,14 @@ async def allow(schedule: Schedule) -> None:
         await schedule.fleet.patch(NAMESPACES, "", namespace, {"metadata": meta})
 
 
+def _of_users(schedule: Schedule) -> list[Wire]:
+    """All Jobs but forged ones, which have no pods."""
+    return [each for each in schedule.fleet.view.all("jobs") if each["metadata"]["namespace"] != STRANGERS]
+
+
 def _jobs(schedule: Schedule, *, suspended: bool | None = None) -> list[Wire]:
     """The Jobs that exist and have not ended."""
-    found = [each for each in schedule.fleet.view.all("jobs") if not over(each) or each["spec"].get("suspend")]
+    found = [each for each in _of_users(schedule) if not over(each) or each["spec"].get("suspend")]
     return [each for each in found if suspended in (None, bool(each["spec"].get("suspend")))]
 
 
@@ -140,7 +146,7 @@ async def end_job(schedule: Schedule) -> str | None:
 
 async def delete_job(schedule: Schedule) -> str | None:
     """A user deletes a Job, with or without its pods."""
-    found = schedule.fleet.view.all("jobs")
+    found = _of_users(schedule)
     if not found:
         return await submit_job(schedule)
     job, orphans = schedule.rng.choice(found), schedule.rng.random() < 0.4
@@ -174,7 +180,7 @@ async def end_orphans(schedule: Schedule) -> str | None:
 
 def _end_orphans(schedule: Schedule) -> list[str]:
     """End the pods of Jobs that are gone, and return the Jobs' names."""
-    there = {each["metadata"]["name"] for each in schedule.fleet.view.all("jobs")}
+    there = {each["metadata"]["name"] for each in _of_users(schedule)}
     found = []
     for each in schedule.fleet.pods.jobs.values():
         if each.name.startswith("job") and each.replicas and each.name not in there:
@@ -208,7 +214,7 @@ async def forge_mark(schedule: Schedule) -> str | None:
 
 async def end_all(schedule: Schedule) -> None:
     """All Jobs are deleted, and their pods end."""
-    for job in schedule.fleet.view.all("jobs"):
+    for job in _of_users(schedule):
         await _delete(schedule, job, orphans=False)
     for workload in schedule.fleet.view.all("neuronultraserverworkloads"):  # their pods would keep forged ones
         if made_for(workload):

@@ -10,6 +10,8 @@ from typing import Final
 from neuron_dra.core.wire import Wire
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+STRANGERS: Final = "strangers"
+"""The namespace of forgeries: the controller has made nothing there."""
 WITHOUT_SPEC_FIELDS: Final = "one without some fields of specs"
 """A CRD of ours that keeps all that the controller writes."""
 

@@ -11,7 +11,7 @@ from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from tests.support.fleet import address_laws, block_laws, notices, qualify_laws, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
 from tests.support.fleet.groups import is_well
-from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known
+from tests.support.fleet.known import STRANGERS, WITHOUT_SPEC_FIELDS, Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Pods
 from tests.support.fleet.view import (
@@ -133,6 +133,8 @@ def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator
         if well and held.allocation.holder not in present:
             yield f"a reservation is left of a workload that is gone: {held.allocation.nodes}"
     for template in view.all("resourceclaimtemplates"):
+        if template["metadata"]["namespace"] == STRANGERS:
+            continue
         owner = controller_of(template)
         if owner is not None and owner not in identities:
             yield f"template {template['metadata']['name']} is left of a workload that is gone"
