@@ -142,6 +142,9 @@ class Metrics:
         self._held = Gauge(
             f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=r
         )
+        self._lost_events = Counter(
+            f"{PREFIX}_lost_events", "Events that the API server rejected or did not store", registry=r
+        )
         self._answers = Counter(
             f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r
         )
@@ -280,6 +283,10 @@ class Metrics:
         """A CRD drops or rejects fields, or no longer does."""
         self._outdated_crds[crd] = outdated
         self._outdated.labels(crd).set(1 if outdated else 0)
+
+    def event_lost(self) -> None:
+        """An Event could not be posted."""
+        self._lost_events.inc()
 
     def leading(self, leads: bool) -> None:
         """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""

@@ -66,9 +66,11 @@ class Controller:
         self._caches: Caches[FleetIndex] | None = None
         self._reconciler: Reconciler | None = None
         self._beside: list[Beside] = []
+        self.metrics = Metrics()
+        self._events = EventRecorder(self._client, settings.identity, NAME)
+        self._events.on_failure = self.metrics.event_lost
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
-        self.metrics = Metrics()
         self.servers: list[HttpServer] = []
         self.grpc: QueryServer | None = None
 
@@ -89,7 +91,7 @@ class Controller:
         """Watch, plan and write until stopped."""
         async with self._client as client:
             self._caches = caches = self._watched(client)
-            events = EventRecorder(client, self._settings.identity, NAME)
+            events = self._events
             applier = Applier(client, caches, events, self._timing, Fence(self.leadership))
             watches: dict[str, Watch] = {}
             looks: list[Look] = []
@@ -182,7 +184,8 @@ class Controller:
         # Unique: a restarted pod of the same name is another replica until its old lease expires.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         namespace = self._settings.leader_election_namespace
-        return Leader(self._client, namespace, NAME, identity, self._wake, self._timing.lease, works=self._works)
+        timing, works, events = self._timing.lease, self._works, self._events
+        return Leader(self._client, namespace, NAME, identity, self._wake, timing, works=works, events=events)
 
     def _works(self) -> bool:
         """Return False if the planner hangs."""

@@ -7,6 +7,7 @@ write is guarded by a resourceVersion.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
 import logging
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from controller.timing import LeaseTiming
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import LEASES
 
@@ -70,7 +72,10 @@ class Leader:
         timing: LeaseTiming,
         works: Callable[[], bool] = lambda: True,
         suspended: Callable[[], float] = suspended_s,
+        events: EventRecorder | None = None,
     ) -> None:
+        """`events`: posts an Event on the Lease if the API server rejects it."""
+        self._events = events
         self._timing = timing
         self._client = client
         self._namespace = namespace
@@ -111,6 +116,8 @@ class Leader:
                     self._logged = "" if self._works() else self._logged
                 except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
+                    if isinstance(err, Forbidden | Invalid):
+                        await self._tell_rejected(err)
                 # Not compared with the state before this request: the lease may have expired in the pause.
                 current = (self.term, self.holds())
                 if current != known:
@@ -144,6 +151,16 @@ class Leader:
             self._logged = str(err)
             return
         log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err) or repr(err)})
+
+    async def _tell_rejected(self, err: ApiError) -> None:
+        """Post an Event on the Lease, which may not exist: without it no replica does anything."""
+        if self._events is None:
+            return
+        about = reference("coordination.k8s.io/v1", "Lease", self._namespace, self._name, "")
+        text = f"the Lease cannot be held, so the controller does nothing: {err}"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.request_s):
+                await self._events.post(about, "Warning", "LeaseRejected", text, datetime.datetime.now(datetime.UTC))
 
     def _pause_s(self) -> float:
         """Return the seconds until the next try, at most until another replica's lease expires."""

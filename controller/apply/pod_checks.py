@@ -124,8 +124,8 @@ class PodLooks:
                     claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, name)
                     if pod_start.is_of_former(claim, workload):
                         about = "FormerClaimEvicted", pod_start.former_message(workload)
-                        await evict(self._client, self._events, self._fence, pod, *about, now)
-                        self.on_eviction("evicted")
+                        evicted = await evict(self._client, self._events, self._fence, pod, *about, now)
+                        self.on_eviction("evicted" if evicted else "refused")
 
     async def _check_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
         """Check one pod of each workload with several groups, once; return when the next try is due."""

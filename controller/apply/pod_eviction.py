@@ -7,6 +7,7 @@ import logging
 
 from controller.apply.fence import Fence
 from neuron_dra.core.wire import Wire
+from neuron_dra.errors import Forbidden, Invalid, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 
@@ -21,11 +22,22 @@ async def evict(
     reason: str,
     message: str,
     now: datetime.datetime,
-) -> None:
-    """Evict a pod if it is still the one that was read. Raises ApiError; Conflict and NotFound if it is another one."""
+) -> bool:
+    """Evict a pod if it is still the one that was read; return False if the API server rejects that.
+
+    Raises ApiError; Conflict and NotFound if it is another pod.
+    """
     meta = pod["metadata"]
     namespace, name, uid = str(meta["namespace"]), str(meta["name"]), str(meta["uid"])
     fence.check()
-    await client.evict(namespace, name, uid=uid, resourceVersion=str(meta["resourceVersion"]))
+    about = reference("v1", "Pod", namespace, name, uid)
+    try:
+        await client.evict(namespace, name, uid=uid, resourceVersion=str(meta["resourceVersion"]))
+    except (Forbidden, Invalid, TooManyRequests) as err:  # a policy, a missing right, or a PodDisruptionBudget
+        why = "; ".join(err.causes) or str(err)
+        text = f"the pod can never run ({reason}), and its eviction was rejected: {why}"
+        await events.post(about, "Warning", "EvictionRejected", text, now)
+        return False
     log.info("evicted a pod that could never run", extra={"pod": f"{namespace}/{name}", "reason": reason})
-    await events.post(reference("v1", "Pod", namespace, name, uid), "Warning", reason, message, now)
+    await events.post(about, "Warning", reason, message, now)
+    return True

@@ -63,8 +63,8 @@ class Refusals:
                 self._looks[suspect.uid] = Tries(0, until)
             else:
                 about = "RefusedPodEvicted", event_message(pod, suspect)
-                await evict(self._client, self._events, self._fence, pod, *about, now)
-                self.on_eviction("evicted")
+                evicted = await evict(self._client, self._events, self._fence, pod, *about, now)
+                self.on_eviction("evicted" if evicted else "refused")
         except (NotFound, Conflict):
             self.on_eviction("gone")
         except (ApiError, *MALFORMED) as err:

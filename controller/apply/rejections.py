@@ -10,8 +10,10 @@
 | other writes of a NeuronUltraServer | an Event on the object |
 | labels of a Node | an Event on the Node |
 
-What goes on beside the plans has its own: ReservationRejected and ReleaseRejected on jobs and their workloads,
-QueueRejected on workloads with a queue, ServiceRejected on workloads, and the status of a qualification.
+What goes on beside the plans has its own Events: ReservationRejected and ReleaseRejected on jobs and their workloads,
+PodsNotWoken and ServiceRejected on workloads, QueueRejected on workloads with a queue, EvictionRejected on pods,
+WriteRejected on qualifications and LeaseRejected on the Lease. The status of a qualification says why no test can
+begin, and a metric counts lost Events. `tests/story/test_every_rejection.py` has all writes.
 """
 
 from __future__ import annotations

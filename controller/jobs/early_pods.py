@@ -18,11 +18,12 @@ from controller.apply.write_backoff import Tries
 from controller.fleet.due_times import DueTurns
 from controller.fleet.reserved import put
 from controller.observe import projections
-from controller.observe.model import GROUP, UNSCHEDULED, Template
+from controller.observe.model import API_VERSION, GROUP, UNSCHEDULED, Template
 from controller.timing import JobTiming
 from neuron_dra.core.wire import Wire
-from neuron_dra.errors import ApiError, Conflict, NotFound
+from neuron_dra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import Cursor, KubeClient
+from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
 
@@ -70,8 +71,12 @@ class _Budget:
 class EarlyPods:
     """Looks for such pods a few times after each new template of a job's workload."""
 
-    def __init__(self, client: KubeClient, timing: JobTiming, fence: Fence) -> None:
+    def __init__(
+        self, client: KubeClient, timing: JobTiming, fence: Fence, events: EventRecorder | None = None
+    ) -> None:
+        """`events`: posts an Event about pods whose status is rejected."""
         self._client = client
+        self._events = events
         self._timing = timing
         self._fence = fence
         self._templates: dict[tuple[str, str], Template] = {}
@@ -148,6 +153,7 @@ class EarlyPods:
             results = await asyncio.gather(*(self._one(pod, template, now) for pod in due), return_exceptions=True)
             budget.pods -= len(due)
             woken = self._follow(due, results)
+            await self._tell_rejected(template, due, results, now)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:
@@ -184,6 +190,19 @@ class EarlyPods:
                 raise err
         return touched
 
+    async def _tell_rejected(
+        self, template: Template, pods: list[Wire], results: list[BaseException | None], now: datetime.datetime
+    ) -> None:
+        """Post one Event on the owner of the template, or on itself, about the first pod whose status was rejected."""
+        for pod, err in zip(pods, results, strict=True):
+            if isinstance(err, Forbidden | Invalid) and self._events is not None:
+                text = (
+                    f"pods that wait for ResourceClaimTemplate {template.name} start late, because the write of their "
+                    f"condition {CONDITION} was rejected, such as of pod {pod['metadata']['name']}: {err}"
+                )
+                await self._events.post(_subject(template), "Warning", "PodsNotWoken", text, now)
+                return
+
     async def _one(self, pod: Wire, template: Template, now: datetime.datetime) -> None:
         """Add the condition to a pod as it was read. Raises ApiError."""
         meta = pod["metadata"]
@@ -193,6 +212,13 @@ class EarlyPods:
             await self._client.patch(PODS, meta["namespace"], meta["name"], patch, "status")
         except (NotFound, Conflict):
             return  # it changed meanwhile, which wakes it too
+
+
+def _subject(template: Template) -> dict[str, str]:
+    """Return the object that gets an Event about the pods of a template."""
+    if template.owner is None:
+        return reference("resource.k8s.io/v1", "ResourceClaimTemplate", template.namespace, template.name, template.uid)
+    return reference(API_VERSION, template.owner.kind, template.namespace, template.owner.name, template.owner.uid)
 
 
 def _waits_for(pod: Wire, template: Template) -> bool:

@@ -77,7 +77,7 @@ class JobReservations:
         self._timing = timing
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
-        self._early_pods = EarlyPods(client, timing, applier.fence)
+        self._early_pods = EarlyPods(client, timing, applier.fence, events)
         self._watched = WatchedTerm(applier.fence)
         self._term = 0  # of the last look
         self._kept = KeptJobDecisions()

@@ -54,12 +54,20 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
 
 
 def condition(workload: Workload, reason: str, text: str, now: datetime.datetime) -> list[Action]:
-    """Return the write of one condition, if it changes. The rest of the stored status stays, with its copies."""
-    kind = ("Degraded", True) if workload.runs else ("Ready", False)
-    status = objects.with_condition(workload, *kind, reason, text, now)
-    if status is None or not workload.version:  # what was never read has no version, and cannot be written
+    """Return the write of why a workload does not go on, if it changes. The rest of the stored status stays.
+
+    That is the condition Degraded of one that runs, else Ready and Progressing: the latter said what the workload
+    waited for, which is not so any more.
+    """
+    kinds = {"Degraded": True} if workload.runs else {"Ready": False, "Progressing": False}
+    changed = workload
+    for kind, value in kinds.items():
+        status = objects.with_condition(changed, kind, value, reason, text, now)
+        if status is not None:
+            changed = replace(changed, status=status)
+    if changed is workload or not workload.version:  # what was never read has no version, and cannot be written
         return []
-    return [WriteWorkloadStatus.of(workload, status, warning=True)]
+    return [WriteWorkloadStatus.of(workload, changed.status, warning=True)]
 
 
 def _record(view: View, verdict: Verdict, *, withdrawn: bool) -> Record:

@@ -303,6 +303,9 @@ class Qualifications:
             await self._written(write, now)
         elif outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
             log.warning("a write for a test failed", extra={"write": _key(write), "error": error})
+        if outcome is WriteOutcome.REJECTED and not isinstance(write, StartTest | StartPods):
+            text = f"{_described(write)} was rejected: {error}"
+            await self._events.post(_subject(write), "Warning", "WriteRejected", text, now)
         if isinstance(write, StartTest | StartPods):
             self._note_refusal(write, outcome, error)
 
@@ -410,3 +413,29 @@ def _key(write: Write) -> str:
             return f"results of {name}"
         case WriteQualification(asked=asked):
             return f"status of {asked.name}"
+
+
+def _described(write: StopTest | DeletePod | StoreResults | WriteQualification) -> str:
+    """Return what was to be written, as the subject of a sentence."""
+    match write:
+        case StopTest(test=test):
+            return f"the end of test {test.workload.name}, whose nodes stay reserved,"
+        case DeletePod(pod=pod):
+            return f"the deletion of pod {pod.name} of a test"
+        case StoreResults():
+            return "the write of status.qualifications"
+        case WriteQualification():
+            return "the write of the status"
+
+
+def _subject(write: StopTest | DeletePod | StoreResults | WriteQualification) -> dict[str, str]:
+    """Return the object that gets an Event when this write is rejected."""
+    match write:
+        case StopTest(test=test):
+            return reference(API_VERSION, bodies.KIND, "", test.target.qualification, test.target.uid)
+        case DeletePod(pod=pod):
+            return reference("v1", "Pod", NAMESPACE, pod.name, pod.uid)
+        case StoreResults(ultraserver=name):
+            return reference(API_VERSION, "NeuronUltraServer", ULTRASERVERS, name, "")
+        case WriteQualification(asked=asked):
+            return reference(API_VERSION, bodies.KIND, "", asked.name, asked.uid)

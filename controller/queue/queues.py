@@ -271,18 +271,27 @@ class Queues:
                 self._doubt_kueue(uid, write)
             case WriteOutcome.REJECTED:
                 log.warning("a write for a queue was rejected", extra={**facts, "error": error})
-                await self._tell_rejected(uid, error, now)
+                await self._tell_rejected(uid, write, error, now)
             case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
                 log.warning("a write for a queue failed", extra={**facts, "error": error})
 
-    async def _tell_rejected(self, uid: str, error: str, now: datetime.datetime) -> None:
-        """Post an Event on the workload: a quota, a policy or a webhook of Kueue may reject for ever."""
+    async def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
+        """Post an Event on the workload, or on what Kueue has left of it.
+
+        A quota, a policy or a webhook of Kueue may reject for ever.
+        """
         workload = self._kept.workloads.get(uid)
         if workload is not None:
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
-            text = f"a write of Kueue's Workload or of status.queue was rejected: {error}"
-            await self._events.post(about, "Warning", "QueueRejected", text, now)
+        elif isinstance(write, WriteSpec | WriteStatus | LetGo):
+            left = write.kueue
+            version = f"{KUEUE_WORKLOADS.group}/{KUEUE_WORKLOADS.version}"
+            about = reference(version, "Workload", left.namespace, left.name, left.uid)
+        else:
+            return
+        text = f"a write of Kueue's Workload or of status.queue was rejected: {error}"
+        await self._events.post(about, "Warning", "QueueRejected", text, now)
 
     def _doubt_kueue(self, uid: str, write: Write) -> None:
         """Note that Kueue's Workload may be another one than the watch shows: a list shows which."""

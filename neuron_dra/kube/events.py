@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from neuron_dra.core import user_text
@@ -39,6 +39,8 @@ class EventRecorder:
         self._component = component
         self._host = host
         self._posted: dict[str, tuple[float, int]] = {}
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when an Event could not be posted."""
 
     async def post(
         self,
@@ -77,6 +79,7 @@ class EventRecorder:
             self._posted.pop(name, None)  # the API server has deleted it: the next call creates it again
         except ApiError as err:
             log.warning("an Event could not be posted", extra={"reason": reason, "error": str(err)})
+            self.on_failure()
         return False
 
     def _keep(self, name: str, now: datetime.datetime, count: int) -> None:
