@@ -5,7 +5,8 @@
     ├── ClaimError            a claim cannot be prepared; the message is shown in the pod's Events
     │   └── DeviceInUse       another claim, with the UID `holder`, holds one of its devices
     ├── CheckpointDamaged     the checkpoint on disk cannot be used
-    │   └── CheckpointLost    it is gone or unreadable, and the running process remembers it
+    │   ├── CheckpointLost    it is gone or unreadable, and the running process remembers it
+    │   └── CheckpointOfLaterRelease    its format is unknown
     ├── HostFolderReplaced    a folder of the host was removed or replaced
     ├── SocketError           a socket cannot be bound
     └── ApiError              the API server rejected a request, or did not respond
@@ -55,6 +56,10 @@ class CheckpointDamaged(NeuronDraError):
 
 class CheckpointLost(CheckpointDamaged):
     """A checkpoint that this process has read is gone, or cannot be read; the process remembers it."""
+
+
+class CheckpointOfLaterRelease(CheckpointDamaged):
+    """A later release has written the checkpoint, in a format that this release must not overwrite."""
 
 
 class HostFolderReplaced(NeuronDraError):

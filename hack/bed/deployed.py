@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from hack.bed.real_cluster import BedNode, Namespace
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.wire import Obj
 
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
 DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
-CHECKPOINT = f"{DATA}/checkpoint.json"
+SLOTS = [f"{DATA}/{name}" for name in checkpoints.SLOTS]
+
+
+def checkpoint(node: BedNode) -> Checkpoint:
+    """Return a node's checkpoint."""
+    found = checkpoints.newest(node.run("cat", path).encode() for path in SLOTS)
+    assert found is not None
+    return found
 
 
 def prepared(node: BedNode) -> set[str]:
     """Return the UIDs of the claims in a node's checkpoint."""
-    return set(json.loads(node.run("cat", CHECKPOINT))["claims"])
+    return set(checkpoint(node).claims)
 
 
 def cdi_claims(node: BedNode) -> set[str]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from hack.bed import driver, images, layout
+from hack.bed.deployed import DATA, SLOTS
 from hack.bed.parts import Bed
 from hack.bed.processes import wait_until
 from hack.bench.table import Row, compared
@@ -78,7 +79,7 @@ def put_peer(bed: Bed, slice_file: Path, binary: Path) -> None:
     granted = ("--clusterrole=bench-peer", f"--serviceaccount={ACCOUNT}")
     bed.plane.kubectl("create", "clusterrolebinding", "bench-peer", *granted)
     # The checkpoint's format has fields that the peer does not use.
-    subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
+    subprocess.run([*node.enter(), "rm", "-f", f"{DATA}/boot.json", *SLOTS], check=True)
     kubeconfig = node.directory / "plugin.kubeconfig"
     command: list[str | Path] = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]
     bed.processes.start(name, [*node.enter(), *command])

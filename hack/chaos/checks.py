@@ -8,12 +8,14 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from hack.bed import deployed
 from hack.bed.deployed import cdi_claims, is_ready, neurons, prepared
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually
+from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.wire import Obj
 
 PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
@@ -84,11 +86,11 @@ def allocated(claim: Obj) -> list[Obj]:
 
 def checkpoint(node: BedNode) -> Iterator[tuple[str, list[int]]]:
     """Yield the claims in a node's checkpoint with their Neuron devices; nothing while the node is down."""
-    text = ""
+    claims: Mapping[str, PreparedClaim] = {}
     with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired, OSError):
-        text = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
-    for uid, claim in (json.loads(text)["claims"] if text else {}).items():
-        yield uid, [device_id for device in claim["devices"] for device_id in device["deviceIds"]]
+        claims = deployed.checkpoint(node).claims
+    for uid, claim in claims.items():
+        yield uid, [device_id for device in claim.devices for device_id in device.device_ids]
 
 
 def settle(run: Run) -> None:

@@ -263,7 +263,7 @@ helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --r
 - `make night ONLY=monitoring` tries them with Prometheus 3.15.1, which it builds first. `promtool` checks the rules,
   and fires and resolves every alert with synthetic series; a rolling update and a change of the leader fire none. A running
   Prometheus reads the metrics of four plugins and a controller with the labels of the PodMonitors; every panel's query has
-  data there, and on nine nodes of the test bed. Faults there (a killed plugin, missing rights, a truncated checkpoint, old
+  data there, and on nine nodes of the test bed. Faults there (a killed plugin, missing rights, another driver's checkpoint, old
   CRDs and others) fire and resolve every alert, most of them with seconds in place of minutes. They were not tried in
   Grafana.
 """

@@ -1,19 +1,20 @@
 """The checkpoint: all prepared claims of this boot, in a file format that survives crashes and updates.
 
-Format, version v1: one JSON object. A release may add fields, but never changes or removes one. It keeps fields that it
-does not know, so that a downgrade followed by an upgrade loses nothing. `checksum` is SHA-256 over the other fields, as
-`json.dumps` writes them with sorted keys, no blanks and ASCII only. Numbers are integers: a fraction has more than one
-spelling.
+Format, version v1: one line of JSON, and then any bytes, which a longer line has left. The line begins with a header of
+checksum, length, sequence and version, in this order and without blanks. `checksum` is SHA-256 over the line from
+`"length"` on, and `length` is the number of its bytes from `"sequence"` on. So a reader can check a line of a later
+version. A release may add fields, but never changes or removes one. It keeps fields that it does not know, so that a
+downgrade followed by an upgrade loses nothing. Numbers outside the header are integers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,12 +22,13 @@ from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.members import Cores
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Withdrawals
-from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.errors import CheckpointDamaged, CheckpointOfLaterRelease
 
 VERSION = "v1"
+SLOTS: Final = ("checkpoint.0", "checkpoint.1")
+"""The files that have the checkpoint; the newest whole one counts."""
 _TAG = "workloadTag"  # in `extra`, where a release without tags keeps it
 _WITHDRAWN = "withdrawn"  # likewise
-_SEQUENCE = "sequence"  # likewise: a release without it leaves it as it is
 _TAG_OBJECT = "ultraserverUid"  # UID of the NeuronUltraServer that the tag comes from
 
 
@@ -37,11 +39,13 @@ class Checkpoint:
     - `boot_id`: the boot in which the claims were prepared; after a reboot none of them is.
     - `claims`: prepared claims by UID.
     - `extra`: the document's other fields: the tag, the withdrawals, and fields of newer releases.
+    - `sequence`: grows with each write, so of two files the one with the higher number is newer.
     """
 
     boot_id: str
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    sequence: int = field(default=0, compare=False)
 
     def with_claims(self, claims: Mapping[str, PreparedClaim]) -> Checkpoint:
         """Return a checkpoint with `claims`, by UID, added or replaced."""
@@ -73,25 +77,13 @@ class Checkpoint:
         """The claims that were unprepared recently."""
         return Withdrawals.from_wire(self.extra.get(_WITHDRAWN))
 
-    @property
-    def sequence(self) -> int | None:
-        """How often what outlives a boot has changed; None in a checkpoint of a release without that number."""
-        number = self.extra.get(_SEQUENCE)
-        if type(number) is int:
-            return number
-        return None
-
-    def with_sequence(self, number: int) -> Checkpoint:
-        """Return a checkpoint with this number."""
-        return replace(self, extra={**self.extra, _SEQUENCE: number})
-
     def without_claims(self) -> Checkpoint:
         """Return what outlives a boot: all but the claims and their withdrawals."""
         return replace(self, claims={}).with_withdrawals(Withdrawals())
 
     def outlives_as(self, other: Checkpoint) -> bool:
         """Return whether both have the same boot id, tag and other fields that outlive a boot."""
-        return self.without_claims().with_sequence(0) == other.without_claims().with_sequence(0)
+        return self.without_claims() == other.without_claims()
 
     def with_tag(self, tag: Tag | None) -> Checkpoint:
         """Return a checkpoint with `tag`, or without a tag if that is None."""
@@ -133,38 +125,39 @@ def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the file contents for `checkpoint`; equal checkpoints give equal bytes.
-
-    The checksum is the first field, so that it can be put in front of the other fields' JSON without encoding them
-    twice.
-    """
+    """Return the file contents for `checkpoint`; equal checkpoints give equal bytes."""
     body = {
         **checkpoint.extra,
-        "version": VERSION,
         "bootId": checkpoint.boot_id,
         "claims": {uid: _claim_to_wire(checkpoint.claims[uid]) for uid in sorted(checkpoint.claims)},
     }
-    text = _canonical(body)
-    return b'{"checksum":"' + _digest(text).encode() + b'",' + text[1:] + b"\n"
+    try:
+        text = _quick(body)
+    except UnicodeEncodeError:  # a lone surrogate
+        text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return _sealed(text, checkpoint.sequence, VERSION)
 
 
 def decode(raw: bytes) -> Checkpoint:
     """Return the checkpoint in the file contents `raw`.
 
     Raises CheckpointDamaged, with the reason, for anything that `encode` of this format version cannot have written:
-    other JSON, another version, a wrong checksum, a missing field or one of the wrong type. Unknown fields are kept.
+    another header, a wrong checksum, a missing field or one of the wrong type. Unknown fields are kept. Raises
+    CheckpointOfLaterRelease for a whole file of another version.
     """
+    header = _HEADER.match(raw)
+    if header is None:
+        raise CheckpointDamaged("it has no header of a checkpoint")
+    sealed = raw[header.start("length") : header.start("sequence") + int(header["bytes"])]
+    if header["checksum"].decode() != hashlib.sha256(sealed).hexdigest():
+        raise CheckpointDamaged("the checksum does not match the contents")
+    version = header["version"].decode(errors="replace")
+    if version != VERSION:
+        raise CheckpointOfLaterRelease(f"format {version!r} is unknown to this release, which reads {VERSION}")
     try:
-        body = json.loads(raw, parse_constant=_refuse, parse_float=_refuse)
+        body = json.loads(b"{" + sealed, parse_constant=_refuse, parse_float=_refuse)
     except (ValueError, RecursionError) as err:
         raise CheckpointDamaged(f"not JSON: {err}") from err
-    if not isinstance(body, dict):
-        raise CheckpointDamaged("not a JSON object")
-    if body.get("version") != VERSION:
-        raise CheckpointDamaged(f"version {body.get('version')!r} is unknown to this release, which reads {VERSION}")
-    checksum = body.pop("checksum", None)
-    if checksum != _digest(_canonical(body)):
-        raise CheckpointDamaged("the checksum does not match the contents")
     try:
         boot_id = _text(body, "bootId")
         claims = {}
@@ -174,18 +167,41 @@ def decode(raw: bytes) -> Checkpoint:
         raise CheckpointDamaged(f"a field is missing or of the wrong type: {err}") from err
     extra = {}
     for name, value in body.items():
-        if name not in ("version", "bootId", "claims"):
+        if name not in ("length", "sequence", "version", "bootId", "claims"):
             extra[name] = value
-    return Checkpoint(boot_id, claims, extra)
+    return Checkpoint(boot_id, claims, extra, int(header["number"]))
 
 
-def is_foreign(raw: bytes) -> bool:
-    """Return whether file contents are a whole document that no release of this driver wrote."""
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(body, dict) and "version" not in body
+def newest(slots: Iterable[bytes | None]) -> Checkpoint | None:
+    """Return the newest whole checkpoint in the contents of the slots; None if there are no slots.
+
+    Raises CheckpointDamaged if none is whole, and CheckpointOfLaterRelease.
+    """
+    whole, damage = [], None
+    for raw in slots:
+        try:
+            if raw is not None:
+                whole.append(decode(raw))
+        except CheckpointOfLaterRelease:
+            raise
+        except CheckpointDamaged as err:
+            damage = err
+    if damage is not None and not whole:
+        raise damage
+    return max(whole, key=lambda checkpoint: checkpoint.sequence, default=None)
+
+
+_HEADER: Final = re.compile(
+    rb'\{"checksum":"(?P<checksum>[0-9a-f]{64})",(?P<length>"length":(?P<bytes>[0-9]{1,9}),)'
+    rb'(?P<sequence>"sequence":(?P<number>[0-9]{1,18}),)"version":"(?P<version>[^"\\]{1,32})",'
+)
+
+
+def _sealed(text: bytes, sequence: int, version: str) -> bytes:
+    """Return the line that has the JSON object `text`, which is not empty, behind a header."""
+    rest = f'"sequence":{sequence},"version":"{version}",'.encode() + text[1:]
+    rest = f'"length":{len(rest)},'.encode() + rest
+    return b'{"checksum":"' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest + b"\n"
 
 
 def _refuse(number: str) -> None:
@@ -194,23 +210,6 @@ def _refuse(number: str) -> None:
 
 
 _quick = msgspec.json.Encoder(order="sorted").encode
-
-
-def _canonical(body: Mapping[str, Any]) -> bytes:
-    """Return the JSON for the checksum: msgspec's, which is fast, or the standard library's if the two differ.
-
-    They differ for text outside ASCII and for DEL, which only one of them escapes.
-    """
-    with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
-        text = _quick(body)
-        if text.isascii() and b"\x7f" not in text:
-            return text
-    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _digest(text: bytes) -> str:
-    """Return the checksum of the canonical JSON: SHA-256 in hex digits."""
-    return hashlib.sha256(text).hexdigest()
 
 
 _CLAIM_FIELDS = (

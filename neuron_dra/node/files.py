@@ -58,9 +58,15 @@ class Files:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             os.fchmod(handle, mode)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
+            _write_all(handle, data)
+        finally:
+            os.close(handle)
+
+    def overwrite(self, path: Path, data: bytes) -> None:
+        """Write the first bytes of an existing file in place. Not atomic, and needs no space on the disk."""
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            _write_all(handle, data)
         finally:
             os.close(handle)
 
@@ -68,13 +74,9 @@ class Files:
         """Flush a file's bytes to the disk; an earlier failure to write them is an error too."""
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(handle)
+            os.fdatasync(handle)
         finally:
             os.close(handle)
-
-    def link(self, existing: Path, new: Path) -> None:
-        """Give a file a second name, which must not exist."""
-        os.link(existing, new)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file; replace the target."""
@@ -105,6 +107,12 @@ class Files:
         return True
 
 
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -117,19 +125,17 @@ def write_atomically(files: Files, path: Path, data: bytes, mode: int) -> None:
     files.sync_folder(path.parent)
 
 
-def replace(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None, sync: bool = False) -> None:
+def replace(files: Files, path: Path, data: bytes, mode: int, *, sync: bool = False) -> None:
     """Replace `path` with `data`: readers, also after the end of this process, see the old bytes or the new ones.
 
-    `keep` gets the old bytes of `path`, with the same guarantee. With `sync` the bytes are flushed before they get
-    their name; the name is not. Raises OSError, and `path` is then unchanged.
+    With `sync` the bytes are flushed before they get their name; the name is not. Raises OSError, and `path` is then
+    unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         files.write(temporary, data, mode)
         if sync:
             files.sync_file(temporary)
-        if keep is not None:
-            _keep(files, path, keep)
         files.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -151,24 +157,6 @@ def sweep(files: Files, path: Path) -> None:
     for name in files.names(path.parent):
         if name.startswith(f".{path.name}.") and name.endswith(TEMPORARY_SUFFIX):
             files.remove(path.with_name(name))
-
-
-def _keep(files: Files, path: Path, keep: Path) -> None:
-    present, kept = files.stamp(path), files.stamp(keep)
-    if present is None or (kept is not None and kept[0] == present[0]):
-        return  # nothing to keep, or kept by a process that died before it replaced `path`
-    spare = keep.with_name(f".{keep.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    try:
-        try:
-            files.link(path, spare)
-        except FileExistsError:  # left by an earlier process with our pid
-            files.remove(spare)
-            files.link(path, spare)
-        files.rename(spare, keep)
-    except OSError:
-        with contextlib.suppress(OSError):
-            files.remove(spare)
-        raise
 
 
 LOCK_POLL_S = 0.02

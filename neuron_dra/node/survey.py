@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from neuron_dra.api.claims import ResourceClaim
+from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.facts import NodeFacts
 from neuron_dra.core.in_use import ListedPod
@@ -22,7 +23,6 @@ from neuron_dra.node.endpoints.liveness import Liveness
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
-from neuron_dra.node.prepare.checkpoint_file import CHECKPOINT
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.publish import coexistence
@@ -43,7 +43,7 @@ class Survey:
 
     def __init__(self, settings: PluginSettings) -> None:
         self._settings = settings
-        self.checkpoint_file = settings.data_folder / CHECKPOINT
+        self.checkpoint_slots = [settings.data_folder / name for name in SLOTS]
         self.pods_socket = Path(settings.kubelet_pod_resources_socket)
         self.device_plugins = Path(settings.kubelet_device_plugins_directory_path)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hack.bed import cgroups, hardware
-from hack.bed.deployed import CHECKPOINT, pod, template
+from hack.bed.deployed import DATA, pod, template
 from hack.bed.real_cluster import QUICK, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.core.wire import Obj
@@ -169,10 +169,11 @@ def unreadable_claims(bed: TestBed, place: Namespace) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def truncated_checkpoint(bed: TestBed, place: Namespace) -> Iterator[None]:
-    """The plugin cannot rebuild it, because the role does not allow it to list claims."""
+def foreign_checkpoint(bed: TestBed, place: Namespace) -> Iterator[None]:
+    """A starting plugin finds it, and cannot rebuild its own, because the role does not allow it to list claims."""
     with without_rights(bed, f"clusterrole/{DAEMONSET}", "resourceclaims", ("list",)):
-        on(bed, PLAIN).run("truncate", "--size=0", CHECKPOINT)
+        on(bed, PLAIN).run("sh", "-c", f"echo '{{}}' > {DATA}/checkpoint.json")
+        bed.kubectl("delete", "pod", "--namespace", NAMESPACE, plugin_pod(bed, PLAIN)["metadata"]["name"])
         yield
 
 
@@ -413,7 +414,7 @@ FAULTS: tuple[tuple[str, Fault], ...] = (
     ("NeuronFactsUnread", renamed_files),
     ("NeuronClaimsRejected", misspelt_configuration),
     ("NeuronClaimsFail", unreadable_claims),
-    ("NeuronCheckpointDamaged", truncated_checkpoint),
+    ("NeuronCheckpointDamaged", foreign_checkpoint),
     ("NeuronOrphanedClaims", deleted_claim),
     ("NeuronDevicePluginAlive", other_plugin),
     ("NeuronPrepareSlow", lingering_pods),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.bed.deployed import CHECKPOINT, cdi_claims, is_ready, lnc, neurons, pod, prepared, template
+from hack.bed.deployed import cdi_claims, checkpoint, is_ready, lnc, neurons, pod, prepared, template
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 from tests.bed.deployed import (
@@ -386,7 +386,7 @@ def test_rebooted_node_prepares_its_pods_again(trn2: BedNode, namespace: Namespa
     held = neurons(namespace, "survivor")
 
     def boot() -> str:
-        return str(json.loads(trn2.run("cat", CHECKPOINT))["bootId"])
+        return checkpoint(trn2).boot_id
 
     before = boot()
     trn2.break_("reboot")

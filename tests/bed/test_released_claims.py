@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
 
-from hack.bed.deployed import pod, prepared, template
+from hack.bed.deployed import SLOTS, checkpoint, pod, prepared, template
 from hack.bed.real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.core.wire import Obj
+from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.emulation.kubelet_wire import KubeletDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from tests.bed.deployed import allocated
@@ -43,8 +43,7 @@ class Known:
     def __init__(self, node: BedNode, place: Namespace) -> None:
         found = place.get("pods", f"--field-selector=spec.nodeName={node.name}")["items"]
         self.pods = [each for each in found if each["status"]["phase"] == "Running"]
-        raw = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
-        self._claims = checkpoints.decode(raw.encode()).claims.values()
+        self._claims = checkpoint(node).claims.values()
 
     def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[KubeletDevice, ...]] | None:
         for claim in self._claims:
@@ -78,23 +77,15 @@ def test_releases_orphaned_claims(driver: TestBed, trn2: BedNode, namespace: Nam
     namespace.apply(pod("witness", "one", node=trn2.name))
     namespace.wait_ready("witness")
     before = prepared(trn2)
-    path = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
-    current = checkpoints.decode(trn2.run("cat", path).encode())
+    current = checkpoint(trn2)
     [one] = (claim for claim in current.claims.values() if claim.ref.namespace == namespace.name)
     free = next(n for n in range(16) if n not in checkpoints.holders(current.claims.values()))
-    device = {"device": f"neuron-device-{free}", "deviceIds": [free], "cdiIds": [], "edits": {}, "adminAccess": False}
-    body: Obj = json.loads(checkpoints.encode(current))
-    lost = {**body["claims"][one.ref.uid], "name": "lost", "pod": "lost", "adopted": True}
-    lost["devices"] = [{**lost["devices"][0], **device}]
-    body["claims"]["uid-lost"] = lost
-    body.pop("checksum")
-    extra = {k: v for k, v in body.items() if k not in ("version", "bootId", "claims")}
-    unsigned = checkpoints.Checkpoint(
-        current.boot_id, {uid: checkpoints._claim_from_wire(uid, wire) for uid, wire in body["claims"].items()}, extra
-    )
-    text = checkpoints.encode(unsigned).decode()
+    device = replace(one.devices[0], device=f"neuron-device-{free}", device_ids=(free,), cdi_ids=(), edits={})
+    lost = PreparedClaim(ClaimRef(one.ref.namespace, "lost", "uid-lost"), (device,), pod="lost", adopted=True)
+    added = replace(current.with_claims({"uid-lost": lost}), sequence=current.sequence + 1)
     program = "import os,sys; p=sys.argv[1]; open(p+'.new','w').write(sys.argv[2]); os.rename(p+'.new', p)"
-    trn2.run(sys.executable, "-c", program, path, text)
+    for path in SLOTS:
+        trn2.run(sys.executable, "-c", program, path, checkpoints.encode(added).decode())
     assert prepared(trn2) == {*before, "uid-lost"}
     eventually("the claim is let go", lambda: prepared(trn2) == before, 480, 5)
     assert before == allocated(driver, trn2.name)

@@ -16,6 +16,7 @@ from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
+from tests.support import slots
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
 from tests.support.timings import quicker
@@ -152,7 +153,7 @@ async def test_rebuilt_claim_without_allocation_is_released(
         await eventually(lambda: plugin.publish_state.result is not None)
         await kubelet.prepare([ours])
         await kubelet.unprepare([ours])
-    host.checkpoint.write_text("{")  # the last good copy is of before the unprepare
+    slots.tear(slots.newest(host.data))  # the older slot is of before the unprepare
     async with host.running("pod-2") as plugin:
         await holds(plugin, "ours")
         api.delete("resourceclaims", "ours", "default")

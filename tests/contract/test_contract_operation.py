@@ -16,6 +16,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.contract.test_transaction import Disk, claim, decided
+from tests.support import slots
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -64,7 +65,7 @@ def test_admin_claim_leaves_no_trace(short_path: Path) -> None:
     file = disk.cdi_root / cdi.file_name(owner.ref.uid)
 
     def state() -> tuple[bytes, checkpoints.Checkpoint]:
-        stored = checkpoints.decode((disk.folder / "checkpoint.json").read_bytes())
+        stored = slots.read(disk.folder)
         # An unprepare is recorded for a while, for another plugin that still prepares the claim.
         return file.read_bytes(), stored.with_withdrawals(Withdrawals())
 

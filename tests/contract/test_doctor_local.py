@@ -22,6 +22,7 @@ from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_doctor_cluster import serve
 from tests.contract.test_inspect_cluster import answer, interpreted
+from tests.support import slots
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -49,14 +50,14 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
         await eventually(lambda: plugin.publish_state.result)
         made = api.create(allocated_claim("job", "node-a", [3], namespace="default"))
         await kubelet.prepare([made])
-        before = host.checkpoint.read_bytes()
+        before = [path.read_bytes() for path in slots.paths(host.data)]
         found = await local.lines(socket_of(host), PATIENT)
         assert wrong(found) == set(), found
         assert {each.area for each in found if each.state is CheckState.UNKNOWN} <= ELSEWHERE
         texts = {each.area: each.text for each in found}
         assert texts["claims"] == "1 prepared claim, each in the API server with its devices"
         assert texts["slices"] == "16 devices in the API server, as published"
-        assert host.checkpoint.read_bytes() == before
+        assert [path.read_bytes() for path in slots.paths(host.data)] == before
 
         api.delete("resourceclaims", "job", "default")
         assert "OrphanedClaim" in wrong(await local.lines(socket_of(host), PATIENT))
@@ -84,11 +85,11 @@ async def test_node_without_a_plugin(host: PluginHost, monkeypatch: pytest.Monke
     ):
         monkeypatch.setenv(name, value)
     (host.data).mkdir()
-    host.checkpoint.write_text("{")
+    (host.data / "checkpoint.0").write_text("{")
     found = await local.lines(str(host.data / "dra.sock"), PATIENT)
     assert {"PluginSilent", "SocketMissing", "CheckpointDamaged", "CdiNotWritable"} <= wrong(found)
     assert not {"DevicesMissing", "NoDevices"} & wrong(found)
-    assert host.checkpoint.read_text() == "{"
+    assert (host.data / "checkpoint.0").read_text() == "{"
 
 
 async def test_image_of_the_driver_is_enough(host: PluginHost, tmp_path: Path) -> None:

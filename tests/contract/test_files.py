@@ -42,28 +42,30 @@ def test_file_mode_ignores_the_umask(short_path: Path) -> None:
     assert (short_path / "spec.json").read_bytes() == NEW
 
 
-def test_the_bytes_before_are_kept_beside(short_path: Path) -> None:
-    path, keep = short_path / "a", short_path / "a.bak"
-    replace(Files(), path, OLD, 0o600, keep=keep, sync=True)
-    assert not keep.exists()
-    replace(Files(), path, NEW, 0o600, keep=keep, sync=True)
-    assert (path.read_bytes(), keep.read_bytes()) == (NEW, OLD)
-    assert sorted(os.listdir(short_path)) == ["a", "a.bak"]
+def test_overwrite_keeps_the_file_and_its_end(short_path: Path) -> None:
+    path = short_path / "a"
+    write_atomically(Files(), path, NEW, 0o600)
+    before = path.stat()
+    Files().overwrite(path, OLD)
+    assert path.read_bytes() == OLD + NEW[len(OLD) :]
+    assert (path.stat().st_ino, path.stat().st_size) == (before.st_ino, before.st_size)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        Files().overwrite(path, OLD)
 
 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
 def test_power_cut_leaves_old_or_new_bytes(short_path: Path, step: int, moment: Moment) -> None:
-    path, keep = short_path / "a", short_path / "a.bak"
-    replace(Files(), path, OLD, 0o600, keep=keep, sync=True)
+    path = short_path / "a"
+    replace(Files(), path, OLD, 0o600, sync=True)
     files = FaultyFiles()
     files.fail(step, PowerCut(), moment)
     try:
-        replace(files, path, NEW, 0o600, keep=keep, sync=True)
+        replace(files, path, NEW, 0o600, sync=True)
     except PowerCut:
         assert path.read_bytes() in (OLD, NEW)
-        assert not keep.exists() or keep.read_bytes() == OLD
     else:
         assert step > len(files.changes)
         assert path.read_bytes() == NEW
@@ -73,16 +75,16 @@ def test_power_cut_leaves_old_or_new_bytes(short_path: Path, step: int, moment: 
 @pytest.mark.parametrize("number", DISK_ERRORS)
 @pytest.mark.parametrize("step", STEPS)
 def test_disk_error_leaves_no_temporary_file(short_path: Path, step: int, number: int) -> None:
-    path, keep = short_path / "a", short_path / "a.bak"
-    replace(Files(), path, OLD, 0o600, keep=keep, sync=True)
+    path = short_path / "a"
+    replace(Files(), path, OLD, 0o600, sync=True)
     files = FaultyFiles()
     files.fail(step, disk_error(number), Moment.HALF)
     try:
-        replace(files, path, NEW, 0o600, keep=keep, sync=True)
+        replace(files, path, NEW, 0o600, sync=True)
     except OSError as err:
         assert err.errno == number
         assert path.read_bytes() == OLD
-    assert set(os.listdir(short_path)) <= {"a", "a.bak"}
+    assert set(os.listdir(short_path)) == {"a"}
 
 
 @pytest.mark.contract("C2")

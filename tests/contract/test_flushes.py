@@ -1,11 +1,11 @@
-"""No call waits for a flush: what is flushed afterwards, what counts after a loss, and which of the copies rules."""
+"""No call waits for a flush: what is flushed afterwards, what counts after a loss, and which of the files rules."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from neuron_dra.core.evidence import Listing
 from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound
-from neuron_dra.node.files import Files, write_atomically
+from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
+from tests.support import slots
 from tests.support.faulty_files import FaultyFiles, disk_error
 from tests.support.finds import ListedBy, finds
 from tests.support.single_store import SingleStore
@@ -91,25 +92,31 @@ class Disk(FaultyFiles):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
-        self.fails: set[str] = set()  # names of files and folders whose flush fails
+        self.fails: set[str] = set()  # parts of the names of files and folders whose flush fails
         self.kept: dict[str, bytes] = {}
 
     def sync_file(self, path: Path) -> None:
-        name = path.name.split(".json")[0].lstrip(".") + ".json"
-        if name in self.fails:
-            raise disk_error(errno.EIO)
+        self._unless_it_fails(path)
         super().sync_file(path)
+        if path.name in self.kept:
+            self.kept[path.name] = path.read_bytes()
 
     def sync_folder(self, folder: Path) -> None:
-        if folder.name in self.fails:
-            raise disk_error(errno.EIO)
+        self._unless_it_fails(folder)
         super().sync_folder(folder)
         if folder == self.root / "data":
-            self.kept = {name: (folder / name).read_bytes() for name in os.listdir(folder) if ".json" in name}
+            self.kept = {path.name: path.read_bytes() for path in self._files()}
+
+    def _unless_it_fails(self, path: Path) -> None:
+        if any(part in path.name for part in self.fails):
+            raise disk_error(errno.EIO)
+
+    def _files(self) -> list[Path]:
+        return [*slots.paths(self.root / "data"), *(self.root / "data").glob("boot.json")]
 
     def lose(self) -> None:
         """Go back to what was flushed last."""
-        for path in (self.root / "data").glob("*.json*"):
+        for path in self._files():
             path.unlink()
         for name, data in self.kept.items():
             (self.root / "data" / name).write_bytes(data)
@@ -203,10 +210,11 @@ async def test_one_flush_follows_many_writes(disk: Disk) -> None:
     for number in range(6):
         await made.prepare(claim(number))
     disk.release()
-    await eventually(lambda: disk.changes.count("sync_folder data") == 2)
+    await eventually(lambda: len(disk.changes) > 0 and disk.changes[-1].startswith("sync_file checkpoint."))
     loop.cancel()
-    current = (disk.root / "data/checkpoint.json").read_bytes()
-    assert (disk.kept["checkpoint.json"], made.events) == (current, [])
+    assert [change.split(".")[0] for change in disk.changes].count("sync_file checkpoint") == 2
+    newest = slots.newest(disk.root / "data")
+    assert (disk.kept[newest.name], made.events) == (newest.read_bytes(), [])
 
 
 # A disk that does not keep what it accepted
@@ -216,7 +224,7 @@ async def test_one_flush_follows_many_writes(disk: Disk) -> None:
 async def test_failed_flush_rejects_new_claims_until_the_disk_has_them(disk: Disk) -> None:
     made = await plugin(disk)
     held = await made.prepare(claim(0))
-    disk.fails = {"checkpoint.json"}
+    disk.fails = {"checkpoint."}
     writing = asyncio.create_task(made.flusher.flush())
     await eventually(lambda: made.prepared.unflushed)
     with pytest.raises(ClaimError) as caught:
@@ -244,9 +252,9 @@ LOST = pytest.mark.parametrize(
 
 @pytest.mark.contract("P35")
 @LOST
-@pytest.mark.parametrize("fails", [{"checkpoint.json"}, {"data"}], ids=["bytes", "names"])
+@pytest.mark.parametrize("fails", [{"checkpoint."}, {"checkpoint.", "boot."}], ids=["slots", "all files"])
 async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fails: set[str], cdi_too: bool) -> None:
-    """EIO at write-back; then a plugin starts in the same boot, and finds the older checkpoint."""
+    """EIO at write-back; then a plugin starts in the same boot, and finds older slots."""
     api = Api()
     made = await plugin(disk, api)
     await made.prepare(claim(0))
@@ -258,7 +266,7 @@ async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fa
     writing.cancel()
     await made.prepared.worker.do(str)  # the thread has finished what it had begun
     disk.lose()
-    if cdi_too and fails == {"checkpoint.json"}:
+    if cdi_too and "boot." not in fails:
         (disk.root / "cdi" / cdi.file_name("uid-job-1")).unlink()
     disk.fails = set()
     after = await plugin(disk, api, kubelet=kubelet_with("job-0", "job-1"))
@@ -270,17 +278,35 @@ async def test_claim_that_the_disk_lost_is_never_handed_out_again(disk: Disk, fa
 
 
 @pytest.mark.contract("P35")
-async def test_file_that_becomes_older_under_a_plugin_is_damage(disk: Disk) -> None:
+async def test_slots_that_become_older_under_a_plugin_are_written_again(disk: Disk) -> None:
     """A volume that is mounted again, without what was not flushed."""
     made = await plugin(disk)
     await made.prepare(claim(0))
     await made.flusher.flush()
+    answer = await made.prepare(claim(1))
+    disk.lose()
+    await made.prepared.repair()
+    assert on_disk(disk).claims[claim(1).ref.uid] == answer
+    with pytest.raises(DeviceInUse, match="held by claim ml/job-1"):
+        await made.prepare(claim(1, "rival"))
+
+
+@pytest.mark.contract("P35")
+async def test_slots_that_another_plugin_wrote_after_a_loss_are_damage(disk: Disk) -> None:
+    """It has continued from the older slots, so the sequence does not show the loss."""
+    made = await plugin(disk)
+    await made.flusher.flush()
     await made.prepare(claim(1))
     disk.lose()
+    (disk.root / "cdi" / cdi.file_name(claim(1).ref.uid)).unlink()
+    other = await plugin(disk)
+    for number in range(2, 6):
+        await other.prepare(claim(number))
     with pytest.raises(ClaimError, match="is being rebuilt"):
         await made.prepare(claim(1, "rival"))
-    assert made.prepared.damaged == "checkpoint.json has lost claim ml/job-1: the disk has lost writes"
+    assert made.prepared.damaged == "the checkpoint has lost claim ml/job-1: the disk has lost writes"
     await made.recovery.rebuild()
+    assert set(made.prepared.claims) == {f"uid-job-{number}" for number in range(1, 6)}
     with pytest.raises(DeviceInUse, match="held by claim ml/job-1"):
         await made.prepare(claim(1, "rival"))
 
@@ -293,21 +319,23 @@ async def test_unprepare_by_another_process_is_no_loss(disk: Disk) -> None:
     assert (one.prepared.damaged, one.prepared.claims) == (None, {})
 
 
-# Which copy rules
-
-
-def former(disk: Disk, change: Checkpoint) -> None:
-    """Write the checkpoint as the release before does: it keeps unknown fields, and knows no boot.json."""
-    write_atomically(Files(), disk.root / "data/checkpoint.json", checkpoints.encode(change), 0o600)
+# Which file rules
 
 
 def on_disk(disk: Disk) -> Checkpoint:
-    return checkpoints.decode((disk.root / "data/checkpoint.json").read_bytes())
+    return slots.read(disk.root / "data")
 
 
 def torn(disk: Disk) -> None:
-    path = disk.root / "data/checkpoint.json"
-    path.write_bytes(path.read_bytes()[:40])
+    slots.tear_all(disk.root / "data")
+
+
+def gone(disk: Disk) -> None:
+    slots.remove_all(disk.root / "data")
+
+
+def whole(disk: Disk) -> None:
+    pass
 
 
 async def test_boot_record_has_what_outlives_a_boot(disk: Disk) -> None:
@@ -321,29 +349,27 @@ async def test_boot_record_has_what_outlives_a_boot(disk: Disk) -> None:
 
 
 @pytest.mark.contract("P19")
-@pytest.mark.parametrize("harm", ["torn", "gone", "whole"])
-async def test_tag_survives_a_power_cut(disk: Disk, harm: str) -> None:
+@pytest.mark.parametrize("harm", [torn, gone, whole])
+async def test_tag_survives_a_power_cut(disk: Disk, harm: Callable[[Disk], None]) -> None:
     made = await plugin(disk)
     await made.prepared.keep_tag(ONE)
     await made.prepare(claim(0))
-    if harm == "torn":
-        torn(disk)
-    elif harm == "gone":
-        (disk.root / "data/checkpoint.json").unlink()
+    harm(disk)
     after = await plugin(disk, boot_id="boot-2")
     assert (after.prepared.damaged, after.prepared.claims, after.prepared.tag) == (None, {}, ONE)
-    assert sorted(os.listdir(disk.root / "data")) == ["boot.json", "checkpoint.json", "serialize.lock"]
+    assert sorted(os.listdir(disk.root / "data")) == ["boot.json", "checkpoint.0", "checkpoint.1", "serialize.lock"]
     assert os.listdir(disk.root / "cdi") == [metadata.FOLDER]
     assert os.listdir(disk.root / "cdi" / metadata.FOLDER) == []
 
 
 @pytest.mark.contract("P19")
-async def test_older_checkpoint_after_a_power_cut_does_not_bring_back_its_tag(disk: Disk) -> None:
+async def test_older_slots_after_a_power_cut_do_not_bring_back_their_tag(disk: Disk) -> None:
     made = await plugin(disk)
     await made.prepared.keep_tag(ONE)
-    older = (disk.root / "data/checkpoint.json").read_bytes()
+    older = {path: path.read_bytes() for path in slots.paths(disk.root / "data")}
     await made.prepared.keep_tag(TWO)
-    (disk.root / "data/checkpoint.json").write_bytes(older)
+    for path, raw in older.items():
+        path.write_bytes(raw)
     assert (await plugin(disk, boot_id="boot-2")).prepared.tag == TWO
 
 
@@ -359,52 +385,26 @@ async def test_tag_survives_damage_in_the_same_boot(disk: Disk) -> None:
     assert (after.prepared.tag, on_disk(disk).tag) == (ONE, ONE)
 
 
-@pytest.mark.contract("O7")
-@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2", "boot-3"])
-@pytest.mark.parametrize("fresh", [False, True], ids=["it kept our fields", "it began anew"])
-async def test_checkpoint_of_the_release_before_rules_if_it_wrote_last(disk: Disk, boot_id: str, fresh: bool) -> None:
-    made = await plugin(disk)
-    await made.prepared.keep_tag(ONE)
-    held = {claim(3).ref.uid: decided(claim(3), [])}
-    began = Checkpoint("boot-2", extra={} if fresh else on_disk(disk).extra)
-    former(disk, began.with_tag(TWO).with_claims(held))
-    (disk.root / "cdi" / cdi.file_name(claim(3).ref.uid)).write_bytes(cdi.encode(cdi.spec(decided(claim(3), []))))
-    after = await plugin(disk, boot_id=boot_id)
-    assert after.prepared.tag == TWO
-    assert set(after.prepared.claims) == (set(held) if boot_id == "boot-2" else set())
-    assert (await plugin(disk, boot_id="boot-4")).prepared.tag == TWO
-
-
-@pytest.mark.contract("O7")
-@pytest.mark.parametrize("harm", ["torn", "older", "whole"])
-async def test_tag_of_the_release_before_survives_beside_this_one(disk: Disk, harm: str) -> None:
-    """Both run at once; then the power fails before this release has flushed its next checkpoint."""
-    made = await plugin(disk)
-    await made.prepared.keep_tag(ONE)
-    former(disk, on_disk(disk).with_tag(TWO))
-    older = (disk.root / "data/checkpoint.json").read_bytes()
+@pytest.mark.parametrize("harm", [torn, gone, whole])
+async def test_tag_of_the_other_plugin_survives_a_power_cut(disk: Disk, harm: Callable[[Disk], None]) -> None:
+    """Each of two plugins has read boot.json before the other wrote it."""
+    made, other = await plugin(disk), await plugin(disk)
+    for turn, tag in ((made, ONE), (other, TWO), (made, ONE), (made, THREE), (other, TWO)):
+        await turn.prepared.keep_tag(tag)
     await made.prepare(claim(0))
-    if harm == "torn":
-        torn(disk)
-    elif harm == "older":
-        (disk.root / "data/checkpoint.json").write_bytes(older)
+    harm(disk)
     assert (await plugin(disk, boot_id="boot-2")).prepared.tag == TWO
 
 
-@pytest.mark.contract("O7")
-async def test_tags_of_both_releases_in_turn(disk: Disk) -> None:
-    made = await plugin(disk)
-    await made.prepared.keep_tag(ONE)
-    former(disk, on_disk(disk).with_tag(TWO))
-    await made.prepared.keep_tag(THREE)
-    former(disk, on_disk(disk).with_tag(ONE))
-    assert (await plugin(disk)).prepared.tag == ONE
-    former(disk, on_disk(disk).with_tag(None))
-    assert (await plugin(disk, boot_id="boot-2")).prepared.tag is None
-
-
-async def test_lost_checkpoint_is_damage_in_the_same_boot(disk: Disk) -> None:
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (gone, r"checkpoint\.0 is gone, checkpoint\.1 is gone"),
+        (torn, r"checkpoint\.0 is damaged: it has no header of a checkpoint, checkpoint\.1 is damaged"),
+    ],
+)
+async def test_lost_checkpoint_is_damage_in_the_same_boot(disk: Disk, harm: Callable[[Disk], None], why: str) -> None:
     await plugin(disk)
-    (disk.root / "data/checkpoint.json").unlink()
-    with pytest.raises(CheckpointDamaged, match=r"checkpoint\.json is gone, or older than boot\.json"):
+    harm(disk)
+    with pytest.raises(CheckpointDamaged, match=why):
         SingleStore(disk.root / "data", disk.root / "cdi", "boot-1", Files()).open()

@@ -18,6 +18,7 @@ from neuron_dra.emulation.embedded_api import (
 from neuron_dra.emulation.embedded_api.faults import Strange
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
+from tests.support import slots
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import eventually
@@ -144,7 +145,7 @@ async def test_checkpoint_damaged_before_publish_is_rebuilt(api: EmbeddedApi, ho
     held = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="list", resource="nodes"))
     async with host.running() as plugin:
         await eventually(lambda: held.hits and plugin.hardware.known.is_set(), LONG_S)
-        host.checkpoint.write_bytes(b"damaged")
+        slots.tear_all(host.data)
         held.release()
         await settled(api, plugin)
         await eventually(lambda: plugin.prepared.damaged is None, LONG_S, "the checkpoint is whole")

@@ -81,11 +81,12 @@ def test_files_precede_the_cdi_file_and_the_commit(node: Node) -> None:
     """A container whose mount has no source does not start."""
     files = FaultyFiles()
     node.store(files).prepare(claim(1), node.decided)
-    order = [f"rename {name}" for name in ("uid-1_a.json", "uid-1_b.json", cdi.file_name("uid-1"), "checkpoint.json")]
+    renamed = ("uid-1_a.json", "uid-1_b.json", cdi.file_name("uid-1"))
+    order = [*(f"rename {name}" for name in renamed), "overwrite checkpoint"]
     assert [change for change in files.changes if change in order] == order
     files.changes.clear()
     node.store(files).unprepare("uid-1")
-    order = ["rename checkpoint.json", *(f"remove {name}" for name in (cdi.file_name("uid-1"), "uid-1_a.json"))]
+    order = ["overwrite checkpoint", *(f"remove {name}" for name in (cdi.file_name("uid-1"), "uid-1_a.json"))]
     assert [change for change in files.changes if change in order] == order
 
 

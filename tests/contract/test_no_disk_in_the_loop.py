@@ -9,6 +9,7 @@ import pytest
 
 from neuron_dra.api import objects
 from neuron_dra.api.objects import allocated_claim, node_object
+from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.support.plugin_host import PluginHost
@@ -56,7 +57,7 @@ async def test_event_loop_calls_no_file(api: EmbeddedApi, host: PluginHost) -> N
     assert files.calls > 10
     # A prepare asks for the checkpoint's stamp, which is in the kernel's memory, to save a switch of threads.
     assert {call for call, _ in files.in_the_loop} <= {"stamp"}
-    assert {Path(path).name for _, path in files.in_the_loop} <= {"checkpoint.json"}
+    assert {Path(path).name for _, path in files.in_the_loop} <= set(SLOTS)
 
 
 async def test_end_of_connected_sets_calls_no_file_in_the_loop(api: EmbeddedApi, host: PluginHost) -> None:

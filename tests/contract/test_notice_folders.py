@@ -85,11 +85,11 @@ def test_folder_precedes_the_cdi_file_and_outlasts_it(node: Node) -> None:
     """A container whose mount has no source does not start."""
     files = FaultyFiles()
     node.store(files).prepare(claim(1), node.decided)
-    order = ["make_folder claim_uid-1", f"rename {cdi.file_name('uid-1')}", "rename checkpoint.json"]
+    order = ["make_folder claim_uid-1", f"rename {cdi.file_name('uid-1')}", "overwrite checkpoint"]
     assert [change for change in files.changes if change in order] == order
     files.changes.clear()
     node.store(files).unprepare("uid-1")
-    order = ["rename checkpoint.json", f"remove {cdi.file_name('uid-1')}", "remove_folder claim_uid-1"]
+    order = ["overwrite checkpoint", f"remove {cdi.file_name('uid-1')}", "remove_folder claim_uid-1"]
     assert [change for change in files.changes if change in order] == order
 
 

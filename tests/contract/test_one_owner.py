@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
+from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.errors import ClaimError, NotFound
@@ -245,12 +246,12 @@ class Node(RuleBasedStateMachine):
         if not keeps_cdi:
             shutil.rmtree(self.cdi_root, ignore_errors=True)
 
-    @rule(both=st.booleans(), keep=st.integers(0, 200))
-    def damage(self, both: bool, keep: int) -> None:
-        """Truncate the checkpoint, perhaps its last good copy too."""
+    @rule(number=st.integers(1, 3), keep=st.integers(0, 200))
+    def damage(self, number: int, keep: int) -> None:
+        """Truncate one slot or both."""
         self.doubtful |= {claim.ref for claim in self.api.claims.values()} & self.given_back
-        for name in ("checkpoint.json", "checkpoint.json.bak")[: 2 if both else 1]:
-            if (self.data / name).exists():
+        for bit, name in enumerate(SLOTS):
+            if number >> bit & 1 and (self.data / name).exists():
                 (self.data / name).write_bytes((self.data / name).read_bytes()[:keep])
 
     @precondition(lambda self: self.processes)

@@ -19,7 +19,6 @@ import pytest
 
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, metadata, notice
-from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
@@ -30,6 +29,7 @@ from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.publisher_lock import PublisherLock
+from tests.support import slots
 from tests.support.finds import finds
 from tests.support.power_cut import (
     Contents,
@@ -206,8 +206,7 @@ def the_host_was_rebooted(root: Path) -> None:
 
 def the_checkpoint_is_damaged(root: Path) -> None:
     earlier(root)
-    path = root / "plugins/neuron.aws.com/checkpoint.json"
-    path.write_bytes(path.read_bytes()[:-50])
+    slots.tear_all(root / "plugins/neuron.aws.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +294,7 @@ class Judge:
 
     def commit_was_last(self) -> None:
         try:
-            current = checkpoints.decode((self.data / "checkpoint.json").read_bytes())
+            current = slots.read(self.data)
         except FileNotFoundError:
             return
         except CheckpointDamaged:
@@ -457,7 +456,7 @@ def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
 @pytest.mark.parametrize(
     ("name", "make_store", "recorder", "complaint"),
     [
-        ("first start", store_of, WithoutFolderFlush, "the checkpoint is damaged"),
+        ("first start", store_of, WithoutFolderFlush, "the checkpoint is damaged|the tag is another one"),
         ("first start", store_of, WithoutFileFlush, "the checkpoint is damaged"),
         ("first start", store_of, WithoutBootRecord, "the checkpoint is damaged"),
         ("first start", checkpoint_first, RecordingFiles, "a claim in the checkpoint has no CDI file"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
+from tests.support import slots
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.finds import ListedBy, finds
 from tests.support.single_store import SingleStore
@@ -109,7 +109,7 @@ class Node:
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
         self.root, self.cluster, self.kubelet = root, cluster, ListedBy()
-        self.checkpoint, self.cdi_root = root / "data" / "checkpoint.json", root / "cdi"
+        self.data, self.cdi_root = root / "data", root / "cdi"
 
     def process(self, files: Files | None = None, boot_id: str = "boot-1") -> tuple[Transactions, recovery.Recovery]:
         store = SingleStore(self.root / "data", self.cdi_root, boot_id, files or Files())
@@ -138,7 +138,7 @@ class Node:
 
 @pytest.fixture
 async def node(short_path: Path) -> Node:
-    """Claims 0, 1 and 2 are prepared; the last good copy has 0 and 1."""
+    """Claims 0, 1 and 2 are prepared; the older slot has 0 and 1."""
     made = Node(short_path, Cluster())
     made.cluster.claims = {c.ref.uid: c for c in map(claim, range(3))}
     transactions, _ = made.process()
@@ -150,7 +150,7 @@ async def node(short_path: Path) -> Node:
 
 
 HARM: list[Callable[[Path], object]] = [
-    lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    slots.tear,
     lambda path: path.unlink(),
     lambda path: path.write_bytes(b""),
 ]
@@ -158,7 +158,8 @@ HARM: list[Callable[[Path], object]] = [
 
 @pytest.mark.parametrize("harm", HARM)
 async def test_recovery_restores_all_prepared_claims(node: Node, harm: Callable[[Path], object]) -> None:
-    harm(node.checkpoint)
+    for path in slots.paths(node.data):
+        harm(path)
     transactions = await node.recovered()
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
     assert node.specs == {"uid-0", "uid-1", "uid-2"}
@@ -169,16 +170,24 @@ async def test_recovery_restores_all_prepared_claims(node: Node, harm: Callable[
     assert node.specs == set()
 
 
-async def test_recovery_uses_cdi_files_without_a_copy(node: Node) -> None:
-    node.checkpoint.write_text("{")
-    (node.root / "data" / "checkpoint.json.bak").write_text("{")
-    transactions = await node.recovered()
-    assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
+@pytest.mark.parametrize("harm", HARM)
+async def test_older_slot_and_cdi_files_are_enough(node: Node, harm: Callable[[Path], object]) -> None:
+    """The newest slot was damaged after it was written."""
+    harm(slots.newest(node.data))
+    transactions, _ = node.process()
+    await transactions.prepared.open()
+    assert transactions.prepared.damaged is None
+    assert {uid: c.adopted for uid, c in transactions.prepared.claims.items()} == {
+        "uid-0": False,
+        "uid-1": False,
+        "uid-2": True,
+    }
+    assert [await transactions.prepare(claim(n).ref) for n in range(3)] == [decided(claim(n), []) for n in range(3)]
+    assert len(slots.paths(node.data)) == 2
 
 
 def lose_all_files(node: Node) -> None:
-    node.checkpoint.write_text("{")
-    (node.root / "data" / "checkpoint.json.bak").unlink()
+    slots.tear_all(node.data)
     for name in os.listdir(node.cdi_root):
         os.unlink(node.cdi_root / name)
 
@@ -203,7 +212,8 @@ async def test_allocation_alone_is_not_recovered(node: Node) -> None:
 
 async def test_rebuild_after_a_foreign_checkpoint_adopts_all_allocations(node: Node) -> None:
     lose_all_files(node)
-    node.checkpoint.write_text('{"checksum":1713104513,"v1":{"preparedClaims":{}}}')
+    slots.remove_all(node.data)
+    (node.data / "checkpoint.json").write_text('{"checksum":1713104513,"v1":{"preparedClaims":{}}}')
     node.cluster.claims["uid-7"] = claim(7)
     transactions = await node.recovered()
     assert {uid: c.adopted for uid, c in transactions.prepared.claims.items()} == dict.fromkeys(
@@ -213,11 +223,45 @@ async def test_rebuild_after_a_foreign_checkpoint_adopts_all_allocations(node: N
     with pytest.raises(ClaimError, match="neuron7 is held by claim ml/job-7"):
         await transactions.prepare(ClaimRef("ml", "rival", "rival"))
     assert await transactions.prepare(claim(7).ref) == decided(claim(7), [])
+    assert sorted(os.listdir(node.data)) == [
+        "boot.json",
+        "checkpoint.0",
+        "checkpoint.1",
+        "checkpoint.json.damaged",
+        "serialize.lock",
+    ]
+
+
+async def test_foreign_checkpoint_beside_ours_puts_our_claims_in_doubt(node: Node) -> None:
+    """Another driver, or a version before the first release, has run after us. It may have unprepared our claims."""
+    (node.data / "checkpoint.json").write_text('{"checksum":"c7fe","version":"v1","bootId":"boot-1","claims":{}}')
+    node.cluster.claims["uid-7"] = claim(7)
+    transactions = await node.recovered()
+    assert transactions.prepared.claims.pop("uid-7").adopted
+    assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
+
+
+async def test_slots_of_a_later_release_are_not_overwritten(node: Node) -> None:
+    path = slots.older(node.data)
+    path.write_bytes(
+        slots.sealed({"bootId": "boot-1", "claims": [["in a form of its own"]]}, sequence=99, version="v2")
+    )
+    before = {path.name: path.read_bytes() for path in node.data.iterdir()}
+    transactions, rebuild = node.process()
+    await transactions.prepared.open()
+    running = asyncio.create_task(rebuild.rebuild())
+    async with asyncio.timeout(60):
+        while "Install that release again" not in transactions.prepared.rebuild_waits:
+            await asyncio.sleep(0.005)
+    with pytest.raises(ClaimError, match="format 'v2' is unknown to this release, which reads v1"):
+        await transactions.prepare(claim(5).ref)
+    running.cancel()
+    assert {path.name: path.read_bytes() for path in node.data.iterdir()} == before
 
 
 async def test_deleted_claim_keeps_devices_until_unprepared(node: Node) -> None:
-    node.checkpoint.write_text("{")
-    del node.cluster.claims["uid-2"]  # not in the good copy, so only its file shows it
+    slots.tear_all(node.data)
+    del node.cluster.claims["uid-2"]
     before = (node.cdi_root / cdi.file_name("uid-2")).read_bytes()
     transactions = await node.recovered()
     assert transactions.prepared.claims["uid-2"].adopted
@@ -228,37 +272,53 @@ async def test_deleted_claim_keeps_devices_until_unprepared(node: Node) -> None:
 
 
 async def test_replaced_claim_keeps_devices_until_unprepared(node: Node) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     node.cluster.claims["uid-2"] = Claim(ClaimRef("ml", "job-2", "uid-new"), claim(9).devices)
     transactions = await node.recovered()
     assert transactions.prepared.claims["uid-2"].devices[0].device_ids == (2,)
     assert "uid-new" not in transactions.prepared.claims
 
 
-async def test_claim_unprepared_after_the_copy_stays_so(node: Node) -> None:
+async def test_unprepared_claim_stays_so(node: Node) -> None:
     transactions, _ = node.process()
     await transactions.prepared.open()
     await transactions.unprepare(claim(1).ref)
     del node.cluster.claims["uid-1"]
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-2"}
 
 
-@pytest.mark.parametrize("harm", [lambda path: path.write_text("{"), lambda path: path.unlink()])
+async def test_claim_that_the_lost_slot_had_unprepared_is_in_doubt(node: Node) -> None:
+    """The older slot has it, and its CDI file is gone. So it is released once the kubelet does not list it."""
+    transactions, _ = node.process()
+    await transactions.prepared.open()
+    await transactions.unprepare(claim(1).ref)
+    slots.tear(slots.newest(node.data))
+    transactions, _ = node.process()
+    await transactions.prepared.open()
+    assert {uid: c.doubtful for uid, c in transactions.prepared.claims.items()} == {
+        "uid-0": False,
+        "uid-1": True,
+        "uid-2": False,
+    }
+
+
+@pytest.mark.parametrize("harm", HARM)
 async def test_checkpoint_of_an_earlier_boot_needs_no_recovery(node: Node, harm: Callable[[Path], object]) -> None:
-    harm(node.checkpoint)
+    for path in slots.paths(node.data):
+        harm(path)
     node.cluster.error = Unavailable("away")
     transactions, _ = node.process(boot_id="boot-2")
     await transactions.prepared.open()
     assert (transactions.prepared.damaged, transactions.prepared.claims) == (None, {})
     assert node.specs == set()
-    assert set(os.listdir(node.checkpoint.parent)) == {"boot.json", "checkpoint.json", "serialize.lock"}
+    assert sorted(os.listdir(node.data)) == ["boot.json", "checkpoint.0", "checkpoint.1", "serialize.lock"]
     node.cluster.error = None
     assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
 
 
 async def test_foreign_files_are_ignored(node: Node) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     for number, text in enumerate(("", "[]", "{", '{"annotations": {"neuron.aws.com/claim-uid": "other"}}')):
         (node.cdi_root / cdi.file_name(f"odd-{number}")).write_text(text)
     assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-1", "uid-2"}
@@ -268,7 +328,7 @@ async def test_foreign_files_are_ignored(node: Node) -> None:
     "error", [Unavailable("away"), ClaimError("the answer is no list"), ApiError("418"), OSError("token")]
 )
 async def test_recovery_retries_and_rejects_meanwhile(node: Node, error: Exception) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     node.cluster.error = error
     transactions, rebuild = node.process()
     await transactions.prepared.open()
@@ -286,7 +346,7 @@ async def test_recovery_retries_and_rejects_meanwhile(node: Node, error: Excepti
 
 
 async def test_full_disk_does_not_end_recovery(node: Node) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     files = FaultyFiles()
     transactions, rebuild = node.process(files)
     await transactions.prepared.open()
@@ -306,7 +366,7 @@ def blocked(node: Node, uid: str) -> Path:
 
 async def test_folder_at_a_cdi_path_does_not_end_recovery(node: Node) -> None:
     """31, mend 12: one claim's file kept the whole node from new claims."""
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     blocked(node, "uid-1")
     async with asyncio.timeout(60):
         transactions = await node.recovered()
@@ -325,7 +385,7 @@ async def test_folder_at_a_cdi_path_of_a_forgotten_claim_leaves_no_other_file(no
 
 
 async def test_second_recovery_keeps_later_claims(node: Node) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     (one, first), (two, second) = node.process(), node.process()
     await one.prepared.open()
     await two.prepared.open()
@@ -341,29 +401,29 @@ async def test_second_recovery_keeps_later_claims(node: Node) -> None:
 
 
 async def test_rebuilt_checkpoint_loads_at_the_next_start(node: Node) -> None:
-    node.checkpoint.write_text("{")
+    slots.tear_all(node.data)
     await node.recovered()
     transactions, _ = node.process()
     await transactions.prepared.open()
     assert transactions.prepared.damaged is None
     assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
-    assert json.loads(node.checkpoint.read_text())["inventoryTaken"] is True
+    assert slots.read(node.data).extra["inventoryTaken"] is True
 
 
 async def test_unreadable_checkpoint_is_rebuilt_at_a_start(node: Node) -> None:
     """A bad block under the file: only another file can be read."""
 
     class BadBlock(Files):
-        def __init__(self, inode: int) -> None:
-            self.inode = inode
+        def __init__(self, *paths: Path) -> None:
+            self.inodes = {path.stat().st_ino for path in paths}
 
         def read(self, path: Path) -> bytes | None:
             stamp = self.stamp(path)
-            if stamp is not None and stamp[0] == self.inode:
+            if stamp is not None and stamp[0] in self.inodes:
                 raise disk_error(errno.EIO)
             return super().read(path)
 
-    transactions, rebuild = node.process(BadBlock(node.checkpoint.stat().st_ino))
+    transactions, rebuild = node.process(BadBlock(*slots.paths(node.data)))
     await transactions.prepared.open()
     assert "cannot be read" in (transactions.prepared.damaged or "")
     async with asyncio.timeout(60):

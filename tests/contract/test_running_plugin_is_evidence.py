@@ -14,12 +14,14 @@ import pytest
 
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.files import Files, locked
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
+from tests.support import slots
 from tests.support.faulty_files import disk_error
 from tests.support.plugin_host import PluginHost
 from tests.support.single_store import SingleStore
@@ -62,6 +64,11 @@ class BadBlocks(Files):
             raise disk_error(errno.EROFS)
         super().write(path, data, mode)
 
+    def overwrite(self, path: Path, data: bytes) -> None:
+        if not self.takes_writes:
+            raise disk_error(errno.EROFS)
+        super().overwrite(path, data)
+
 
 class Disk:
     """The folders of a node."""
@@ -93,11 +100,19 @@ def spoiled(disk: Disk) -> None:
         disk.files.spoil(disk.data / name)
 
 
-def checkpoint_alone(disk: Disk) -> None:
-    (disk.data / "checkpoint.json").unlink()
+def slots_alone(disk: Disk) -> None:
+    slots.remove_all(disk.data)
 
 
-HARM = pytest.mark.parametrize("harm", [emptied, spoiled, checkpoint_alone])
+def torn(disk: Disk) -> None:
+    slots.tear_all(disk.data)
+
+
+def newest_alone(disk: Disk) -> None:
+    slots.tear(slots.newest(disk.data))
+
+
+HARM = pytest.mark.parametrize("harm", [emptied, spoiled, slots_alone, torn, newest_alone])
 
 
 @HARM
@@ -142,14 +157,32 @@ def test_claims_without_any_file_are_held_and_doubted(disk: Disk) -> None:
     assert disk.spec(FIRST).exists()
 
 
-@pytest.mark.parametrize("harm", [lambda disk, path: path.unlink(), lambda disk, path: disk.files.spoil(path)])
+ONE_FILE = pytest.mark.parametrize(
+    "harm", [lambda disk, path: path.unlink(), lambda disk, path: disk.files.spoil(path)]
+)
+
+
+@ONE_FILE
 def test_boot_record_is_written_from_memory(disk: Disk, harm: Callable[[Disk, Path], None]) -> None:
     store = disk.store()
     path = disk.data / "boot.json"
-    before = path.read_bytes()
+    before = checkpoints.decode(path.read_bytes())
     harm(disk, path)
     store.repair()
-    assert disk.files.read(path) == before
+    assert checkpoints.decode(disk.files.read(path) or b"") == before
+
+
+@ONE_FILE
+def test_older_slot_is_created_again(disk: Disk, harm: Callable[[Disk, Path], None]) -> None:
+    store = disk.store()
+    answer = store.prepare(FIRST, decided)
+    path = slots.older(disk.data)
+    harm(disk, path)
+    store.repair()
+    assert checkpoints.decode(disk.files.read(path) or b"").claims == {FIRST.ref.uid: answer}
+    before = {path.name: path.read_bytes() for path in disk.data.iterdir()}
+    store.repair()
+    assert {path.name: path.read_bytes() for path in disk.data.iterdir()} == before
 
 
 def test_removed_folder_is_made_again(disk: Disk) -> None:
@@ -199,7 +232,8 @@ async def test_plugin_is_not_ready_while_its_state_can_be_neither_read_nor_writt
     async with host.running(files=files) as plugin:
         await eventually(lambda: plugin.publish_state.result is not None)
         files.takes_writes = False
-        files.spoil(host.checkpoint)
+        for path in slots.paths(host.data):
+            files.spoil(path)
         await eventually(lambda: "state cannot be read or written: [Errno 30]" in plugin.why_not_ready())
         files.takes_writes = True
         await eventually(lambda: "state cannot be read" not in plugin.why_not_ready())

@@ -16,7 +16,6 @@ import pytest
 
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import cdi, metadata, notice
-from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.decision import decide
 from neuron_dra.errors import (
@@ -33,6 +32,7 @@ from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.prepare.group_commit import GroupCommit
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import FORBIDDEN_TRIES, Transactions
+from tests.support import slots
 from tests.support.faulty_files import (
     DISK_ERRORS,
     FaultyFiles,
@@ -82,8 +82,7 @@ class Disk:
 
     @property
     def checkpointed(self) -> set[str]:
-        raw = (self.folder / "checkpoint.json").read_bytes()
-        return {c.ref.name for c in checkpoints.decode(raw).claims.values()}
+        return {c.ref.name for c in slots.read(self.folder).claims.values()}
 
     @property
     def specified(self) -> set[str]:
@@ -141,7 +140,7 @@ def test_prepared_claim_is_on_disk_before_the_reply(used: Disk) -> None:
     spec = json.loads((used.cdi_root / "k8s.neuron.aws.com-claim_uid-new.json").read_text())
     assert [f"{spec['kind']}={device['name']}" for device in spec["devices"]] == list(prepared.devices[0].cdi_ids)
     assert (used.cdi_root / "k8s.neuron.aws.com-claim_uid-new.json").stat().st_mode & 0o777 == 0o644
-    assert (used.folder / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+    assert [path.stat().st_mode & 0o777 for path in slots.paths(used.folder)] == [0o600, 0o600]
 
 
 @pytest.mark.contract("P2")
@@ -491,24 +490,23 @@ def test_inventory_without_another_driver_doubts_nothing(used: Disk) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        slots.tear,
         lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"uid-old", b"uid-odd")),
-        lambda path: path.write_bytes(b'{"version":"v9"}'),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"boot-1", b"boot-2")),
+        lambda path: path.write_bytes(slots.sealed({"bootId": "boot-1", "claims": {}}, version="v9")),
         lambda path: path.unlink(),
     ],
 )
 def test_damaged_checkpoint_is_not_empty(used: Disk, harm: Callable[[Path], None]) -> None:
-    path = used.folder / "checkpoint.json"
-    harm(path)
-    damaged = path.read_bytes() if path.exists() else None
+    for path in slots.paths(used.folder):
+        harm(path)
+    damaged = [path.read_bytes() for path in slots.paths(used.folder)]
     store = used.store()
     for attempt in (store.open, store.read, lambda: store.known("uid-old"), lambda: store.unprepare("uid-old")):
         with pytest.raises(CheckpointDamaged):
             attempt()
     assert used.specified == {"old"}
-    if damaged is not None:
-        assert (used.folder / "checkpoint.json.damaged").read_bytes() == damaged
+    assert [path.read_bytes() for path in slots.paths(used.folder)] == damaged
 
 
 # Transactions.
@@ -524,7 +522,7 @@ def test_concurrent_prepares_share_one_commit(used: Disk) -> None:
     answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert answers == [decided(c, []) for c in SOME]
     assert used.is_clean("old", "job-1", "job-2", "job-3")
-    assert files.changes.count(f"write .checkpoint.json.{os.getpid()}.tmp") == 1
+    assert files.changes.count("overwrite checkpoint") == 1
 
 
 def test_concurrent_unprepares_share_one_commit(used: Disk) -> None:
@@ -533,7 +531,7 @@ def test_concurrent_unprepares_share_one_commit(used: Disk) -> None:
     held = used.store(files).unprepare_all(["uid-job-1", "uid-never-seen", "uid-old"])
     assert held == [decided(SOME[0], []), None, decided(OLD, [])]
     assert used.is_clean("job-2", "job-3")
-    assert files.changes.count("rename checkpoint.json") == 1
+    assert files.changes.count("overwrite checkpoint") == 1
 
 
 @pytest.mark.contract("P13")
@@ -615,7 +613,7 @@ async def test_queued_claims_are_committed_together(used: Disk) -> None:
         await asyncio.sleep(0)
     files.go_on.set()
     assert await asyncio.gather(*asked) == [decided(c, []) for c in claims]
-    assert files.changes.count("rename checkpoint.json") == 2, "one for the first, and one for the other fourteen"
+    assert files.changes.count("overwrite checkpoint") == 2, "one for the first, and one for the other fourteen"
 
 
 async def test_abandoned_transaction_ends_with_the_next(disk: Disk) -> None:
@@ -1058,7 +1056,7 @@ async def test_finish_is_bounded_and_leaves_no_task(disk: Disk) -> None:
 
 @pytest.mark.contract("P20")
 async def test_damaged_checkpoint_rejects_all_calls(used: Disk) -> None:
-    (used.folder / "checkpoint.json").write_text("{")
+    slots.tear_all(used.folder)
     made = Transactions(PreparedClaims(used.store()), Api(NEW), timing=IMPATIENT)
     await made.prepared.open()
     for call in (made.prepare(NEW.ref), made.prepare(OLD.ref), made.unprepare(OLD.ref)):
@@ -1069,13 +1067,16 @@ async def test_damaged_checkpoint_rejects_all_calls(used: Disk) -> None:
 
 
 @pytest.mark.contract("P20")
-async def test_damage_is_detected_at_the_next_call(used: Disk) -> None:
+async def test_damage_under_a_plugin_is_repaired_at_the_next_call(used: Disk) -> None:
     made = await transactions(used, Api(NEW))
-    (used.folder / "checkpoint.json").write_text("{")
-    with pytest.raises(ClaimError, match="being rebuilt"):
-        await made.prepare(NEW.ref)
+    slots.tear_all(used.folder)
     assert await made.prepared.repair() == []
-    assert made.prepared.claims == {"uid-old": decided(OLD, [])}, "prepared devices stay published and held"
+    assert slots.read(used.folder).claims == {"uid-old": decided(OLD, [])}
+    slots.tear_all(used.folder)
+    with pytest.raises(ClaimError, match="was unprepared while it was being prepared"):  # a new era has begun
+        await made.prepare(NEW.ref)
+    assert await made.prepare(NEW.ref) == decided(NEW, [])
+    assert used.is_clean("old", "new")
 
 
 # Two plugins of a rolling update: the old one still prepares a claim that the new one has unprepared.
@@ -1141,14 +1142,13 @@ async def test_withdrawal_survives_its_time(used: Disk) -> None:
     assert used.is_clean("old")
 
 
-async def test_withdrawal_survives_a_rebuilt_checkpoint(used: Disk) -> None:
+async def test_withdrawal_survives_a_torn_checkpoint(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
     await new.unprepare(NEW.ref)
-    (used.folder / "checkpoint.json").write_bytes(b"{")
+    slots.tear_all(used.folder)
     await new.prepared.repair()
-    await new.prepared.rebuilt({OLD.ref.uid: decided(OLD, [])})
     api.answers.set()
     with pytest.raises(ClaimError, match="was unprepared"):
         await call

@@ -14,6 +14,7 @@ from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
 from neuron_dra.node.prepare.store import Store
 from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
+from tests.support import slots
 from tests.support.crash_points import (
     Lives,
     Point,
@@ -78,12 +79,12 @@ async def both_again(scene: Scene) -> None:
 
 
 def damage(scene: Scene) -> None:
-    scene.host.checkpoint.write_bytes(scene.host.checkpoint.read_bytes()[:-50])
+    slots.tear(slots.newest(scene.host.data))
+    scene.lost_the_newest_slot = True
 
 
 def damage_both(scene: Scene) -> None:
-    damage(scene)
-    (scene.host.data / "checkpoint.json.bak").write_text("{")
+    slots.tear_all(scene.host.data)
 
 
 OLD, BOTH = frozenset({"old"}), frozenset({"old", "new"})
@@ -92,8 +93,8 @@ FLOWS = [
     Flow("prepare", prepare_new, BOTH, old_is_prepared),
     Flow("unprepare", unprepare_old, frozenset({"new"}), both_are_prepared),
     Flow("tag", reserve_and_give_back),
-    Flow("rebuild", both_again, BOTH, both_are_prepared, damage),
-    Flow("rebuild without a copy", both_again, BOTH, both_are_prepared, damage_both),
+    Flow("one slot", both_again, BOTH, both_are_prepared, damage),
+    Flow("rebuild", both_again, BOTH, both_are_prepared, damage_both),
     Flow("repair", both_again, BOTH, both_are_prepared, Scene.empty_cdi),
     Flow("reboot", both_again, BOTH, both_are_prepared, Scene.reboot),
     Flow("first start with sets", first_start, OLD, old_is_allocated, fresh=True, sets=True),
@@ -174,8 +175,8 @@ def do_not_look_at_the_boot_id() -> None:
 @pytest.mark.parametrize(
     ("sabotage", "place", "rebooted", "complaint"),
     [
-        (commit_before_the_cdi_file, "rename checkpoint.json", False, "a claim in the checkpoint has no CDI file"),
-        (do_not_look_at_the_boot_id, "rename checkpoint.json", True, "claims of another boot count as prepared"),
+        (commit_before_the_cdi_file, "overwrite checkpoint", False, "a claim in the checkpoint has no CDI file"),
+        (do_not_look_at_the_boot_id, "overwrite checkpoint", True, "claims of another boot count as prepared"),
     ],
     ids=["checkpoint before CDI", "no look at the boot id"],
 )

@@ -75,8 +75,8 @@ async def test_notice_precedes_the_draining_tag(api: EmbeddedApi, host: PluginHo
         reserve(api, leaving)
         await tagged(api, leaving)
         assert read(host, ref) == (found or UNTOLD).encode()
-        order = [each for each in files.changes if each in ("rename notice.json", "rename checkpoint.json")]
-        assert order == ["rename notice.json", "rename checkpoint.json"]
+        order = [each for each in files.changes if each in ("rename notice.json", "overwrite checkpoint")]
+        assert order == ["rename notice.json", "overwrite checkpoint"]
 
 
 async def test_full_disk_does_not_keep_a_node_open(api: EmbeddedApi, host: PluginHost) -> None:

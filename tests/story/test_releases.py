@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import json
 import socket
@@ -23,11 +22,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from neuron_dra.api.objects import allocated_claim, neuron_config
 from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.kubelet_wire import KubeletClaim, KubeletDevice
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from tests.story.next_release import FIELD, VALUE
 from tests.story.plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
+from tests.support import slots
 from tests.support.plugin_host import PluginHost, PluginProcess
 from tests.support.waiting import eventually
 
@@ -50,9 +51,10 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
 def test_all_fields_of_old_releases_are_written(release: Path) -> None:
     """The older release needs them after a downgrade."""
-    raw = (release / "checkpoint.json").read_bytes()
+    raw = (release / "checkpoint.0").read_bytes()
     then, now = json.loads(raw), json.loads(checkpoints.encode(checkpoints.decode(raw)))
-    del then["checksum"], now["checksum"]
+    for name in ("checksum", "length"):
+        del then[name], now[name]
     assert within(then, now)
 
 
@@ -69,13 +71,14 @@ def within(then: Any, now: Any) -> bool:
 async def test_serves_claims_of_an_older_release(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, release: Path
 ) -> None:
-    texts = in_cluster(api, {path.name: path.read_text() for path in release.glob("*.json")})
-    left = json.loads(texts["checkpoint.json"])
-    specs = {name: text.encode() for name, text in texts.items() if name != "checkpoint.json"}
+    texts = in_cluster(api, {path.name: path.read_text() for path in release.iterdir()})
+    left = json.loads(texts["checkpoint.0"])
+    specs = {name: text.encode() for name, text in texts.items() if name != "checkpoint.0"}
     host.hardware.set_boot_id(left["bootId"])
     for folder in (host.data, host.cdi):
         folder.mkdir()
-    host.checkpoint.write_text(with_checksum(left))
+    for path, sequence in ((host.data / name, number) for number, name in enumerate(SLOTS, start=1)):
+        path.write_bytes(slots.sealed(without_header(left), sequence=sequence))
     for name, text in specs.items():
         (host.cdi / name).write_bytes(text)
     process = await started(host, kubelet, "pod-1")
@@ -100,10 +103,10 @@ async def test_serves_claims_of_an_older_release(
 def in_cluster(api: EmbeddedApi, texts: dict[str, str]) -> dict[str, str]:
     """Create the claims of a release's files in the cluster; return the files with the UIDs that they got."""
     whole = json.dumps(texts)
-    for namespace in {claim["namespace"] for claim in json.loads(texts["checkpoint.json"])["claims"].values()}:
+    for namespace in {claim["namespace"] for claim in json.loads(texts["checkpoint.0"])["claims"].values()}:
         if namespace != "default":
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    for uid, claim in json.loads(texts["checkpoint.json"])["claims"].items():
+    for uid, claim in json.loads(texts["checkpoint.0"])["claims"].items():
         fields = {"request": "request", "pool": "pool", "device": "device", "adminAccess": "adminAccess"}
         results = [
             {ours: device[theirs] for theirs, ours in (fields | {"shareId": "shareID"}).items() if theirs in device}
@@ -115,11 +118,9 @@ def in_cluster(api: EmbeddedApi, texts: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def with_checksum(body: dict[str, Any]) -> str:
-    """Return a checkpoint with the checksum that its format requires."""
-    rest = {name: value for name, value in body.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **rest})
+def without_header(body: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint has behind its header."""
+    return {name: value for name, value in body.items() if name not in slots.HEADER}
 
 
 def answered(claim: dict[str, Any]) -> tuple[KubeletDevice, ...]:
@@ -172,7 +173,7 @@ class Stream:
 
 def fields_since(host: PluginHost, *claims: dict[str, Any]) -> list[bool]:
     """Return True if the next release's fields are in the checkpoint and in its entry of each of these claims."""
-    body = json.loads(host.checkpoint.read_bytes())
+    body = json.loads(slots.newest(host.data).read_bytes().partition(b"\n")[0])
     entries = [body["claims"][claim["metadata"]["uid"]] for claim in claims]
     found = [all(each.get(FIELD) == VALUE for each in (entry, *entry["devices"])) for entry in entries]
     return [body.get(FIELD) == VALUE, *found]

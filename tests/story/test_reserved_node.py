@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from neuron_dra.api.objects import allocated_claim, node_object, opaque
-from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
@@ -27,6 +26,7 @@ from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.node.ultraserver import watch as ultraserver
 from tests.story.plugin_story import START_S, started
+from tests.support import slots
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import QUICK_RESERVATIONS, quicker, with_timing
@@ -92,7 +92,7 @@ def tag(api: EmbeddedApi) -> Tag | None:
 
 def remembered(host: PluginHost) -> Tag | None:
     """Return the tag in the checkpoint, without its object's UID."""
-    found = checkpoints.decode(host.checkpoint.read_bytes()).tag
+    found = slots.read(host.data).tag
     return found and replace(found, object_uid="")
 
 
@@ -392,9 +392,8 @@ async def test_damaged_checkpoint_keeps_the_tag(api: EmbeddedApi, host: PluginHo
         prepared = await plugin.transactions.prepare(ours(api))
         reserve(api, OTHER)
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
-        host.checkpoint.write_bytes(b"{")
-        aside = host.data / "checkpoint.json.damaged"
-        await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.prepared.damaged)
+        slots.remove_all(host.data)
+        await eventually(lambda: host.checkpointed)
         assert host.checkpointed == {prepared.ref.uid}
         await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the old tag")
         assert remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING))

@@ -121,7 +121,7 @@ async def test_foreign_checkpoint_is_kept_and_claims_adopted(
     api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
     theirs = their_cdi_file(host, running, "json")
     host.data.mkdir()
-    host.checkpoint.write_text(THEIR_CHECKPOINT)
+    (host.data / "checkpoint.json").write_text(THEIR_CHECKPOINT)
     process = await started(host, kubelet, "pod-1")
     await eventually(lambda: "rebuilt the checkpoint" in process.log, START_S)
     assert (host.data / "checkpoint.json.damaged").read_text() == THEIR_CHECKPOINT
@@ -198,7 +198,7 @@ async def test_unknown_device_name_holds_all_devices(
     simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     if books == "of a form of its own":
         host.data.mkdir()
-        host.checkpoint.write_text(THEIR_CHECKPOINT)
+        (host.data / "checkpoint.json").write_text(THEIR_CHECKPOINT)
         api.faults.add(InjectedFault(Do.DELAY, verb="list", resource="resourceclaims", delay_s=1.0))
     publish_theirs(api, ["neuron-node"])
     running = api.create(allocated_claim("running", "node-a", ["neuron-node"]))

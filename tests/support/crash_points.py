@@ -1,7 +1,7 @@
 """A plugin in its own process that is killed by SIGKILL at a chosen point: an operation on a file, or an API call.
 
     with Lives() as lives:
-        life = lives.start(settings, killed_at=Point("rename checkpoint.json", 1, Moment.AFTER))
+        life = lives.start(settings, killed_at=Point("overwrite checkpoint", 1, Moment.AFTER))
 
 There is no list of points: a run that is not killed records those it passes, so a new write is a new point. Processes
 are forked from one that has imported all modules, so each starts in a fraction of a second.
@@ -41,6 +41,7 @@ from tests.support.waiting import eventually
 LIFE_TIMEOUT_S: Final = 20.0
 START_TIMEOUT_S: Final = 120.0  # a busy machine must not fail a test
 READS: Final = ("read ", "names ")
+WRITES: Final = ("write ", "overwrite ")
 FLUSHES: Final = ("sync_file ", "sync_folder ")
 HURRIED: Final = quicker(
     DEFAULT_TIMING,
@@ -333,7 +334,7 @@ def points(passed: Mapping[str, int]) -> list[Point]:
         for what, count in passed.items()
         if not what.startswith((*READS, *FLUSHES)) and "/events" not in what
         for nth in range(1, count + 1)
-        for moment in ((*Moment,) if what.startswith("write ") else (Moment.BEFORE, Moment.AFTER))
+        for moment in ((*Moment,) if what.startswith(WRITES) else (Moment.BEFORE, Moment.AFTER))
     ]
 
 

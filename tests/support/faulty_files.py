@@ -42,7 +42,7 @@ class FaultyFiles(Files):
     """Counts each change to the disk, and fails at the chosen ones."""
 
     def __init__(self) -> None:
-        self.changes: list[str] = []  # operations, failed ones too, such as "rename checkpoint.json"
+        self.changes: list[str] = []  # operations, failed ones too, such as "rename boot.json"
         self._at: int | None = None
         self._last: int | None = None
         self._error: BaseException = PowerCut()
@@ -80,8 +80,10 @@ class FaultyFiles(Files):
         half = lambda: super(FaultyFiles, self).write(path, data[: len(data) // 2], mode)  # noqa: E731
         self._change("write", path, lambda: super(FaultyFiles, self).write(path, data, mode), half)
 
-    def link(self, existing: Path, new: Path) -> None:
-        self._change("link", new, lambda: super(FaultyFiles, self).link(existing, new))
+    def overwrite(self, path: Path, data: bytes) -> None:
+        half = lambda: super(FaultyFiles, self).overwrite(path, data[: len(data) // 2])  # noqa: E731
+        name = path.with_name(path.stem)  # which of the two slots is written depends on all writes before
+        self._change("overwrite", name, lambda: super(FaultyFiles, self).overwrite(path, data), half)
 
     def rename(self, source: Path, target: Path) -> None:
         self._change("rename", target, lambda: super(FaultyFiles, self).rename(source, target))

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from neuron_dra.core import cdi
-from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.emulation import simulated_node
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.files import Files
@@ -29,6 +28,7 @@ from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING, PluginTiming
 from neuron_dra.setting_table import settings_of
 from neuron_dra.settings import PluginSettings
+from tests.support import slots
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -133,14 +133,10 @@ class PluginHost:
         return self.plugins / "neuron.aws.com"
 
     @property
-    def checkpoint(self) -> Path:
-        return self.data / "checkpoint.json"
-
-    @property
     def checkpointed(self) -> set[str]:
         """UIDs of the claims in the checkpoint; none before the first commit, which writes it."""
         with contextlib.suppress(FileNotFoundError):
-            return set(checkpoints.decode(self.checkpoint.read_bytes()).claims)
+            return set(slots.read(self.data).claims)
         return set()
 
     @property

@@ -6,9 +6,10 @@
         cut.restore(elsewhere)
 
 The model is the weakest that a file system may have. The bytes of a file are safe after it was flushed; before that the
-file has its former bytes, none, half, zeros, or all. A change of a folder (a name that is created, linked, renamed or
-removed) is safe after the folder was flushed; before that each change may be lost independently of the others. A change
-itself is all or nothing. If a folder is lost, so are its contents.
+file has its former bytes, none, half, zeros, or all. Of bytes that are written in place, any block may have reached the
+disk alone. A change of a folder (a name that is created, renamed or removed) is safe after the folder was flushed;
+before that each change may be lost independently of the others. A change itself is all or nothing. If a folder is lost,
+so are its contents.
 
 A program that flushes little leaves too many states. So of many changes that were not flushed, some choices are taken:
 all before a moment, all but one, one alone. Likewise of many files with unsafe bytes. A folder in `coarse`, of which
@@ -27,12 +28,21 @@ from typing import Any, Final
 from neuron_dra.node.files import Files
 
 ALL_SUBSETS_UP_TO: Final = 6  # unflushed changes of a folder; above it, only choices of one or of nearly all
+BLOCK: Final = 256  # smaller than a disk's, so that also a short checkpoint has several
 ALL_BYTES_UP_TO: Final = 2  # files with unsafe bytes; above it, one of them at a time has other bytes than the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
     """A file got these bytes."""
+
+    inode: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """The first bytes of a file were written in place, and it now has these bytes."""
 
     inode: int
     data: bytes
@@ -67,7 +77,7 @@ class Mark:
     what: Any
 
 
-Operation = Bytes | Flushed | Changed | FolderFlushed | Mark
+Operation = Bytes | Overwritten | Flushed | Changed | FolderFlushed | Mark
 A_FOLDER: Final = -1
 
 
@@ -116,22 +126,19 @@ class RecordingFiles(Files):
         self.log.append(Bytes(inode, data))
         super().write(path, data, mode)
 
+    def overwrite(self, path: Path, data: bytes) -> None:
+        super().overwrite(path, data)
+        self.log.append(Overwritten(self._inodes[self._short(path)], path.read_bytes()))
+
     def sync_file(self, path: Path) -> None:
         super().sync_file(path)
         self.log.append(Flushed(self._inodes[self._short(path)]))
-
-    def link(self, existing: Path, new: Path) -> None:
-        super().link(existing, new)
-        inode = self._inodes[self._short(new)] = self._inodes[self._short(existing)]
-        self.log.append(Changed(self._folder(new), ((new.name, inode),)))
 
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
         inode = self._inodes[self._short(source)]
         if source.parent != target.parent:
             raise ValueError("this model does not support a rename between folders, which is two changes")
-        if self._inodes.get(self._short(target)) == inode:
-            return  # two names of one file: rename does nothing
         del self._inodes[self._short(source)]
         self._inodes[self._short(target)] = inode
         self.log.append(Changed(self._folder(source), ((source.name, None), (target.name, inode))))
@@ -189,12 +196,16 @@ class _Disk:
     changes: dict[Path, list[Changed]] = field(default_factory=dict)
     safe: dict[int, bytes] = field(default_factory=dict)
     unsafe: dict[int, list[bytes]] = field(default_factory=dict)
+    in_place: set[int] = field(default_factory=set)  # files that have been written in place
     coarse: frozenset[Path] = frozenset()
 
     def do(self, operation: Operation) -> None:
         match operation:
             case Bytes(inode=inode, data=data):
                 self.unsafe.setdefault(inode, []).append(data)
+            case Overwritten(inode=inode, data=data):
+                self.unsafe.setdefault(inode, []).append(data)
+                self.in_place.add(inode)
             case Flushed(inode=inode):
                 if inode in self.unsafe:
                     self.safe[inode] = self.unsafe.pop(inode)[-1]
@@ -248,10 +259,22 @@ class _Disk:
             yield _contents(found, {**self.safe, **written, **dict(zip(doubtful, data, strict=True))})
 
     def _may_be(self, inode: int) -> list[bytes]:
+        if inode in self.in_place:
+            written = [self.safe.get(inode, b""), *self.unsafe[inode]]
+            mixed = []
+            for earlier, later in itertools.pairwise(written):
+                mixed += [_mixed(earlier, later), _mixed(later, earlier)]
+            return list(dict.fromkeys([*written, *mixed]))
         written = [
             part for data in self.unsafe[inode] for part in (b"", data[: len(data) // 2], bytes(len(data)), data)
         ]
         return list(dict.fromkeys([self.safe.get(inode, b""), *written]))
+
+
+def _mixed(first: bytes, second: bytes) -> bytes:
+    """Return a file whose even blocks are of one state, and whose odd blocks are of another."""
+    starts = range(0, max(len(first), len(second)), BLOCK)
+    return b"".join((second if start // BLOCK % 2 else first)[start : start + BLOCK] for start in starts)
 
 
 def _after(names: Mapping[str, int], changes: Iterable[Changed]) -> dict[str, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint, device_names, holders
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.ultraserver import Phase, Tag
-from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.errors import CheckpointDamaged, CheckpointOfLaterRelease
+from tests.support.slots import HEADER, sealed, sealed_text
 
 _words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _json = st.recursive(
@@ -108,6 +109,61 @@ def test_truncations_are_detected_or_harmless() -> None:
 
 
 @pytest.mark.contract("P20")
+def test_contents_behind_the_line_are_ignored() -> None:
+    """A shorter checkpoint leaves the end of a longer one in its slot."""
+    assert checkpoints.decode(checkpoints.encode(Checkpoint("boot")) + checkpoints.encode(some())) == Checkpoint("boot")
+
+
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize("order", [1, -1])
+def test_mixture_of_two_writes_is_neither(order: int) -> None:
+    """A write that is stopped at any byte leaves the beginning of one and the end of the other."""
+    first, second = (
+        checkpoints.encode(replace(checkpoint, sequence=sequence))
+        for sequence, checkpoint in ((9, some()), (10, some().without(["uid-0"])))
+    )
+    written, before = (first, second)[::order]
+    noticed = 0
+    for length in range(len(written)):
+        torn = written[:length] + before[length:]
+        try:
+            assert torn.startswith((written.rstrip(), before)), (
+                f"{length} bytes of sequence {checkpoints.decode(torn).sequence}"
+            )
+        except CheckpointDamaged:
+            noticed += 1
+    assert noticed > len(written) - 30  # all but the beginning, which both have, and the end
+
+
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize("length", [0, 1, 10**9 - 1, 10**18, -1])
+def test_wrong_length_is_damage(length: int) -> None:
+    raw = re.sub(rb'"length":[0-9]+', b'"length":%d' % length, checkpoints.encode(some()))
+    with pytest.raises(CheckpointDamaged):
+        checkpoints.decode(raw)
+
+
+@pytest.mark.contract("P20")
+def test_newest_whole_slot_counts() -> None:
+    older, newer = (checkpoints.encode(Checkpoint(f"boot-{n}", sequence=n)) for n in (9, 10))
+    for slots, boot_id in (((older, newer), "boot-10"), ((newer, older), "boot-10"), ((older, newer[:-9]), "boot-9")):
+        found = checkpoints.newest(slots)
+        assert found is not None
+        assert found.boot_id == boot_id
+    assert checkpoints.newest((None, None)) is None
+    for damaged in ((None, b""), (newer[:-9], b"\0" * 99)):
+        with pytest.raises(CheckpointDamaged):
+            checkpoints.newest(damaged)
+
+
+@pytest.mark.contract("P20")
+def test_slot_of_a_later_release_is_not_passed_over() -> None:
+    later = sealed(body_of(some()), version="v2")
+    with pytest.raises(CheckpointOfLaterRelease):
+        checkpoints.newest((checkpoints.encode(some()), later))
+
+
+@pytest.mark.contract("P20")
 @given(st.binary(max_size=64))
 @example(b"[" * 100_000)
 @example(b"[]")
@@ -119,16 +175,10 @@ def test_other_bytes_are_damage_and_nothing_worse(raw: bytes) -> None:
         checkpoints.decode(raw)
 
 
-def sealed(body: dict[str, Any]) -> bytes:
-    """The bytes that a program with the same checksum would write."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return json.dumps({**body, "checksum": hashlib.sha256(text.encode()).hexdigest()}).encode()
-
-
 def body_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a checkpoint has behind its header."""
     body: dict[str, Any] = json.loads(checkpoints.encode(checkpoint))
-    del body["checksum"]
-    return body
+    return {name: value for name, value in body.items() if name not in HEADER}
 
 
 @pytest.mark.contract("O7")
@@ -145,8 +195,8 @@ def test_unknown_fields_survive_a_write() -> None:
 
 @pytest.mark.contract("P20")
 def test_unknown_version_is_named() -> None:
-    with pytest.raises(CheckpointDamaged, match="version 'v2' is unknown to this release"):
-        checkpoints.decode(sealed({**body_of(some()), "version": "v2"}))
+    with pytest.raises(CheckpointOfLaterRelease, match="format 'v2' is unknown to this release"):
+        checkpoints.decode(sealed(body_of(some()), version="v2"))
 
 
 @pytest.mark.contract("P20")
@@ -233,7 +283,7 @@ def test_tag_stores_its_object() -> None:
 
 def test_older_release_keeps_tags() -> None:
     body = json.loads(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
-    assert set(body) == {"checksum", "version", "bootId", "claims", "workloadTag"}
+    assert set(body) == {*HEADER, "bootId", "claims", "workloadTag"}
     assert (
         checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra={"workloadTag": body["workloadTag"]}))).tag
         == TAG
@@ -264,12 +314,12 @@ def test_the_format_is_called_v1() -> None:
 @example({"z": {"y": 1, "x": 2}, "a": 3})
 @example({"c": "\ud800"})
 @example({"d": 2**80, "e": '</\\"\b\f\n\r\t\x00'})
-def test_checksum_is_over_canonical_json(body: dict[str, Any]) -> None:
-    expected = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-    assert checkpoints._canonical(body) == expected
+def test_any_field_of_a_later_release_survives(body: dict[str, Any]) -> None:
+    extra = {name: value for name, value in body.items() if name not in (*HEADER, "bootId", "claims")}
+    assert checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra=extra))).extra == extra
 
 
 @pytest.mark.parametrize("number", ["1.5", "1e3", "-0.0", "NaN", "Infinity"])
 def test_a_number_with_a_fraction_is_damage(number: str) -> None:
     with pytest.raises(CheckpointDamaged, match=f"not JSON: {number} is not a whole number"):
-        checkpoints.decode(b'{"version":"v1","later":' + number.encode() + b"}")
+        checkpoints.decode(sealed_text('{"bootId":"boot","claims":{},"later":' + number + "}"))

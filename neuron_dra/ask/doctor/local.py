@@ -198,11 +198,8 @@ def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
 
 
 def _checkpoint(node: CheckedNode) -> Checkpoint | None:
-    """Return what the checkpoint file has, None if there is none. Raises CheckpointDamaged, OSError."""
-    raw = node_files.read(node.survey.checkpoint_file)
-    if raw is None:
-        return None
-    return checkpoints.decode(raw)
+    """Return the checkpoint, None if there is none. Raises CheckpointDamaged, OSError."""
+    return checkpoints.newest(node_files.read(path) for path in node.survey.checkpoint_slots)
 
 
 async def _cdi_folder(node: CheckedNode) -> list[Line]:

@@ -1,52 +1,59 @@
-"""The checkpoint's files: which copy counts, after the end of a process, a power cut, or a change of release.
+"""The checkpoint's files: which one counts, after the end of a process, a power cut, or the loss of a file.
 
-    checkpoint.json   everything; it rules within a boot. It is not flushed for a claim: a power cut ends the boot, and
-                      with it all claims
-    boot.json         what outlives a boot: its id, the tag, the inventory; flushed with each change, and so rarely
-    checkpoint.json.bak, .damaged    the checkpoint before, and one that could not be read
+    checkpoint.0, checkpoint.1   the slots. A write goes into the older one, in place, so a torn one leaves the newer
+                                 one. They have spare space, so that a claim can be unprepared on a full disk
+    boot.json                    what outlives a boot: its id, the tag, the inventory; flushed with each change, and so
+                                 rarely. A slot is not flushed for a claim: a power cut ends the boot, and all claims
+    checkpoint.json              not ours: another driver has run here, or a version before the first release
 
-A number, `sequence`, grows with each change of what outlives a boot; checkpoint.json gets it first. If the two files
-differ, the one with the higher number is newer. If the numbers are equal, or the checkpoint has none, a release that
-does not know boot.json has changed the checkpoint, which is then newer.
+Each write has a higher sequence than all before it. A slot is older than boot.json if its sequence is lower.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.checkpoint import SLOTS, Checkpoint
 from neuron_dra.core.withdrawals import Mark
-from neuron_dra.errors import CheckpointDamaged, CheckpointLost
-from neuron_dra.node.files import Files, Stamp, make_durable_folder, replace, sweep, write_atomically
+from neuron_dra.errors import CheckpointDamaged, CheckpointLost, CheckpointOfLaterRelease
+from neuron_dra.node.files import Files, Stamp, make_durable_folder, sweep, write_atomically
 
-CHECKPOINT: Final = "checkpoint.json"
-LAST_GOOD: Final = "checkpoint.json.bak"
-DAMAGED: Final = "checkpoint.json.damaged"
 BOOT: Final = "boot.json"
+FOREIGN: Final = "checkpoint.json"
+SET_ASIDE: Final = "checkpoint.json.damaged"
+
+SLOT_BYTES: Final = 64 * 1024  # of a new slot: claims for all devices of a node, one each, take half of it
+SPARE_BYTES: Final = 4 * 1024  # left free by all but unprepares, each of which may add 50 bytes for two minutes
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The checkpoint file as it was read or written last, under the lock."""
+class _Slot:
+    """A slot as it was read or written last, under the lock."""
 
-    stamp: Stamp | None
-    raw: bytes
-    checkpoint: Checkpoint
+    raw: bytes | None = None  # None if it is gone or cannot be read
+    checkpoint: Checkpoint | None = None  # None if it is not whole
+    problem: str = "is gone"  # why it does not count, unless it is the newest
 
 
 class CheckpointFile:
-    """The checkpoint in a folder. Its methods need the store's lock, except those that say otherwise."""
+    """The checkpoint in a folder. Its methods need the store's lock, except those that say otherwise.
+
+    A write belongs to a read under the same lock, because that decides which slot is the older one.
+    """
 
     def __init__(self, folder: Path, boot_id: str, files: Files) -> None:
         self._folder = folder
         self._boot_id = boot_id
         self._files = files
-        self._path = folder / CHECKPOINT
-        self._seen: _Seen | None = None
+        self._paths = [folder / name for name in SLOTS]
+        self._slots = [_Slot(), _Slot()]
+        self._older = 0  # the index of the slot that is written next
+        self._stamp: Stamp | None = None  # of that slot, which any other process writes next too
+        self._seen: Checkpoint | None = None
         self._boot: Checkpoint | None = None  # boot.json, as it was read or written last
 
     @property
@@ -60,193 +67,225 @@ class CheckpointFile:
 
     def open(self) -> Checkpoint:
         """Return the checkpoint, which may be one of an earlier boot. Raises CheckpointDamaged, OSError."""
-        self._boot = self._read_boot()
-        try:
-            raw = self._files.read(self._path)
-            current = self._decoded(raw) if raw is not None else None
-        except OSError as err:
-            self._unless_rebooted(CheckpointDamaged(f"{CHECKPOINT} cannot be read: {err}"))
-            current = None
-        except CheckpointDamaged as err:
-            self._unless_rebooted(err)
-            current = None
-        if current is None and self._boot is None:
-            return self.read()
-        if current is None or (self._boot is not None and _is_older(current, self._boot)):
-            assert self._boot is not None  # noqa: S101 - one of the two was read
-            if self._boot.boot_id == self._boot_id:
-                self._damaged(CheckpointDamaged(f"{CHECKPOINT} is gone, or older than {BOOT}"))
-            return self._boot
-        return current
+        boot = self._read_boot()
+        current = self._read_slots()
+        if self.is_foreign():
+            raise CheckpointDamaged(f"{FOREIGN} is of another driver, or of a version before the first release")
+        if boot is not None and boot.boot_id != self._boot_id and _is_older(current, boot):
+            return boot
+        return self._accepted(current)
 
     def read(self) -> Checkpoint:
         """Return the checkpoint of this boot. Raises CheckpointLost, CheckpointDamaged, OSError."""
-        try:
-            raw = self._files.read(self._path)
-        except OSError as err:
-            if self._seen is None:
-                raise
-            raise CheckpointLost(f"{CHECKPOINT} cannot be read: {err}") from err
-        if raw is None and self._seen is not None:
-            raise CheckpointLost(f"{CHECKPOINT} is gone")
-        if raw is None:
-            for witness in (LAST_GOOD, DAMAGED, BOOT):
-                if self._files.read(self._folder / witness) is not None:
-                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} shows that there was one")
-            return Checkpoint(self._boot_id)
-        before = self._seen
-        try:
-            current = self._decoded(raw)
-            if before is not None and before.raw != raw:
-                _check_order(before.checkpoint, current)
-        except CheckpointDamaged as err:
-            self._damaged(err)
+        current = self._read_slots()
+        memory = self._seen
+        if memory is not None:
+            if _is_older(current, memory):
+                raise CheckpointLost(self._problem())
+            _check_order(memory, current)
+        current = self._accepted(current)
         if current.boot_id != self._boot_id:
             return Checkpoint(self._boot_id, extra=current.extra)
         return current
 
-    def settle(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint if it or boot.json differs from `checkpoint`. Raises OSError."""
-        if self.seen != checkpoint or self._boot is None or not checkpoint.outlives_as(self._boot):
-            self.write(checkpoint)
+    def _accepted(self, current: Checkpoint | None) -> Checkpoint:
+        """Return the newest whole slot unless it is damage that there is no newer one. Raises CheckpointDamaged."""
+        if current is None:
+            if self._boot is not None or self._files.stamp(self._folder / BOOT) is not None or self._has_slots:
+                raise CheckpointDamaged(self._problem())
+            return Checkpoint(self._boot_id)
+        # What this process has seen is not older, even if it could write boot.json, but not the slots.
+        if self._seen is None and self._boot is not None and _is_older(current, self._boot):
+            raise CheckpointDamaged(self._problem())
+        self._seen = current
+        return current
 
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint; flush it only if something changes that outlives a boot.
+    def settle(self, checkpoint: Checkpoint) -> bool:
+        """Write `checkpoint` if the slots or boot.json differ from it, or are not whole; return whether that was so.
 
-        Raises OSError; the checkpoint may then have been replaced, but not flushed.
+        Raises OSError.
+        """
+        boot = self._read_boot()
+        if self._slots_are_whole and self.seen == checkpoint and boot is not None and checkpoint.outlives_as(boot):
+            return False
+        self.write(checkpoint)
+        return True
+
+    def write(self, checkpoint: Checkpoint, *, spare_bytes: int = SPARE_BYTES) -> None:
+        """Write the checkpoint; flush it only if something changes that outlives a boot.
+
+        The slots have `spare_bytes` more than the checkpoint. Raises OSError; a later write may be needed then.
         """
         boot = self._boot
-        before = self._seen.checkpoint if self._seen is not None else None
-        if boot is not None and before is not None and not before.outlives_as(boot):
-            boot = self._read_boot()  # changed by another process; by one that does not know the file, if this differs
-            if boot is not None and before.boot_id == self._boot_id and not before.outlives_as(boot):
-                self._write_boot(before.with_sequence(max(before.sequence or 0, boot.sequence or 0)))
-                boot = self._boot
-        number = max((each.sequence or 0 for each in (boot, before) if each is not None), default=0)
-        changed = boot is None or not checkpoint.outlives_as(boot)
-        # Without boot.json a torn checkpoint would be damage after a power cut too.
-        self._replace(checkpoint.with_sequence(number + 1 if changed else number), sync=boot is None)
-        if changed:
+        if boot is None or not checkpoint.outlives_as(boot):
+            boot = self._read_boot()  # another process may have written it
+        self._write_slot(checkpoint, spare_bytes)
+        if boot is None or not checkpoint.outlives_as(boot):
             self.flush()
             self._write_boot(self._written)
 
     def write_anew(self, checkpoint: Checkpoint) -> None:
-        """Write and flush all files again, after a flush has failed. Raises OSError.
+        """Create and flush all files again, on other blocks of the disk. Raises OSError.
 
-        A later process must not take an older checkpoint, which the disk may have, for the current one; so boot.json
-        gets a new number first, if the disk permits it.
+        A later process must not take an older slot, which the disk may have, for the current one; so boot.json gets a
+        new sequence first, if the disk permits it.
         """
-        number = max(checkpoint.sequence or 0, (self._boot.sequence or 0) if self._boot is not None else 0) + 1
-        checkpoint = checkpoint.with_sequence(number)
         with contextlib.suppress(OSError):
-            self._write_boot(checkpoint)
-        self._replace(checkpoint)
-        self.flush()
-        self._write_boot(checkpoint)
+            self._write_boot(replace(checkpoint, sequence=self._last_sequence + 1))
+        self._slots = [_Slot(), _Slot()]
+        self._write_slot(checkpoint, SPARE_BYTES)
+        self._write_boot(self._written)
 
     def flush(self) -> None:
-        """Flush the checkpoint's bytes and its name. Without the lock. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):  # moved aside meanwhile, for it was damaged
-            self._files.sync_file(self._path)
-        self._files.sync_folder(self._folder)
-
-    def forget_copies(self) -> None:
-        """Remove the copies of an earlier boot. Raises OSError."""
-        for name in (LAST_GOOD, DAMAGED):
-            self._files.remove(self._folder / name)
+        """Flush the newest slot. Without the lock. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):  # the next read notices it
+            self._files.sync_file(self._paths[1 - self._older])
 
     def sweep(self) -> None:
         """Remove temporary files of processes that died. Raises OSError."""
-        for name in (CHECKPOINT, BOOT):
+        for name in (*SLOTS, BOOT):
             sweep(self._files, self._folder / name)
 
-    def keep_boot(self) -> bool:
-        """Write boot.json again if it is gone or cannot be read; return whether that was so. Raises OSError."""
-        if self._boot is None or self._copy(BOOT) is not None:
-            return False
-        self._write_boot(self._boot)
-        return True
-
-    # Copies
+    # Other sources
 
     def last_good(self) -> Checkpoint | None:
-        """Return the newest readable copy, of any boot; None if there is none. Without the lock."""
-        found = [self._copy(name) for name in (LAST_GOOD, DAMAGED)]
-        return max((each for each in found if each is not None), key=lambda each: each.sequence or 0, default=None)
+        """Return the newest whole slot, of any boot, even if it is too old; None if there is none. Without the lock."""
+        with contextlib.suppress(OSError, CheckpointDamaged):
+            return self._newest()
+        return None
 
     def is_foreign(self) -> bool:
-        """Return whether the damaged checkpoint has another driver's format. Without the lock."""
-        with contextlib.suppress(OSError):
-            raw = self._files.read(self._folder / DAMAGED)
-            return raw is not None and checkpoints.is_foreign(raw)
-        return False
+        """Return whether there is a checkpoint that this driver has not written. Without the lock. Raises OSError."""
+        return self._files.stamp(self._folder / FOREIGN) is not None
+
+    def set_foreign_aside(self) -> None:
+        """Rename a checkpoint that this driver has not written, once its claims are found. Raises OSError."""
+        if self.is_foreign():
+            self._files.rename(self._folder / FOREIGN, self._folder / SET_ASIDE)
 
     def outlived(self) -> Checkpoint | None:
         """Return what outlives a boot as it was flushed last; None if there is no such file. Without the lock."""
         return self._boot
 
-    def _copy(self, name: str) -> Checkpoint | None:
-        try:
-            raw = self._files.read(self._folder / name)
-            return checkpoints.decode(raw) if raw is not None else None
-        except (OSError, CheckpointDamaged):
-            return None
-
-    def _unless_rebooted(self, err: CheckpointDamaged) -> None:
-        """Raise `err` for a checkpoint of this boot; after a reboot it does not matter that it cannot be read."""
-        kept = self._copy(LAST_GOOD)  # of this boot, if a release that does not know boot.json has run in it
-        if self._boot is None or self._boot_id in (self._boot.boot_id, kept.boot_id if kept is not None else ""):
-            self._damaged(err)
-
-    def _damaged(self, err: CheckpointDamaged) -> NoReturn:
-        self._seen = None
-        with contextlib.suppress(OSError):  # gone, or on a disk that takes no writes: then the rebuild waits for it
-            self._files.rename(self._path, self._folder / DAMAGED)
-        raise err
-
     # What was read last
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether only one slot was whole when they were read, so that it may lack what the other one had."""
+        return sum(slot.checkpoint is not None for slot in self._slots) == 1
+
     def is_unchanged(self) -> bool:
-        """Return whether the file is certainly the one that was read last. Without the lock."""
+        """Return whether nobody has written since the last read. A hint, without the lock.
+
+        The stamp has a time, which a write right after ours may leave as it was.
+        """
         with contextlib.suppress(OSError):
-            stamp = self._files.stamp(self._path)
-            return stamp is not None and self._seen is not None and self._seen.stamp == stamp
+            stamp = self._files.stamp(self._paths[self._older])
+            return stamp is not None and self._stamp == stamp
         return False
 
     @property
     def seen(self) -> Checkpoint | None:
         """The checkpoint as it was read or written last. Without the lock."""
-        return self._seen.checkpoint if self._seen is not None else None
+        return self._seen
 
     def mark(self) -> Mark:
-        """Return the mark of the last withdrawal; read the file only if it has changed. Without the lock."""
+        """Return the mark of the last withdrawal; read the slots only if they have changed. Without the lock.
+
+        While another process writes a slot, the mark is of the one before: that may reject a prepare, and no more.
+        """
         seen = self.seen
         with contextlib.suppress(OSError, CheckpointDamaged):
             if not self.is_unchanged():
-                raw = self._files.read(self._path)
-                return checkpoints.decode(raw).withdrawals.mark if raw is not None else Mark()
+                seen = self._newest()
         return seen.withdrawals.mark if seen is not None else Mark()
 
-    def _decoded(self, raw: bytes) -> Checkpoint:
-        """Decode the checkpoint's bytes; unchanged bytes return the checkpoint that was decoded last."""
-        stamp = self._files.stamp(self._path)
-        seen = self._seen
-        current = seen.checkpoint if seen is not None and seen.raw == raw else checkpoints.decode(raw)
-        self._seen = _Seen(stamp, raw, current)
-        return current
+    # Slots
 
-    def _replace(self, checkpoint: Checkpoint, *, sync: bool = False) -> None:
+    def _newest(self) -> Checkpoint | None:
+        return checkpoints.newest(self._files.read(path) for path in self._paths)
+
+    def _read_slots(self) -> Checkpoint | None:
+        """Read both slots; return the newest whole checkpoint. Raises CheckpointOfLaterRelease, OSError."""
+        self._slots = [self._read_slot(path, slot) for path, slot in zip(self._paths, self._slots, strict=True)]
+        first, second = (slot.checkpoint for slot in self._slots)
+        self._older = 1 if first is not None and (second is None or second.sequence <= first.sequence) else 0
+        self._stamp = self._files.stamp(self._paths[self._older])
+        return self._slots[1 - self._older].checkpoint
+
+    def _read_slot(self, path: Path, before: _Slot) -> _Slot:
+        try:
+            raw = self._files.read(path)
+        except OSError as err:
+            return _Slot(problem=f"cannot be read: {err}")
+        if raw is None:
+            return _Slot()
+        if raw == before.raw:
+            return before
+        try:
+            return _whole(raw, checkpoints.decode(raw))
+        except CheckpointOfLaterRelease:
+            raise
+        except CheckpointDamaged as err:
+            return _Slot(raw, problem=f"is damaged: {err}")
+
+    @property
+    def _slots_are_whole(self) -> bool:
+        return all(slot.checkpoint is not None for slot in self._slots)
+
+    @property
+    def _has_slots(self) -> bool:
+        return any(slot != _Slot() for slot in self._slots)
+
+    def _problem(self) -> str:
+        """Return why no slot counts."""
+        return ", ".join(f"{path.name} {slot.problem}" for path, slot in zip(self._paths, self._slots, strict=True))
+
+    def _write_slot(self, checkpoint: Checkpoint, spare_bytes: int) -> None:
+        """Write the older slot, and the other one too if that is not whole."""
+        checkpoint = replace(checkpoint, sequence=self._last_sequence + 1)
         raw = checkpoints.encode(checkpoint)
-        replace(self._files, self._path, raw, 0o600, keep=self._folder / LAST_GOOD, sync=sync)
-        self._seen = _Seen(self._files.stamp(self._path), raw, checkpoint)
+        for index in (1 - self._older, self._older):
+            slot = self._slots[index]
+            is_kept = index != self._older and slot.checkpoint is not None
+            if slot.raw is None or len(slot.raw) < len(raw) + spare_bytes:
+                # The one that is kept too: the next write, perhaps of an unprepare on a full disk, goes into it.
+                self._create(index, slot if is_kept else _whole(raw, checkpoint), max(SLOT_BYTES, 2 * len(raw)))
+            elif not is_kept:
+                self._files.overwrite(self._paths[index], raw)
+                self._slots[index] = _whole(raw + slot.raw[len(raw) :], checkpoint)
+        self._older = 1 - self._older
+        self._stamp = self._files.stamp(self._paths[self._older])
+        self._seen = checkpoint
+
+    def _create(self, index: int, slot: _Slot, size: int) -> None:
+        """Replace a slot's file with one of `size` bytes that has the contents of `slot`. Raises OSError."""
+        raw = (slot.raw or b"").ljust(size, b"\0")
+        write_atomically(self._files, self._paths[index], raw, 0o600)
+        self._slots[index] = replace(slot, raw=raw)
+
+    @property
+    def _last_sequence(self) -> int:
+        known = (self._seen, self._boot, *(slot.checkpoint for slot in self._slots))
+        return max((checkpoint.sequence for checkpoint in known if checkpoint is not None), default=0)
+
+    # boot.json
 
     @property
     def _written(self) -> Checkpoint:
         assert self._seen is not None  # noqa: S101 - it was just written
-        return self._seen.checkpoint
+        return self._seen
 
     def _read_boot(self) -> Checkpoint | None:
-        self._boot = self._copy(BOOT)
+        """Read boot.json; None if it is gone or cannot be read. Raises CheckpointOfLaterRelease."""
+        self._boot = None
+        try:
+            raw = self._files.read(self._folder / BOOT)
+            self._boot = checkpoints.decode(raw) if raw is not None else None
+        except CheckpointOfLaterRelease:
+            raise
+        except (OSError, CheckpointDamaged):
+            pass
         return self._boot
 
     def _write_boot(self, checkpoint: Checkpoint) -> None:
@@ -255,21 +294,24 @@ class CheckpointFile:
         self._boot = outliving
 
 
-def _is_older(current: Checkpoint, boot: Checkpoint) -> bool:
-    """Return whether the checkpoint is older than boot.json; without a number it is of a release that has none."""
-    return current.sequence is not None and current.sequence < (boot.sequence or 0)
+def _whole(raw: bytes, checkpoint: Checkpoint) -> _Slot:
+    return _Slot(raw, checkpoint, "is too old")
 
 
-def _check_order(before: Checkpoint, current: Checkpoint) -> None:
-    """Raise CheckpointDamaged if `current`, which another process should have written, is older than `before`.
+def _is_older(current: Checkpoint | None, other: Checkpoint) -> bool:
+    return current is None or current.sequence < other.sequence
 
-    The disk may have lost what it accepted, and then returns an earlier file.
+
+def _check_order(before: Checkpoint, current: Checkpoint | None) -> None:
+    """Raise CheckpointDamaged if `current`, which another process should have written, lacks what `before` has.
+
+    The disk may have lost what it accepted, and another process may then have continued from an earlier slot.
     """
-    if before.boot_id != current.boot_id:
+    if current is None or before is current or before.boot_id != current.boot_id:
         return
     mark = before.withdrawals.mark
     if current.withdrawals.era == mark.era and current.withdrawals.count < mark.count:
-        raise CheckpointDamaged(f"{CHECKPOINT} is older than it was: the disk has lost writes")
+        raise CheckpointDamaged("the checkpoint is older than it was: the disk has lost writes")
     for uid, claim in before.claims.items():
         if uid not in current.claims and not current.withdrawals.since(mark, uid):
-            raise CheckpointDamaged(f"{CHECKPOINT} has lost claim {claim.ref}: the disk has lost writes")
+            raise CheckpointDamaged(f"the checkpoint has lost claim {claim.ref}: the disk has lost writes")

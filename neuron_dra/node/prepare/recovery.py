@@ -1,4 +1,4 @@
-"""Rebuilding a damaged checkpoint: from memory and its last good copy, then from what else proves a preparation."""
+"""Rebuilding a damaged checkpoint: from memory and its last whole slot, then from what else proves a preparation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.evidence import Listing
-from neuron_dra.errors import ApiError, ClaimError
+from neuron_dra.errors import ApiError, CheckpointOfLaterRelease, ClaimError
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import rediscovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
@@ -71,6 +71,12 @@ class Recovery:
                 claims = await self._collect()
                 await self._prepared.rebuilt(claims)
                 log.info("rebuilt the checkpoint", extra={"claims": len(claims)})
+            except CheckpointOfLaterRelease as err:
+                self._prepared.rebuild_waits = (
+                    f"{self._store.folder} has the checkpoint of a later release: {err}. Install that release again, "
+                    "or remove checkpoint.0, checkpoint.1 and boot.json once no pod of this node uses a device"
+                )
+                await asyncio.sleep(next(waits))
             except (ApiError, ClaimError, OSError) as err:
                 log.warning("cannot rebuild the checkpoint yet", extra={"error": str(err)})
                 await asyncio.sleep(next(waits))
@@ -101,7 +107,7 @@ class Recovery:
         listing = await self._list()
         allocated = await self._rediscovery.allocated()
         for uid in claims.keys() - specs.keys() - allocated.keys() - memory.keys():
-            # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
+            # Unprepared after the slot was written: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():
             if uid not in claims and spec is not None:

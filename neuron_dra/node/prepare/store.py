@@ -21,7 +21,7 @@ from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
-from neuron_dra.errors import CheckpointDamaged, CheckpointLost
+from neuron_dra.errors import CheckpointDamaged, CheckpointLost, CheckpointOfLaterRelease
 from neuron_dra.node import files as disk
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked
 from neuron_dra.node.prepare import specs
@@ -87,7 +87,7 @@ class Store:
     def open(self) -> Checkpoint:
         """Make the folders, drop the claims of an earlier boot, and return what is prepared.
 
-        Raises CheckpointDamaged; the damaged file is then kept beside the checkpoint until `rebuild` is called.
+        Raises CheckpointDamaged; the files then stay as they are until `rebuild` is called.
         """
         self._checkpoint.make_folder()
         self._files.make_folder(self._cdi_root, 0o755)
@@ -97,6 +97,8 @@ class Store:
             if current.boot_id != self._boot_id:
                 current = self._rebooted(current)
             else:
+                if self._checkpoint.is_partial:
+                    current = self._corrected(current, remembers=False)
                 current = self._with_traces(current)
                 self._checkpoint.settle(current)
             self._sweep(current)
@@ -111,9 +113,7 @@ class Store:
         current = replace(former.without_claims(), boot_id=self._boot_id)
         current = replace(current, extra={**current.extra, INVENTORY: True})
         self._sweep(current)
-        self._checkpoint.forget_copies()
         self._write(current)
-        self._checkpoint.forget_copies()  # the checkpoint of the former boot became the last good one
         return current
 
     def _with_traces(self, current: Checkpoint) -> Checkpoint:
@@ -251,8 +251,9 @@ class Store:
         """
         with self._locked():
             current = self._read()
-            # Also for a claim that is not prepared: another process may be about to prepare it.
-            self._write(current.withdrawing(uids, int(self._clock())))
+            # Also for a claim that is not prepared: another process may be about to prepare it. On a full disk too: it
+            # may be full of what the kubelet removes only after this.
+            self._checkpoint.write(current.withdrawing(uids, int(self._clock())), spare_bytes=0)
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
@@ -290,8 +291,8 @@ class Store:
         self._checkpoint.make_folder()
         with self._locked():
             current = self._read()
-            if self._checkpoint.keep_boot():
-                log.error("wrote boot.json again: it was gone, or could not be read")
+            if self._checkpoint.settle(current):
+                log.error("wrote the checkpoint again: one of its files was gone, damaged or unreadable")
             return specs.written(current.claims.values(), self._write_missing_spec), current
 
     def needs_inventory(self) -> bool:
@@ -311,7 +312,7 @@ class Store:
         return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign}
 
     def is_foreign(self) -> bool:
-        """Return whether the damaged checkpoint is one of another driver."""
+        """Return whether there is a checkpoint of another driver. Raises OSError."""
         return self._checkpoint.is_foreign()
 
     def adopt(self, claims: dict[str, PreparedClaim], *, others_ran: bool = False) -> Checkpoint:
@@ -348,7 +349,7 @@ class Store:
             return current
 
     def last_good(self) -> Checkpoint | None:
-        """Return the newest copy of the checkpoint, of any boot; None if there is none or it cannot be read."""
+        """Return the newest whole slot, of any boot; None if there is none."""
         return self._checkpoint.last_good()
 
     def specs(self) -> dict[str, Spec | None]:
@@ -361,11 +362,18 @@ class Store:
     def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
         """Replace a damaged or missing checkpoint with `claims` and `tag`; write their CDI files. Raises OSError.
 
-        If another process has rebuilt it meanwhile, that checkpoint stays: it may have newer claims.
+        If another process has rebuilt it meanwhile, that checkpoint stays: it may have newer claims. Raises
+        CheckpointOfLaterRelease, because that release must find its files.
         """
         with self._locked():
-            with contextlib.suppress(CheckpointDamaged):
-                return self._read()
+            try:
+                current = self._read()
+                if not self._checkpoint.is_foreign():
+                    return current
+            except CheckpointOfLaterRelease:
+                raise
+            except CheckpointDamaged:
+                pass
             rebuilt = Checkpoint(self._boot_id, claims).doubting().with_tag(tag)
             if self.outlived is not None:
                 rebuilt = replace(rebuilt, extra=self.outlived.extra)
@@ -374,37 +382,42 @@ class Store:
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
             specs.written(claims.values(), self._write_missing_spec)
             self._write(rebuilt)
+            self._checkpoint.set_foreign_aside()
             self._sweep(rebuilt)
             return rebuilt
 
     # Inside the lock.
 
     def _read(self) -> Checkpoint:
+        """Return the checkpoint of this boot; repair it first if a slot is lost. Raises CheckpointDamaged, OSError."""
         try:
-            return self._checkpoint.read()
+            current = self._checkpoint.read()
         except CheckpointLost as err:
-            return self._written_from_memory(err)
+            memory = self._checkpoint.seen
+            if memory is None or memory.boot_id != self._boot_id:
+                raise
+            log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
+            self._checkpoint.write_anew(self._with_traces(self._corrected(memory, remembers=True)))
+            return self._checkpoint.read()
+        if self._checkpoint.is_partial:
+            current = self._with_traces(self._corrected(current, remembers=True))
+            self._write(current)
+        return current
 
-    def _written_from_memory(self, err: CheckpointLost) -> Checkpoint:
-        """Write the files again from what this process has read last, and return it. Raises CheckpointLost, OSError.
+    def _corrected(self, current: Checkpoint, *, remembers: bool) -> Checkpoint:
+        """Return a checkpoint that may lack a write of the other plugin of an update, or of a plugin before.
 
-        Another plugin of an update may have changed the claims meanwhile. It removes the CDI file of a claim that it
-        unprepares, and writes one for a claim that it prepares.
+        Each removes the CDI file of a claim that it unprepares, and writes one for a claim that it prepares. A claim
+        without a file is in doubt, or forgotten if this process `remembers` the file, and those of others are there.
         """
-        memory = self._checkpoint.seen
-        if memory is None or memory.boot_id != self._boot_id:
-            raise err
-        log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
-        ours = {uid for uid, claim in memory.claims.items() if not claim.adopted}
-        left = ours & self.specs().keys()
-        if left:
-            memory = memory.without(ours - left)
-        elif ours:
-            memory = memory.doubting()  # the CDI files are gone too, so this cannot tell what was unprepared
-        # Withdrawals of the other plugin are lost; the new era rejects every prepare that began before.
-        memory = memory.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
-        self._checkpoint.write_anew(self._with_traces(memory))
-        return self._checkpoint.read()
+        ours = {uid for uid, claim in current.claims.items() if not claim.adopted}
+        present = ours & self.specs().keys()
+        if remembers and present:
+            current = current.without(ours - present)
+        else:
+            current = current.with_claims({uid: replace(current.claims[uid], doubtful=True) for uid in ours - present})
+        # The write may have been a withdrawal; the new era rejects every prepare that began before.
+        return current.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
 
     def _write(self, checkpoint: Checkpoint) -> None:
         self._checkpoint.write(checkpoint)
@@ -427,7 +440,7 @@ class Store:
     def _write_missing_specs(self, current: Checkpoint) -> None:
         """Write the CDI files that were removed while their claims are prepared.
 
-        A new file in an emptied folder would look as if the other claims had been unprepared: `_written_from_memory`.
+        A new file in an emptied folder would look as if the other claims had been unprepared: `_corrected`.
         """
         names = set(self._files.names(self._cdi_root))
         for uid, claim in current.claims.items():
