@@ -56,10 +56,12 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
 def condition(workload: Workload, reason: str, text: str, now: datetime.datetime) -> list[Action]:
     """Return the write of why a workload does not go on, if it changes. The rest of the stored status stays.
 
-    That is the condition Degraded of one that runs, else Ready and Progressing: the latter said what the workload
-    waited for, which is not so any more.
+    That is the condition Degraded of one that runs, else Ready. What Progressing said is not so any more: that the
+    workload waited for its nodes.
     """
-    kinds = {"Degraded": True} if workload.runs else {"Ready": False, "Progressing": False}
+    kinds = {"Degraded": True} if workload.runs else {"Ready": False}
+    if not workload.runs and stored_condition(workload.status, "Progressing"):
+        kinds = {"Progressing": False, "Ready": False}
     changed = workload
     for kind, value in kinds.items():
         status = objects.with_condition(changed, kind, value, reason, text, now)

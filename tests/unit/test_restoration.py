@@ -231,7 +231,8 @@ def test_workload_explains_what_cannot_be_stored(kind: str) -> None:
         for each in world.workload("job")["status"]["conditions"]
         if (each["reason"], each["message"]) == ("ReservationNotStored", UNSTORED)
     ]
-    assert shown == [(kind, "True" if kind == "Degraded" else "False")]
+    # What a workload that does not run waited for is not so any more.
+    assert shown == {"Degraded": [("Degraded", "True")], "Ready": [("Ready", "False"), ("Progressing", "False")]}[kind]
     again = plan(replace(world.snapshot(), unwritable=REJECTED), world.now)
     assert not [action for action in again.actions if isinstance(action, WriteWorkloadStatus)]
 
