@@ -143,7 +143,7 @@ class Metrics:
             f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=r
         )
         self._lost_events = Counter(
-            f"{PREFIX}_lost_events", "Events that the API server rejected or did not store", registry=r
+            f"{PREFIX}_lost_events", "Times that an Event could not be posted; it is posted again", registry=r
         )
         self._answers = Counter(
             f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r

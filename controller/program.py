@@ -131,9 +131,9 @@ class Controller:
                     tasks.append(group.create_task(queue.run(), name="watch Kueue's workloads"))
                 if queues is not None:
                     tasks.append(group.create_task(queues.run(), name="queues"))
-                tasks.append(group.create_task(reconciler.run(), name="reconcile"))
-                for each in self._beside:
-                    tasks.append(group.create_task(each.run(), name="beside the plans"))
+                loops = {"reconcile": reconciler.run, "events": events.run}
+                tasks += [group.create_task(run(), name=name) for name, run in loops.items()]
+                tasks += [group.create_task(each.run(), name="beside the plans") for each in self._beside]
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
                 if self._settings.grpc_address:

@@ -7,7 +7,6 @@ write is guarded by a resourceVersion.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import json
 import logging
@@ -117,7 +116,7 @@ class Leader:
                 except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
                     if isinstance(err, Forbidden | Invalid):
-                        await self._tell_rejected(err)
+                        self._tell_rejected(err)
                 # Not compared with the state before this request: the lease may have expired in the pause.
                 current = (self.term, self.holds())
                 if current != known:
@@ -152,15 +151,13 @@ class Leader:
             return
         log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err) or repr(err)})
 
-    async def _tell_rejected(self, err: ApiError) -> None:
+    def _tell_rejected(self, err: ApiError) -> None:
         """Post an Event on the Lease, which may not exist: without it no replica does anything."""
         if self._events is None:
             return
         about = reference("coordination.k8s.io/v1", "Lease", self._namespace, self._name, "")
         text = f"the Lease cannot be held, so the controller does nothing: {err}"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.request_s):
-                await self._events.post(about, "Warning", "LeaseRejected", text, datetime.datetime.now(datetime.UTC))
+        self._events.post(about, "Warning", "LeaseRejected", text, datetime.datetime.now(datetime.UTC))
 
     def _pause_s(self) -> float:
         """Return the seconds until the next try, at most until another replica's lease expires."""

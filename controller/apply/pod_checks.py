@@ -152,4 +152,4 @@ class PodLooks:
         self._pods[workload.uid] = None
         if lacking:
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
-            await self._events.post(about, "Warning", "NoNetworkClaim", pod_start.network_advice(workload), now)
+            self._events.post(about, "Warning", "NoNetworkClaim", pod_start.network_advice(workload), now)

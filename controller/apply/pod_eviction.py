@@ -36,8 +36,8 @@ async def evict(
     except (Forbidden, Invalid, TooManyRequests) as err:  # a policy, a missing right, or a PodDisruptionBudget
         why = "; ".join(err.causes) or str(err)
         text = f"the pod can never run ({reason}), and its eviction was rejected: {why}"
-        await events.post(about, "Warning", "EvictionRejected", text, now)
+        events.post(about, "Warning", "EvictionRejected", text, now)
         return False
     log.info("evicted a pod that could never run", extra={"pod": f"{namespace}/{name}", "reason": reason})
-    await events.post(about, "Warning", reason, message, now)
+    events.post(about, "Warning", reason, message, now)
     return True

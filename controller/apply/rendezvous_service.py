@@ -128,7 +128,7 @@ class RendezvousServices:
             return
         except (Forbidden, Invalid) as err:  # a quota, a policy, or a namespace that is being deleted
             text = f"the Service for rank 0 was rejected: {err}"
-            await self._events.post(about, "Warning", "ServiceRejected", text, now)
+            self._events.post(about, "Warning", "ServiceRejected", text, now)
             return
         except (ApiError, *MALFORMED) as err:
             log.warning(
@@ -166,20 +166,20 @@ class RendezvousServices:
         """
         if meeting.mode and meeting.mode not in rendezvous.MODES:
             text = f'annotation {rendezvous.ANNOTATION} is "{meeting.mode}": write "pod" or "host"; it has no effect'
-            await self._events.post(about, "Warning", "InvalidRendezvous", text, now)
+            self._events.post(about, "Warning", "InvalidRendezvous", text, now)
         service = await self._service(meeting)
         if service is None:
             return False
         if not plan.is_the_workloads(service, meeting):
-            return await self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
+            return self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         # When nothing has changed since all were verified, the others are empty.
         other = await self._follow(service, pod, all_of_them=not was_settled)
         if other is not None:
-            return await self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
+            return self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
         return meeting.pod is None or bool(plan.pod_address(pod))
 
-    async def _taken(
+    def _taken(
         self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, other: Wire, *, awaited: bool
     ) -> bool:
         """Report an object that is not the workload's, and return True.
@@ -189,7 +189,7 @@ class RendezvousServices:
         kind = "EndpointSlice" if "addressType" in other else "Service"
         text = taken(kind, meeting.namespace, other["metadata"]["name"])
         if not awaited or self._followed[meeting.uid].tries.number % PATIENCE == 0:
-            await self._events.post(about, "Warning", "ServiceNameTaken", text, now)
+            self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited
 
     async def _service(self, meeting: Meeting) -> dict[str, Any] | None:

@@ -165,15 +165,15 @@ class Applier:
         if FINALIZER not in action.finalizers:
             self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
 
-    async def _tell_of_end(self, action: WriteWorkloadStatus, about: Mapping[str, str], now: datetime.datetime) -> None:
+    def _tell_of_end(self, action: WriteWorkloadStatus, about: Mapping[str, str], now: datetime.datetime) -> None:
         """Post Events if the capacity block of a workload ends soon, or before the workload."""
         ends, before = condition(action.status, ENDS_SOON), condition(action.before, ENDS_SOON)
         reason, text = str(ends.get("reason")), str(ends.get("message"))
         if reason == before.get("reason") or reason not in (block_end.SOON, block_end.TOO_SOON):
             return
-        await self._events.post(about, "Warning", reason, text, now)
+        self._events.post(about, "Warning", reason, text, now)
         for name, uid in action.told[:PODS_TOLD_AT_MOST]:
-            await self._events.post(reference("v1", "Pod", action.namespace, name, uid), "Warning", reason, text, now)
+            self._events.post(reference("v1", "Pod", action.namespace, name, uid), "Warning", reason, text, now)
 
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         """Write a workload's status, log it, and post Events about what changed."""
@@ -200,18 +200,18 @@ class Applier:
         about = reference(API_VERSION, "NeuronUltraServerWorkload", action.namespace, action.name, action.uid)
         fault = _degraded(action.status)
         if fault is not None and fault != _degraded(action.before):
-            await self._events.post(about, "Warning", *fault, now)
+            self._events.post(about, "Warning", *fault, now)
         if fault is None and _degraded(action.before) is not None:
             text = "the reserved nodes have no fault any more, or were replaced"
-            await self._events.post(about, "Normal", "Recovered", text, now)
+            self._events.post(about, "Normal", "Recovered", text, now)
         use, used = condition(action.status, IN_USE), condition(action.before, IN_USE)
         if use.get("reason") != used.get("reason") and use.get("reason") in (SOON, EXPIRED):
-            await self._events.post(about, "Warning", str(use["reason"]), str(use["message"]), now)
-        await self._tell_of_end(action, about, now)
+            self._events.post(about, "Warning", str(use["reason"]), str(use["message"]), now)
+        self._tell_of_end(action, about, now)
         # What has expired was told before its nodes were released.
         if before.get("reason") != after.get("reason") != EXPIRED:
             kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
-            await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
+            self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 
     async def _evict(self, action: Evict) -> None:
         """Request an eviction; if it is rejected, record the reason."""
@@ -230,12 +230,12 @@ class Applier:
             self.blocked_evictions.pop(action.uid, None)
             self.on_eviction("evicted")
 
-    async def tell_rejected(self, action: Action, err: Forbidden | Invalid, now: datetime.datetime) -> None:
+    def tell_rejected(self, action: Action, err: Forbidden | Invalid, now: datetime.datetime) -> None:
         """Post an Event about a write that was rejected, unless a condition says it (`rejections`)."""
         about = rejections.event_about(action)
         if about is not None:
             reason, text = rejections.event_text(action, err)
-            await self._events.post(about, "Warning", reason, text, now)
+            self._events.post(about, "Warning", reason, text, now)
 
     def keep_blocked(self, uids: Set[str]) -> None:
         """Remove the records of rejected evictions, except for these pods."""

@@ -118,7 +118,7 @@ class Writes:
             self._failed(action, err)
             if isinstance(err, Forbidden | Invalid):
                 self.rejections.note(action, err)
-                await self._applier.tell_rejected(action, err, self._now)
+                self._applier.tell_rejected(action, err, self._now)
             return False
         self._metrics.wrote(type(action).__name__, "ok")
         self._backoff.written(action, self._now)

@@ -153,7 +153,7 @@ class EarlyPods:
             results = await asyncio.gather(*(self._one(pod, template, now) for pod in due), return_exceptions=True)
             budget.pods -= len(due)
             woken = self._follow(due, results)
-            await self._tell_rejected(template, due, results, now)
+            self._tell_rejected(template, due, results, now)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:
@@ -190,7 +190,7 @@ class EarlyPods:
                 raise err
         return touched
 
-    async def _tell_rejected(
+    def _tell_rejected(
         self, template: Template, pods: list[Wire], results: list[BaseException | None], now: datetime.datetime
     ) -> None:
         """Post one Event on the owner of the template, or on itself, about the first pod whose status was rejected."""
@@ -200,7 +200,7 @@ class EarlyPods:
                     f"pods that wait for ResourceClaimTemplate {template.name} start late, because the write of their "
                     f"condition {CONDITION} was rejected, such as of pod {pod['metadata']['name']}: {err}"
                 )
-                await self._events.post(_subject(template), "Warning", "PodsNotWoken", text, now)
+                self._events.post(_subject(template), "Warning", "PodsNotWoken", text, now)
                 return
 
     async def _one(self, pod: Wire, template: Template, now: datetime.datetime) -> None:

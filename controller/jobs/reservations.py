@@ -114,9 +114,10 @@ class JobReservations:
         # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
         await _all(self._make(each, now, term) for each in self._due(now))
         self._place_moved(now)
-        await _all(self._post(each, now) for each in self._told.take(AT_ONCE))
+        for subject in self._told.take(AT_ONCE):
+            self._post(subject, now)
         workloads = self._kept.there.workloads.values()
-        again = await self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
+        again = self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
         found = [self._turns.next(now), await self._early_pods.look(now)]
         if again is not None:
             found.append(again)
@@ -230,7 +231,7 @@ class JobReservations:
                 if isinstance(write, DeleteWorkload):
                     about = reference_to(write.workload)
                     text = f"the deletion of this workload was rejected, and its nodes stay reserved: {error}"
-                    await self._events.post(about, "Warning", "ReleaseRejected", text, now)
+                    self._events.post(about, "Warning", "ReleaseRejected", text, now)
             case WriteOutcome.FAILED:
                 facts = {"workload": key, "error": error}
                 log.warning("a reservation for a job could not be written", extra=facts)
@@ -286,12 +287,12 @@ class JobReservations:
     def _note(self, subject: Subject) -> JobEvent | None:
         return self._rejected.get(subject) or self._kept.note(subject)
 
-    async def _post(self, subject: Subject, now: datetime.datetime) -> None:
+    def _post(self, subject: Subject, now: datetime.datetime) -> None:
         note = self._note(subject)
         if note is not None:
             job = note.job
             it = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
-            await self._events.post(it, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+            self._events.post(it, "Warning" if note.warning else "Normal", note.reason, note.message, now)
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:

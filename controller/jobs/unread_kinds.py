@@ -32,7 +32,7 @@ class UnreadKinds:
         self._turns: EventTurns[str] = EventTurns()  # by UID of the object
         self._about: dict[str, tuple[Mapping[str, str], str]] = {}  # by UID: the object, and the text
 
-    async def look(
+    def look(
         self,
         watches: JobWatches,
         workloads: Iterable[Workload],
@@ -50,7 +50,7 @@ class UnreadKinds:
             self._follow(watches, workloads, namespaces)
         for uid in self._turns.take(AT_ONCE):
             about, text = self._about[uid]
-            await self._events.post(about, "Warning", REASON, text, now)
+            self._events.post(about, "Warning", REASON, text, now)
         if self._turns:
             return now
         return now + period if self._about else None

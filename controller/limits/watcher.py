@@ -95,6 +95,7 @@ class LimitsWatcher:
             for each in (self.pods, self.slices, self.nodes):
                 tasks.append(group.create_task(each.run()))
             tasks.append(group.create_task(self._explain(events), name="explain"))
+            tasks.append(group.create_task(events.run(), name="events"))
             servers = []
             for address in self._settings.http_addresses:
                 servers.append((HttpServer(self._registry, self.ready), address))
@@ -114,7 +115,7 @@ class LimitsWatcher:
             self._changed.clear()
             if not self.ready():
                 self._follow()
-                is_rejected = not await self._post(events)
+                is_rejected = not self._post(events)
 
     async def _change(self) -> None:
         """Wait until there may be something new to post."""
@@ -167,14 +168,14 @@ class LimitsWatcher:
         self._unserved.set(len(unserved))
         return unserved
 
-    async def _post(self, events: EventRecorder) -> bool:
-        """Post the next Events; return False if the API server rejected one, which is then posted again."""
+    def _post(self, events: EventRecorder) -> bool:
+        """Post the next Events; return False if too many wait, so that one is posted again later."""
         is_posted = True
         for key in self._turns.take(AT_ONCE):
             remark = self._remarks[key]
             about = reference("v1", "Pod", remark.pod.namespace, remark.pod.name, remark.pod.uid)
             now = datetime.datetime.now(datetime.UTC)
-            if not await events.post(about, "Warning", remark.reason, remark.text, now):
+            if not events.post(about, "Warning", remark.reason, remark.text, now):
                 self._turns.forget(key)
                 is_posted = False
         return is_posted

@@ -305,7 +305,7 @@ class Qualifications:
             log.warning("a write for a test failed", extra={"write": _key(write), "error": error})
         if outcome is WriteOutcome.REJECTED and not isinstance(write, StartTest | StartPods):
             text = f"{_described(write)} was rejected: {error}"
-            await self._events.post(_subject(write), "Warning", "WriteRejected", text, now)
+            self._events.post(_subject(write), "Warning", "WriteRejected", text, now)
         if isinstance(write, StartTest | StartPods):
             self._note_refusal(write, outcome, error)
 
@@ -360,28 +360,28 @@ class Qualifications:
                 facts = {"ultraserver": name, "verdict": judged.outcome.value, "text": judged.message, "nodes": nodes}
                 log.info("tested nodes", extra=facts)
                 if judged.message:
-                    await self._tell(target, "TestFailed", f"{name} ({nodes}): {judged.message}", now)
+                    self._tell(target, "TestFailed", f"{name} ({nodes}): {judged.message}", now)
             case StopTest(test=test, why=why, again=again):
                 self._surveyed = None
                 log.info("a test ends", extra={"test": test.workload.name, "why": why})
                 if again:
-                    await self._no_verdict(test, why, now)
+                    self._no_verdict(test, why, now)
             case WriteQualification(asked=asked, status=status):
                 self._said[asked.name] = status, now
             case _:
                 pass
 
-    async def _no_verdict(self, test: GroupTest, why: str, now: datetime.datetime) -> None:
+    def _no_verdict(self, test: GroupTest, why: str, now: datetime.datetime) -> None:
         """Wait before the group is tested again."""
         target = test.target
         tries = self._waits.get(target.group, Tries(0, now))
         self._waits[target.group] = tries.once_more(self._timing.again_s, now, self._timing.longest_s)
         self._metrics.tested(target.qualification, "none")
-        await self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
+        self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
 
-    async def _tell(self, target: Any, reason: str, message: str, now: datetime.datetime) -> None:
+    def _tell(self, target: Any, reason: str, message: str, now: datetime.datetime) -> None:
         about = reference(API_VERSION, bodies.KIND, "", target.qualification, target.uid)
-        await self._events.post(about, "Warning", reason, message, now)
+        self._events.post(about, "Warning", reason, message, now)
 
 
 def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:

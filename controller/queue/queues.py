@@ -271,12 +271,12 @@ class Queues:
                 self._doubt_kueue(uid, write)
             case WriteOutcome.REJECTED:
                 log.warning("a write for a queue was rejected", extra={**facts, "error": error})
-                await self._tell_rejected(uid, write, error, now)
+                self._tell_rejected(uid, write, error, now)
             case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
                 log.warning("a write for a queue failed", extra={**facts, "error": error})
 
-    async def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
+    def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
         """Post an Event on the workload, or on what Kueue has left of it.
 
         A quota, a policy or a webhook of Kueue may reject for ever.
@@ -291,7 +291,7 @@ class Queues:
         else:
             return
         text = f"a write of Kueue's Workload or of status.queue was rejected: {error}"
-        await self._events.post(about, "Warning", "QueueRejected", text, now)
+        self._events.post(about, "Warning", "QueueRejected", text, now)
 
     def _doubt_kueue(self, uid: str, write: Write) -> None:
         """Note that Kueue's Workload may be another one than the watch shows: a list shows which."""
@@ -366,7 +366,7 @@ class Queues:
             [note] = self._kept.of(uid).notes
             workload = note.workload
             about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
-            self._work.put_nowait(partial(self._events.post, about, "Warning", note.reason, note.message, now))
+            self._events.post(about, "Warning", note.reason, note.message, now)
 
 
 def _takes_quota(write: Write) -> bool:

@@ -50,6 +50,10 @@ class EventTiming:
 
     repeat_s: float = seconds(600.0, "how often an Event that still applies is renewed")
     lifetime_s: float = seconds(3600.0, "how long the API server keeps an Event")
+    retry_s: tuple[float, float] = seconds(
+        (1.0, 60.0), "first and longest delay of a namespace whose Events cannot be posted"
+    )
+    slow_s: float = seconds(1.0, "after which a request leaves its place to another namespace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from neuron_dra.errors import SettingsError
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.events import EventRecorder, EventsAbout, reference
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node import version
@@ -33,7 +33,6 @@ from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.endpoints.stale_sockets import StaleSockets
 from neuron_dra.node.endpoints.telemetry import Telemetry
-from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
@@ -99,7 +98,9 @@ class Plugin:
             settings.host_root, settings.unhealthy_device_hold_seconds, timing.hardware, settings.host_dev
         )
         self.health = HealthSource(lambda: self.hardware.read_at)
-        self.events = EventQueue(name, EventRecorder(self.client, name))
+        # A node's Events carry its name as UID, or `kubectl describe node` does not find them.
+        about = reference("v1", "Node", "", name, name)
+        self.events = EventsAbout(about, EventRecorder(self.client, name))
         self.node = OwnNode(self.client, name, self.dirty.notify)
         self.claims = ClaimReader(self.client, name, timing.prepare)
         self.store = self._own_store()

@@ -11,6 +11,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder, reference
+from tests.support.sent_events import send_events
 
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 NOW = datetime.datetime(2026, 3, 21, tzinfo=datetime.UTC)
@@ -28,7 +29,8 @@ async def test_event_about_a_long_name_is_valid(api: EmbeddedApi, character: str
     assert (len(name), SUBDOMAIN.fullmatch(name) is not None) == (253, True)
     async with KubeClient(KubeConfig(api.url)) as client:
         recorder = EventRecorder(client, host=name)
-        await recorder.post(reference("v1", "Node", "", name, "u"), "Warning", "Tested", "text\x1b\n" * 999, NOW)
+        recorder.post(reference("v1", "Node", "", name, "u"), "Warning", "Tested", "text\x1b\n" * 999, NOW)
+        await send_events(recorder)
     [event] = api.objects("events")
     assert SUBDOMAIN.fullmatch(event["metadata"]["name"])
     assert len(event["metadata"]["name"]) <= 253

@@ -11,6 +11,7 @@ from neuron_dra.kube.events import EventRecorder, reference
 from tests.story.controller_cluster import Cluster
 from tests.story.test_rendezvous_service import SLICE, TIMING, addresses, rank0
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
+from tests.support.sent_events import send_events
 from tests.support.waiting import eventually
 
 HOUR = datetime.timedelta(hours=1)
@@ -67,6 +68,7 @@ async def test_events_are_renewed() -> None:
     async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
         events = EventRecorder(client, "here")
         for at in (now + HOUR, now):
-            await events.post(about, "Warning", "Reason", "text", at)
+            events.post(about, "Warning", "Reason", "text", at)
+            await send_events(events)
         [event] = api.objects("events")
     assert (event["count"], event["lastTimestamp"]) == (2, "2026-03-01T12:00:00Z")

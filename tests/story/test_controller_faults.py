@@ -26,6 +26,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import BRIEF_LEASE, QUICK
+from tests.support.sent_events import send_events
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
@@ -255,7 +256,8 @@ async def test_expired_events_are_dropped_from_memory(recorder: EventRecorder) -
     about = {"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "uid"}
     for minute in range(0, 300, 5):
         at = NOW + datetime.timedelta(minutes=minute)
-        await recorder.post(about, "Normal", "Happened", f"number {minute}", at)
+        recorder.post(about, "Normal", "Happened", f"number {minute}", at)
+        await send_events(recorder)
     assert recorder.remembered <= 13
 
 

@@ -23,6 +23,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
+from tests.support.sent_events import send_events
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
@@ -185,7 +186,9 @@ async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  
     stored = cluster.api.create({**kind, "metadata": {"name": SLICE, "namespace": "ml"}, "endpoints": []})
     job = met(cluster)
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        await RendezvousServices(client, EventRecorder(client, "here"), SHORT).look([job], NOW)
+        recorder = EventRecorder(client, "here")
+        await RendezvousServices(client, recorder, SHORT).look([job], NOW)
+        await send_events(recorder)
     (text,) = events(cluster, "ServiceNameTaken")
     assert text.startswith("EndpointSlice ml/job-rank0-ipv4 exists and is not this workload's")
     assert cluster.api.get("endpointslices", SLICE, "ml") == stored
@@ -198,8 +201,10 @@ async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> No
     meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [{**owner, "uid": old["uid"], "controller": True}]}
     stored = cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {}})
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
+        recorder = EventRecorder(client, "here")
+        services = RendezvousServices(client, recorder, SHORT)
         again = await services.look([Meeting("ml", "job", "uid-new", "", None)], NOW)
+        await send_events(recorder)
     assert again == NOW + datetime.timedelta(seconds=SHORT.first_s)
     assert cluster.api.get("services", SERVICE, "ml") == stored
     assert (events(cluster, "ServiceNameTaken"), addresses(cluster)) == ([], None)
@@ -238,10 +243,12 @@ async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Clu
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
     job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services, now = RendezvousServices(client, EventRecorder(client, "here"), SHORT), NOW
+        recorder, now = EventRecorder(client, "here"), NOW
+        services = RendezvousServices(client, recorder, SHORT)
         for _ in range(rendezvous_service.PATIENCE):
             assert events(cluster, "ServiceNameTaken") == []
             again = await services.look(job, now)
+            await send_events(recorder)
             assert again is not None
             assert again < now + datetime.timedelta(minutes=1)
             now = again
@@ -275,9 +282,11 @@ async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> Non
         InjectedFault(Do.RESPOND, verb="create", resource="services", status=403, namespace="ml", times=None)
     )
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
+        recorder = EventRecorder(client, "here")
+        services = RendezvousServices(client, recorder, SHORT)
         both = [Meeting(name, "job", f"uid-{name}", "", None) for name in ("ml", "default")]
         await services.look(both, NOW)
+        await send_events(recorder)
     assert not services.forbidden
     assert sorted(created(cluster, "services")) == ["default", "ml"]
     (text,) = events(cluster, "ServiceRejected")

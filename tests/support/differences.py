@@ -43,6 +43,7 @@ ROWS: Final[Mapping[str, Row]] = {
         AS_SHIPPED,
         "watch.retry_s",
         "watch.short_s",
+        "events.retry_s",
     ),
     **_rows(
         "timings.QUICK_CLIENT",
@@ -89,6 +90,7 @@ ROWS: Final[Mapping[str, Row]] = {
             "writes.first_eviction_s",
             "writes.longest_s",
             "client.watch.retry_s",
+            "client.events.retry_s",
             "client.watch.short_s",
             "client.clock_s",
         ).items()

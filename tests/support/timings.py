@@ -28,8 +28,10 @@ def quicker(timing: T, **changes: Any) -> T:
     return dataclasses.replace(timing, **values)  # type: ignore[type-var]
 
 
-QUICK_CLIENT: Final = quicker(ClientTiming(), clock_s=0.0, watch={"retry_s": (0.01, 0.1), "short_s": 0.05})
-"""A client whose watches try again within fractions of a second."""
+QUICK_CLIENT: Final = quicker(
+    ClientTiming(), clock_s=0.0, watch={"retry_s": (0.01, 0.1), "short_s": 0.05}, events={"retry_s": (0.01, 0.1)}
+)
+"""A client whose watches and Events try again within fractions of a second."""
 
 QUICK: Final = quicker(
     DEFAULT_TIMING,

@@ -104,7 +104,7 @@ async def queueing(api: EmbeddedApi, leadership: Alone) -> AsyncIterator[tuple[Q
     applier = Applier(client, caches, events, DEFAULT_TIMING, Fence(leadership))
     applier.fence.enter(1)
     watch = QueueWatch(client, lambda: None, QueueTiming())
-    task = asyncio.create_task(watch.run())
+    task = asyncio.gather(watch.run(), events.run())
     try:
         await eventually(lambda: not watch.unknown, what="Kueue's Workloads are listed")
         await caches.relist()

@@ -41,6 +41,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
+from tests.support.sent_events import send_events
 from tests.unit.test_jobs_decide import item, pods
 from tests.unit.test_plan_costs import counted
 from tests.unit.test_queue_decide import NOW
@@ -76,7 +77,7 @@ class Followed:
         self.server = Server()
         self.now = NOW
         self.caches = Caches(self.server, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
-        events = EventRecorder(self.server, "here")
+        self.events = events = EventRecorder(self.server, "here")
         self.leadership = Alone()
         fence = Fence(self.leadership)
         fence.enter(self.leadership.term)
@@ -115,6 +116,7 @@ class Followed:
         costs = []
         for _ in range(steps):
             costs.append(await self.look())
+            await send_events(self.events)
             self.now += datetime.timedelta(seconds=0.05)
         return costs
 
@@ -455,7 +457,7 @@ async def test_an_event_is_posted_again_only_when_it_changes() -> None:
     there.namespace("ml")
     for text, told in (("topologySize=3", 1), ("topologySize=3 ", 1), ("topologySize=5", 2)):
         there.job("train", text=text)
-        await there.look()
+        await there.settle(1)
         assert len(there.server.told) == told
 
 

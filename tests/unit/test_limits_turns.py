@@ -16,6 +16,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import MOST_KEPT, EventRecorder
+from tests.support.sent_events import send_events
 
 SETTINGS = WatcherSettings(identity="test", health_probe_bind_address="", metrics_bind_address="")
 TENANT_PODS = MOST_KEPT + 100
@@ -64,7 +65,8 @@ class Watched:
         self.server.requests.clear()
         self.watcher._follow()
         for _ in range(TENANT_PODS // AT_ONCE + 2):
-            assert await self.watcher._post(self.events)
+            assert self.watcher._post(self.events)
+            await send_events(self.events)
         assert not self.watcher._turns
         return [*self.server.requests]
 
@@ -81,7 +83,8 @@ async def test_each_event_is_posted_once_however_many_pods_wait() -> None:
     about = {"kind": "Pod", "namespace": "a", "name": "p0", "uid": "a-p0"}
     remark = next(iter(watched.watcher._remarks.values()))
     before = len(watched.server.requests)
-    assert await watched.events.post({"apiVersion": "v1", **about}, "Warning", remark.reason, remark.text, NOW)
+    watched.events.post({"apiVersion": "v1", **about}, "Warning", remark.reason, remark.text, NOW)
+    await send_events(watched.events)
     assert len(watched.server.requests) > before
 
 

@@ -16,9 +16,9 @@ from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventsAbout
 from neuron_dra.kube.requests import DEVICE_CLASSES
 from neuron_dra.node import version
-from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.daemon_worker import Worker
@@ -43,7 +43,7 @@ class ConnectedSets:
         node: OwnNode,
         client: KubeClient,
         publisher: SlicePublisher,
-        events: EventQueue,
+        events: EventsAbout,
         files: Files,
     ) -> None:
         self._settings = settings

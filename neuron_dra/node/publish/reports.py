@@ -7,7 +7,7 @@ import logging
 from neuron_dra.core import checkpoint, health, publication
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import ApiError, NeuronDraError
-from neuron_dra.node.event_queue import EventQueue
+from neuron_dra.kube.events import EventsAbout
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import PluginMetrics
@@ -30,7 +30,7 @@ class PublishReports:
         connected: ConnectedSets,
         publisher: SlicePublisher,
         source: HealthSource,
-        events: EventQueue,
+        events: EventsAbout,
         metrics: PluginMetrics,
     ) -> None:
         self._effect = settings.unhealthy_device_effect
