@@ -83,7 +83,8 @@ def _runtime(world: World, message: str, node: str, source: str) -> Finding | No
         return Finding("CdiFileMissing", text, facts)
     text = (
         f"the runtime of node {node} finds no CDI devices of its claim: their file in /var/run/cdi is missing, or the "
-        "runtime does not read this folder (containerd 1.7 needs enable_cdi = true)"
+        "runtime does not read this folder (containerd 1.7 needs enable_cdi = true; restart containerd if the folder "
+        "was renamed or mounted over)"
     )
     return Finding("RuntimeRejects", text, facts)
 
