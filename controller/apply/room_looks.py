@@ -60,7 +60,7 @@ class RoomLooks:
         except Exception:  # advice must not end the controller
             log.exception("no room could be looked for", extra={"workload": uid})
             found = None
-        if found is None:
+        if found is None or workload is None:
             self.found.pop(uid, None)
         else:
-            self.found[uid] = found.message
+            self.found[uid] = found.message(workload.namespace)

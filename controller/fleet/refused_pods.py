@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import ClaimUse, PublishedNode, Reservation, Suspect, condition
-from neuron_dra.core import names
+from controller.observe.model import WORKLOAD_KIND, ClaimUse, PublishedNode, Reservation, Suspect, condition
+from neuron_dra.core import names, tenants
 from neuron_dra.core.ownership import controller_of
+from neuron_dra.core.ultraserver import Allocation, Tag
 from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
@@ -23,7 +24,6 @@ PATIENCE: Final = datetime.timedelta(minutes=2)
 LOOK_AGAIN: Final = datetime.timedelta(minutes=2)
 STARTED: Final = "PodReadyToStartContainers"
 
-_STILL_RESERVED: Final = "node {} is still reserved for NeuronUltraServerWorkload {}"
 _OF_NO_WORKLOAD: Final = (
     f"claim {{}} requests DeviceClass {names.WORKLOAD_CLASS}, and belongs to no NeuronUltraServerWorkload"
 )
@@ -69,14 +69,20 @@ def _why(use: ClaimUse, node: str, one: Reservation | None, published: Published
         if published is None or not published.complete:
             return ""
         if published.tag is not None:  # its reservation is gone, but the tag stays while a claim is allocated here
-            return "" if use.is_of(published.tag) else _STILL_RESERVED.format(node, published.tag.workload_name)
+            return "" if use.is_of(published.tag) else f"node {node} is still reserved for {_shown(published.tag, use)}"
         if (use.workload_id, use.workload_uid) == (None, None):
             return _OF_NO_WORKLOAD.format(f"{use.namespace}/{use.name}") if use.reserved_class else ""
         return f"node {node} is no longer reserved for the workload of its claim {use.namespace}/{use.name}"
     allocation = one.allocation
     if use.is_of(allocation):
         return ""  # it waits until the slot is Bound, or is evicted when the slot is released
-    return f"node {node} is reserved for NeuronUltraServerWorkload {allocation.workload}"
+    return f"node {node} is reserved for {_shown(allocation, use)}"
+
+
+def _shown(holder: Allocation | Tag, use: ClaimUse) -> str:
+    """Return the workload that has a node, for an Event on the pod of a claim."""
+    namespace, name = holder.workload_namespace, holder.workload_name
+    return tenants.shown(WORKLOAD_KIND, namespace, name, reader=use.namespace)
 
 
 def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:

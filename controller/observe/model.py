@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.observe.results import GroupResult
+from neuron_dra.core import tenants
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import Target
 from neuron_dra.core.signals import LINK_INTERSERVER
@@ -183,12 +184,11 @@ class ClaimUse:
             holder.workload_uid,
         )
 
-    @property
-    def holder(self) -> str:
-        """The pod that uses the claim, else the claim, for messages."""
+    def holder(self, reader: str) -> str:
+        """Return the pod that uses the claim, else the claim, for a message in the namespace `reader`."""
         if self.pods:
-            return f"pod {self.namespace}/{self.pods[0][0]}"
-        return f"claim {self.namespace}/{self.name}"
+            return tenants.shown("pod", self.namespace, self.pods[0][0], reader=reader)
+        return tenants.shown("claim", self.namespace, self.name, reader=reader)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _drop_unusable(view: View, broken: set[str]) -> _Dropped:
         worse = sorted({name for name, _ in faults} - {*reported})
         if surplus or foreign or gone or faults:
             held = held.drop(one)
-            reasons += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
+            reasons += [f"{use.holder(workload.namespace)} has devices of {shortened(use.nodes)}" for use in foreign]
             reasons += [f"node {name} is gone" for name in gone]
             reasons += [f"node {name} is reported as unhealthy by an agent" for name in reported]
             reasons += [f"node {name} has lost links or devices that the group needs" for name in worse]

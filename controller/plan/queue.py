@@ -23,6 +23,7 @@ from controller.fleet.limits import Limits
 from controller.fleet.view import TurnKey, View
 from controller.observe import decode
 from controller.observe.model import Template, Turn, Workload, condition
+from neuron_dra.core import tenants
 
 Order = tuple[bool, bool, bool, int, datetime.datetime, str]
 
@@ -111,9 +112,10 @@ def held_back(view: View, first: Workload) -> tuple[placement.Shortage, tuple[Tu
         turn = Turn(began, view.now)
         noted = key, turn
     until = min(_starving_until(first, view), _turn_until(turn, view))
+    other = tenants.shown("workload", first.namespace, first.name, reader=view.workload.namespace)
     shortage = placement.Shortage(
         Reason.WAITS_FOR_OLDER,
-        f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and goes first, until "
+        f"{other} has waited longer for {first.count} x {first.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
     return shortage, noted

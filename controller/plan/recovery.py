@@ -18,7 +18,16 @@ from controller.fleet import outage, placement
 from controller.fleet.held import Held
 from controller.fleet.view import View
 from controller.observe import decode
-from controller.observe.model import ENDS_SOON, ClusterNode, PublishedNode, Reservation, Workload, condition
+from controller.observe.model import (
+    ENDS_SOON,
+    ClaimUse,
+    ClusterNode,
+    PublishedNode,
+    Reservation,
+    Workload,
+    condition,
+    shortened,
+)
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
 
@@ -182,8 +191,15 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
         found.append(NodeFault(fault.reason, fault.node, since + view.limits.fault_grace if acts else None))
     noted = {(each.reason, each.name) for each in found}
     found += [each for each in _cordons_and_taints(view, one) if (each.reason, each.name) not in noted]
-    found += [NodeFault(Reason.FOREIGN_CLAIM, use.holder, None) for use in view.sight.foreign(allocation)]
+    holders = dict.fromkeys(_shown(use, view.workload.namespace) for use in view.sight.foreign(allocation))
+    found += [NodeFault(Reason.FOREIGN_CLAIM, holder, None) for holder in holders]
     return found
+
+
+def _shown(use: ClaimUse, reader: str) -> str:
+    """Return the pod of a foreign claim for a message in the namespace `reader`; that of another by its nodes."""
+    holder = use.holder(reader)
+    return holder if use.namespace == reader else f"{holder} on {shortened(use.nodes)}"
 
 
 def is_taken_back(workload: Workload) -> bool:

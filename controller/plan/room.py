@@ -59,14 +59,17 @@ class Room:
     workloads: tuple[str, ...]
     nodes: tuple[str, ...]
 
-    @property
-    def message(self) -> str:
-        """Return the advice, for the message of a condition."""
+    def message(self, reader: str) -> str:
+        """Return the advice, for a message in the namespace `reader`."""
         number = len(self.workloads)
         whose = "1 workload" if number == 1 else f"{number} workloads"
+        own = [ref for ref in self.workloads if ref.startswith(f"{reader}/")]
+        listed = [shortened(own)] if own else []
+        if len(own) < number:
+            listed.append(f"{number - len(own)} of other namespaces")
         return (
-            f"there would be room if {whose} moved: {shortened(self.workloads)}, from {shortened(self.nodes)}; nobody "
-            "is moved because of this"
+            f"there would be room if {whose} moved: {' and '.join(listed)}, from {shortened(self.nodes)}; nobody is "
+            "moved because of this"
         )
 
 

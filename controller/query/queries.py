@@ -98,7 +98,7 @@ def _state(name: str, group: Group, index: FleetIndex, holdings: Holdings) -> tu
         return pb.NODE_STATE_RESERVED, reservation.allocation.workload
     uses = index.uses(name)
     if uses:
-        return pb.NODE_STATE_IN_USE, uses[0].holder
+        return pb.NODE_STATE_IN_USE, uses[0].holder(uses[0].namespace)
     usable = name in {node.name for node in group.usable.values()}
     return pb.NODE_STATE_FREE if usable else pb.NODE_STATE_UNUSABLE, ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import busy, cdi, config, linked, names, notice, visible_cores
+from neuron_dra.core import busy, cdi, config, linked, names, notice, tenants, visible_cores
 from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
@@ -213,10 +213,17 @@ def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, members: Members, ot
             common = wanted & set(device.device_ids)
             if common and not _apart(members, Members(device.device_ids, device.cores)):
                 raise DeviceInUse(
-                    f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by claim {other.ref} "
-                    f"(UID {other.ref.uid}) until that claim is unprepared",
+                    f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by "
+                    f"{_holder(other.ref, ref)} until that claim is unprepared",
                     other.ref.uid,
                 )
+
+
+def _holder(holder: ClaimRef, reader: ClaimRef) -> str:
+    """Return the claim that has a device, for the Event on the pod of another one."""
+    if not holder.namespace:
+        return f"claim {holder} (UID {holder.uid})"  # only its UID is known
+    return f"{tenants.shown('claim', holder.namespace, holder.name, reader=reader.namespace)} (UID {holder.uid})"
 
 
 def _refuse_twice(

@@ -8,11 +8,14 @@ names no workload is rejected everywhere, because it was not made from such a te
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from neuron_dra.core import config, names
+from neuron_dra.core import config, names, tenants
 from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+
+WORKLOAD: Final = "NeuronUltraServerWorkload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +129,21 @@ def _why_refused(
         if reserved_class:
             return _NOT_OF_A_WORKLOAD
         return ""
-    holder = f"{reservation.namespace}/{reservation.workload}"
+    holder = tenants.shown(WORKLOAD, reservation.namespace, reservation.workload, reader=ref.namespace)
+    is_other_tenants = reservation.namespace != ref.namespace
     if reservation.names(wanted, ref):
         return _not_yet(holder, reservation, node_name)
-    reserved = f"node {node_name} is reserved for NeuronUltraServerWorkload {holder}"
+    reserved = f"node {node_name} is reserved for {holder}"
     if wanted is None or not named:
+        own = "" if is_other_tenants else "use the ResourceClaimTemplate of that workload, or "
         return (
-            f"{reserved}, and this claim belongs to no workload; use the ResourceClaimTemplate of that workload in "
-            f"namespace {reservation.namespace}, or delete the pod so that it is placed on a node that is not reserved"
+            f"{reserved}, and this claim belongs to no workload; {own}delete the pod so that it is placed on a node "
+            "that is not reserved"
         )
     if (wanted.workload_id, wanted.workload_uid) == (reservation.workload, reservation.workload_uid):
         return (
             f"{reserved}, and a copy of its ResourceClaimTemplate in namespace {ref.namespace} is not valid; run the "
-            f"pod in namespace {reservation.namespace}"
+            "pod in the namespace of that workload"
         )
     if (ref.namespace, wanted.workload_id) == (reservation.namespace, reservation.workload):
         return (
@@ -171,17 +176,17 @@ def _not_yet(holder: str, reservation: NodeReservation, node_name: str) -> str:
     """Return why a claim of the workload itself has to wait, or an empty string."""
     if reservation.phase is Phase.PENDING:
         return (
-            f"node {node_name} is reserved for NeuronUltraServerWorkload {holder}, but not bound to it yet (phase "
+            f"node {node_name} is reserved for {holder}, but not bound to it yet (phase "
             "Pending): not every node of the workload has its tag; the kubelet tries again"
         )
     if reservation.phase is Phase.DRAINING:
         return (
-            f"node {node_name} is being released by NeuronUltraServerWorkload {holder} (phase Draining); delete "
+            f"node {node_name} is being released by {holder} (phase Draining); delete "
             "the pod so that it is placed on a node that the workload keeps"
         )
     if reservation.place is None:
         return (
-            f"node {node_name} is bound to NeuronUltraServerWorkload {holder}, but its NeuronUltraServer cannot be "
+            f"node {node_name} is bound to {holder}, but its NeuronUltraServer cannot be "
             "read now, so the rank is unknown; the kubelet tries again"
         )
     return ""

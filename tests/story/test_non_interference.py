@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from controller.plan import allocation, queue
+from neuron_dra.core import tenants
 from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.interference import (
     ACTORS,
@@ -100,3 +101,13 @@ def test_blocking_controller_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.1"""
     monkeypatch.setattr(allocation, "_exceeds_fleet", lambda *_: None)
     assert re.search(r"allocated after \d\d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
+
+
+@pytest.mark.parametrize(("drive", "names"), [(flood_of_giants, "flood0"), (None, "rogue")])
+def test_message_that_names_another_tenants_objects_is_found(
+    monkeypatch: pytest.MonkeyPatch, drive: Drive | None, names: str
+) -> None:
+    """4.02."""
+    monkeypatch.setattr(tenants, "shown", lambda kind, namespace, name, *, reader: f"{kind} {namespace}/{name}")
+    outcome = beside_a_victim(1) if drive is None else run(1, steps=20, drive=drive, actors=ACTORS, replicas=1)
+    assert re.search(f"a message in namespace fleet names {names}.* of tenant-a", outcome.violation)

@@ -293,7 +293,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(), RESERVED, "reserved for NeuronUltraServerWorkload ml/llm, and this claim belongs to no workload"),
         (whole(group(4)), RESERVED, "this claim belongs to no workload"),
         (whole(lnc(1)), RESERVED, "this claim belongs to no workload"),
-        (whole(namespace="dev"), RESERVED, "use the ResourceClaimTemplate of that workload in namespace ml"),
+        (whole(namespace="dev"), RESERVED, "for a NeuronUltraServerWorkload of another namespace, and this"),
         (whole(OURS, namespace="dev"), RESERVED, "a copy of its ResourceClaimTemplate in namespace dev is not valid"),
         (whole(group(4, "llm", "uid-old")), RESERVED, "with UID uid-llm, and this claim names the UID uid-old"),
         (whole(group(4, "llm"), namespace="dev"), RESERVED, "names workload dev/llm (UID (none))"),

@@ -88,7 +88,7 @@ def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate() -> None:
     slice_["spec"]["devices"] = [tagged(device, tag) for device in slice_["spec"]["devices"]]
     world.put(slice_)
     world.claim("plain", ["u2-1"], pod="intruder")
-    why = "node u2-1 is still reserved for NeuronUltraServerWorkload earlier"
+    why = "node u2-1 is still reserved for NeuronUltraServerWorkload ml/earlier"
     assert suspects(world) == [("intruder", "u2-1", why)]
 
 

@@ -282,3 +282,10 @@ def test_room_is_looked_for_once_a_minute_and_for_the_first_workloads_only() -> 
         looks.look(made.waiting.split, index, snapshot, world.now)
         found.append(len(looks.found))
     assert found == [1, 2, 3, 4, 4, 4, 4, 4]
+
+
+def test_advice_names_only_the_readers_workloads() -> None:
+    room = Room(("ml/one", "other/a", "other/b"), ("u0-0",))
+    text = "there would be room if 3 workloads moved: {}, from u0-0; nobody is moved because of this"
+    assert room.message("ml") == text.format("ml/one and 2 of other namespaces")
+    assert room.message("third") == text.format("3 of other namespaces")

@@ -39,7 +39,7 @@ from neuron_dra.kube.requests import (
     SERVICES,
     Resource,
 )
-from tests.support.fleet import doubt_laws, qualify_laws, queue_laws, settled, spares
+from tests.support.fleet import doubt_laws, qualify_laws, queue_laws, settled, spares, tenant_laws
 from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
 from tests.support.fleet.job_laws import MADE_FOR
@@ -216,6 +216,8 @@ class Fleet:
             if self._told.get(uid) == version:
                 continue  # thousands of others have not changed
             self._told[uid] = version
+            for text in tenant_laws.in_status(self.view, workload, self.namespaces):
+                self.safety.violated(text)
             if uid not in self._states and queue_laws.queue_of(workload):
                 self.queued.add(uid)
             ready = condition(workload, "Ready")

@@ -17,7 +17,7 @@ from typing import Any
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.client import KubeClient
 from tests.support.fleet import clock as clocks
-from tests.support.fleet import schedule
+from tests.support.fleet import schedule, tenant_laws
 from tests.support.fleet.actors import chosen
 from tests.support.fleet.fleet import FASTER, Fleet
 from tests.support.fleet.safety import Violation
@@ -78,6 +78,7 @@ def run(
         )
         async with fleet.running():
             await (drive or schedule.drive)(fleet, steps)
+            tenant_laws.judge_events(fleet.safety, fleet.view, api, fleet.namespaces)
 
     async def main() -> None:
         if server is not None:
