@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.fleet.__main__ import STEPS, ULTRASERVERS, summary
 from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.mishaps import BEFORE_START
 from tests.support.fleet.run import replay_command, run
 from tests.support.fleet.safety import Violation
 
@@ -37,6 +38,19 @@ def test_no_invariant_is_violated(first: int) -> None:
 @pytest.mark.parametrize("first", range(1001, 2001, 50))
 def test_invariants_hold_in_a_thousand_runs(first: int) -> None:
     assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_pods_that_are_deleted_before_their_volumes_attach_leave_nothing() -> None:
+    """(4.04) Two hundred of them; nodes are replaced, and plugins end, meanwhile."""
+    number, deleted = 0, 0
+    while deleted < 200:
+        number += 1
+        outcome = run(number, ultraservers=ULTRASERVERS, steps=STEPS, actors=frozenset({"late-volumes"}))
+        assert not outcome.violation, summary(outcome, ULTRASERVERS, STEPS, {"late-volumes"})
+        deleted += sum(BEFORE_START in line for line in outcome.trace)
+        assert number < 400
 
 
 def test_seed_repeats_its_run() -> None:

@@ -13,9 +13,13 @@ from tests.support.fleet.mix import Actor
 from tests.support.fleet.view import condition
 
 if TYPE_CHECKING:
+    from neuron_dra.core.wire import Obj
+    from tests.support.fleet.pods import Container
     from tests.support.fleet.schedule import Schedule
 
 TAINTS: Final = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "example.com/maintenance")
+VOLUMES_S: Final = 30.0
+BEFORE_START: Final = "deleted before its volumes are attached"
 NOTICED_S: Final = 40.0  # from a kubelet's last heartbeat to NotReady
 SEEN_S: Final = 10.0  # by then the controller has seen it
 OUTAGE_S: Final = (330.0, 400.0, 700.0)  # longer than the grace of five minutes
@@ -80,6 +84,41 @@ async def register_again(schedule: Schedule) -> str | None:
     await schedule.fleet.register(node)
     schedule.fleet.pods.wake()
     return f"Node {node.name} is deleted, and its kubelet registers it again"
+
+
+async def slow_volumes(schedule: Schedule) -> None:
+    """The volumes of most pods need half a minute, in which the kubelet prepares none of their claims."""
+    schedule.fleet.pods.volumes_s = lambda: schedule.rng.choice((0.0, VOLUMES_S, VOLUMES_S))
+
+
+async def quick_volumes(schedule: Schedule) -> None:
+    """The volumes of later pods are there at once."""
+    schedule.fleet.pods.volumes_s = lambda: 0.0
+
+
+async def delete_before_start(schedule: Schedule) -> str | None:
+    """A user deletes a pod whose volumes are not attached, so that its claim is allocated and not prepared."""
+    pods = schedule.fleet.pods
+    if not pods.attaching and pods.running:
+        container = schedule.rng.choice(list(pods.running.values()))
+        await pods.delete({"metadata": _metadata(container)})
+    for _ in range(int(VOLUMES_S)):
+        if pods.attaching:
+            break
+        await schedule.fleet.sleep(1.0)
+    else:
+        return None
+    pod = schedule.rng.choice(list(pods.attaching.values()))
+    await schedule.fleet.sleep(schedule.rng.uniform(0.0, 20.0))
+    if pod["metadata"]["uid"] not in pods.attaching:
+        return None
+    await pods.delete(pod)
+    return f"pod {pod['metadata']['name']} is {BEFORE_START}"
+
+
+def _metadata(container: Container) -> Obj:
+    namespace, _, name = container.pod.partition("/")
+    return {"namespace": namespace, "name": name, "uid": container.uid}
 
 
 async def delete_ultraserver(schedule: Schedule) -> str | None:
@@ -190,6 +229,13 @@ ACTORS: Final[dict[str, Actor]] = {
         {roll_driver_back: 4},
         heal=upgrade_all_drivers,
         issue="13.9",
+    ),
+    "late-volumes": Actor(
+        "the volumes of pods attach late, and users delete such pods before the kubelet prepares their claims",
+        {delete_before_start: 60},
+        begin=slow_volumes,
+        heal=quick_volumes,
+        issue="4.04",
     ),
     "refused-pods": Actor(
         "the invariant that no pod stays rejected: those that a late scheduler placed on reserved nodes are evicted",

@@ -154,6 +154,8 @@ class Pods:
         self.on_start: Callable[[Container], None] = lambda container: None
         self.network: Network | None = None  # without it pods have no addresses
         self.programs: Programs = Programs()
+        self.volumes_s: Callable[[], float] = lambda: 0.0  # until the volumes of the next pod are attached
+        self.attaching: dict[str, Obj] = {}  # by UID: pods whose claims the kubelet does not prepare yet
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -268,6 +270,7 @@ class Pods:
         meta, incarnation = pod["metadata"], (node.incarnation, node.boots)
         if not (pod.get("status") or {}).get("startTime"):
             await self._say(pod, {"startTime": self._now().strftime("%Y-%m-%dT%H:%M:%SZ")})
+        await self._attach_volumes(pod)
         tries = 0
         while (node.incarnation, node.boots) == incarnation and node.alive:
             if not node.kubelet_up:
@@ -285,6 +288,17 @@ class Pods:
                     return
                 tries += 1
             await asyncio.sleep(self._rng.uniform(*(AGAIN_S if tries < TRIES else LATER_S)))
+
+    async def _attach_volumes(self, pod: Obj) -> None:
+        volumes_s = self.volumes_s()
+        if volumes_s == 0.0:
+            return
+        uid = pod["metadata"]["uid"]
+        self.attaching[uid] = pod
+        try:
+            await asyncio.sleep(volumes_s)
+        finally:
+            del self.attaching[uid]
 
     async def _claims(self, pod: Obj) -> list[tuple[ClaimRef, Obj]] | None:
         """Return the pod's claims, read again and reserved for it; None while one is not."""
