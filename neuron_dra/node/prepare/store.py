@@ -10,7 +10,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -134,6 +134,18 @@ class Store:
             current = replace(current, extra={name: v for name, v in current.extra.items() if name != INVENTORY})
         return current
 
+    def _with_traces_of_others(self, current: Checkpoint, uids: Collection[str] = ()) -> Checkpoint:
+        """Return the checkpoint with the claims of our CDI files that it does not have, except the claims `uids`.
+
+        The disk may have lost the writes of the other plugin of an update. Then the slots are whole, and not older than
+        what this process has read.
+        """
+        for name in self._files.names(self._cdi_root):
+            uid = cdi.claim_uid_of(name)
+            if uid is not None and uid not in current.claims and uid not in uids and self._spec_of(uid) is not None:
+                return self._with_traces(current)
+        return current
+
     def check_folders(self) -> None:
         """Check that the container runtime sees what is written. Without the lock. Raises HostFolderReplaced."""
         self._host_folders.check()
@@ -191,7 +203,7 @@ class Store:
         claims = [claim for claim, _ in marked]
         with self._locked():
             self._host_folders.check_before_write()
-            current = self._read()
+            current = self._with_traces_of_others(self._read(), {claim.ref.uid for claim in claims})
             fresh: dict[str, PreparedClaim] = {}
             late: set[str] = set()  # a claim that several callers wait for is late for all of them
             for claim, mark in marked:
@@ -290,7 +302,7 @@ class Store:
         """
         self._checkpoint.make_folder()
         with self._locked():
-            current = self._read()
+            current = self._with_traces_of_others(self._read())
             if self._checkpoint.settle(current):
                 log.error("wrote the checkpoint again: one of its files was gone, damaged or unreadable")
             return specs.written(current.claims.values(), self._write_missing_spec), current
@@ -390,17 +402,21 @@ class Store:
 
     def _read(self) -> Checkpoint:
         """Return the checkpoint of this boot; repair it first if a slot is lost. Raises CheckpointDamaged, OSError."""
+        memory = self._checkpoint.seen
         try:
             current = self._checkpoint.read()
         except CheckpointLost as err:
-            memory = self._checkpoint.seen
             if memory is None or memory.boot_id != self._boot_id:
                 raise
             log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
             self._checkpoint.write_anew(self._with_traces(self._corrected(memory, remembers=True)))
             return self._checkpoint.read()
+        before = current
         if self._checkpoint.is_partial:
             current = self._with_traces(self._corrected(current, remembers=True))
+        if memory is not None and memory.boot_id == current.boot_id:
+            current = current.with_claims(_missed(memory, before))
+        if current != before:
             self._write(current)
         return current
 
@@ -417,7 +433,7 @@ class Store:
         else:
             current = current.with_claims({uid: replace(current.claims[uid], doubtful=True) for uid in ours - present})
         # The write may have been a withdrawal; the new era rejects every prepare that began before.
-        return current.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
+        return current.with_withdrawals(replace(current.withdrawals, era=secrets.token_hex(4)))
 
     def _write(self, checkpoint: Checkpoint) -> None:
         self._checkpoint.write(checkpoint)
@@ -489,3 +505,11 @@ class Store:
             return theirs is not None and not current.claims[uid].adopted
         whole = current.extra.get(INVENTORY) is True
         return whole or (ours is not None and self._spec_of(uid) is not None)
+
+
+def _missed(memory: Checkpoint, current: Checkpoint) -> dict[str, PreparedClaim]:
+    """Return, in doubt, the claims of `memory` that another process did not know when it corrected the checkpoint."""
+    if memory.withdrawals.era == current.withdrawals.era:
+        return {}
+    uids = memory.claims.keys() - current.claims.keys() - current.withdrawals.claims.keys()
+    return {uid: replace(memory.claims[uid], doubtful=True) for uid in uids}
