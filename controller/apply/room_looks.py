@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,11 +14,17 @@ from controller.fleet.spares import Numbers
 from controller.observe.model import Known
 from controller.plan import room
 from controller.timing import RoomTiming
+from neuron_dra.core.turns import in_turn
 
 log = logging.getLogger(__name__)
 
-WORKLOADS_AT_MOST: Final = 4
-"""The workloads, the first in the queue, for which room is looked for."""
+LOOKS_AT_MOST: Final = 4
+"""The limit of looks in `RoomTiming.again_s`; namespaces take turns."""
+
+
+def _namespace(index: FleetIndex, uid: str) -> str:
+    workload = index.workload_by_uid.get(uid)
+    return workload.namespace if workload is not None else ""
 
 
 class RoomLooks:
@@ -28,6 +35,7 @@ class RoomLooks:
         self._timing = timing
         self._spares = spares
         self._next: dict[str, datetime.datetime] = {}
+        self._looked: deque[datetime.datetime] = deque(maxlen=LOOKS_AT_MOST)  # when the last looks were
         self.found: dict[str, str] = {}
 
     def look(
@@ -37,21 +45,31 @@ class RoomLooks:
 
         `verdicts` are those of a plan whose place is scattered, in the order of the queue.
         """
-        asked = [*verdicts][:WORKLOADS_AT_MOST]
+        asked = in_turn(verdicts, lambda uid: _namespace(index, uid))
         self._next = {uid: self._next.get(uid, now) for uid in asked}
         before = self.found
-        self.found = {uid: text for uid, text in before.items() if uid in asked}
-        due = [uid for uid in asked if self._next[uid] <= now]
-        if due:
-            self._look(due[0], index, known, now)
-            self._next[due[0]] = now + datetime.timedelta(seconds=self._timing.again_s)
+        self.found = {uid: text for uid, text in before.items() if uid in self._next}
+        first = min(asked, key=lambda uid: self._next[uid], default=None)
+        if first is not None and max(self._next[first], self._free_at(now)) <= now:
+            self._look(first, index, known, now)
+            self._looked.append(now)
+            self._next[first] = now + datetime.timedelta(seconds=self._timing.again_s)
         if self.found != before:
             return now
-        return min(self._next.values(), default=None)
+        if not self._next:
+            return None
+        return max(min(self._next.values()), self._free_at(now))
+
+    def _free_at(self, now: datetime.datetime) -> datetime.datetime:
+        """Return when the next look may be."""
+        if len(self._looked) < LOOKS_AT_MOST:
+            return now
+        return self._looked[0] + datetime.timedelta(seconds=self._timing.again_s)
 
     def end_waits(self) -> None:
         """Look again at once."""
         self._next = {}
+        self._looked.clear()
 
     def _look(self, uid: str, index: FleetIndex, known: Known, now: datetime.datetime) -> None:
         workload = index.workload_by_uid.get(uid)

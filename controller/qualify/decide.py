@@ -18,7 +18,7 @@ from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import Limits
 from controller.observe.discovery import Group
 from controller.observe.model import Reservation, shortened
-from controller.observe.results import RESULTS_AT_MOST, GroupResult
+from controller.observe.results import GroupResult
 from controller.qualify import bodies, survey
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.survey import ResultSurvey
@@ -253,7 +253,7 @@ def _store(
     storm = "exempt" if stored.name in asked.exempt else survey.storm_with(surveyed, stored.name, new)
     uids = {node.name: node.uid for node in _nodes(view, stored.spec)}
     results = survey.with_result(stored.results, new, asked, storm, uids)
-    return StoreResults(stored.name, stored.version, results[-RESULTS_AT_MOST:], test, judged)
+    return StoreResults(stored.name, stored.version, results, test, judged)
 
 
 def _nodes(view: QualifyView, spec: Mapping[str, Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.placement import KINDS, Slot
 from controller.fleet.places import everywhere
 from controller.observe.model import UltraServer
-from controller.observe.results import GroupResult
+from controller.observe.results import RESULTS_AT_MOST, GroupResult
 from controller.qualify import verdict
 from controller.qualify.model import Qualification
 
@@ -112,6 +112,8 @@ def due(
             for slot in places.best(everywhere(kind)):
                 group = index.group_by_name.get(slot.ultraserver)
                 result = None if group is None else of_slot(group.results, asked, slot.nodes)
+                if result is None and group is not None and len(group.results) >= RESULTS_AT_MOST:
+                    continue  # its result would not be kept, so it would be tested again and again
                 is_wanted = any(_wants(each, instance_type, asked.size, slot, now) for each in asking)
                 confirms = result is not None and not result.passed and result.failures < FAILURES
                 last = EPOCH if result is None or result.generation != asked.generation else result.tested_at
@@ -143,7 +145,8 @@ def with_result(
     """Return an UltraServer's results after a test.
 
     `new` has the verdict; its failures and faults follow from the result before. Results of nodes that are not there
-    any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn.
+    any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn. If
+    there is no room for another result, none of the others goes: its group would be due again at once.
     """
     before = next((each for each in have if (each.qualification, each.nodes) == (asked.name, new.nodes)), None)
     if before is not None and before.is_of(dict(zip(new.nodes, new.node_uids, strict=True))):
@@ -158,7 +161,7 @@ def with_result(
     else:
         new = replace(new, failures=0 if new.passed else 1)
     others = [each for each in have if (each.qualification, each.nodes) != (asked.name, new.nodes) and each.is_of(uids)]
-    return (*others, new)
+    return (*others, new)[:RESULTS_AT_MOST]
 
 
 def withdrawn(

@@ -267,6 +267,28 @@ def test_condition_has_the_advice_until_it_is_not_true_any_more() -> None:
     assert (looks.found, world.state("big")[0]) == ({}, "Allocated")
 
 
+def test_room_is_looked_for_four_times_a_minute_in_turns() -> None:
+    """4.02: a namespace with many workloads hides no other, and everyone has a turn."""
+    world = fleet(2)
+    put(world, "pair", "u0-0", "u0-1")
+    put(world, "other", "u1-2", "u1-3")
+    for number in range(6):
+        world.submit(f"big-{number}", size=4)
+        world.later(1)
+    late = world.submit("late", size=4, namespace="other")["metadata"]["uid"]
+    world.settle()
+    made, snapshot = world.plan(), world.snapshot()
+    index, looks = FleetIndex.of(snapshot), RoomLooks(TIMING)
+    for _ in range(2):
+        looks.look(made.waiting.split, index, snapshot, world.now)
+    assert late in looks.found
+    found = []
+    for seconds in range(0, 120, 10):
+        looks.look(made.waiting.split, index, snapshot, world.now + datetime.timedelta(seconds=seconds))
+        found.append(len(looks.found))
+    assert found == [3, 4, 4, 4, 4, 4, 5, 6, 7, 7, 7, 7]
+
+
 def test_room_is_looked_for_once_a_minute_and_for_the_first_workloads_only() -> None:
     world = fleet(2)
     put(world, "pair", "u0-0", "u0-1")
