@@ -26,7 +26,7 @@ class Pending:
     """A pod without a node.
 
     `old` are the device plugin's resources that it requests; `is_ours` means that it requests Neuron devices at all.
-    `condition` is that of the scheduler, as a text that changes with it, empty if there is none.
+    `condition` changes with that of the scheduler; it is empty if there is none.
     """
 
     namespace: str
@@ -68,7 +68,7 @@ def pending(pod: Wire) -> Pending | None:
         scheduler=str(spec.get("schedulerName") or DEFAULT_SCHEDULER),
         old=tuple(name for name in sizes.KINDS if name in requested),
         is_ours=any(name in sizes.KINDS or name.endswith(".neuron.aws.com") for name in requested),
-        condition=str(parts) if found else "",
+        condition=f"{hash(parts):x}" if found else "",  # thousands of messages would be large
         is_refused=bool(scheduling_refusal(pod)),
     )
 

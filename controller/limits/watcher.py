@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from controller.limits import advice, unanswered
 from controller.limits.advice import NodeSizes, Waiting
 from controller.limits.unanswered import Pending, Remark
+from controller.observe import projections
 from controller.observe.caches import projected
 from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
@@ -59,9 +60,22 @@ class LimitsWatcher:
         )
         watched = self._changed.set
         self.pods = Reflector(
-            self._client, PODS, field_selector=UNSCHEDULED, project=projected(_both), on_change=watched
+            self._client,
+            PODS,
+            field_selector=UNSCHEDULED,
+            project=projected(_both),
+            fields=projections.PodWithLimits,
+            page_bytes=projections.SMALL_PAGE_BYTES,
+            on_change=watched,
         )
-        self.nodes = Reflector(self._client, NODES, project=projected(unanswered.has_device_plugin), on_change=watched)
+        self.nodes = Reflector(
+            self._client,
+            NODES,
+            project=projected(unanswered.has_device_plugin),
+            fields=projections.NodeResources,
+            page_bytes=projections.SMALL_PAGE_BYTES,
+            on_change=watched,
+        )
         self._observed = unanswered.Observed()
         self._remarks: dict[tuple[str, str], Remark] = {}
         self._turns: EventTurns[tuple[str, str]] = EventTurns()

@@ -60,7 +60,7 @@ def wall_clock() -> datetime.datetime:
 
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
-NODES_AT_ONCE = 16
+NODES_AT_ONCE = 8
 OURS = f"spec.driver={names.DRIVER}"
 """The field selector of our driver's slices."""
 
@@ -305,7 +305,9 @@ class Caches(Generic[IndexT]):
         """
         names: set[tuple[str, str]] = set()
         async with some:
-            async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
+            async for page in self._client.list(
+                PODS, most_bytes=projections.SMALL_PAGE_BYTES, fieldSelector=f"spec.nodeName={node}"
+            ):
                 listed = page.decoded(projections.Pod)
                 if listed.damaged:
                     await self.claims.relist()

@@ -17,6 +17,10 @@ WAITING_PODS_BYTES: Final = 4 * 1024 * 1024
 """The limit of a page of pods without a node: 250 usual pods, or 15 with the largest annotations."""
 
 
+SMALL_PAGE_BYTES: Final = 1024 * 1024
+"""The limit of a page where several are read at the same time, or much is kept of each object."""
+
+
 class Part(msgspec.Struct, omit_defaults=True, rename="camel"):
     """A part of an object. Absent fields stay absent."""
 
@@ -248,6 +252,90 @@ class WaitingPod(Part):
         """Names of the templates of its claims."""
         claims = (self.spec or WaitingPodSpec()).resource_claims or ()
         return {claim.resource_claim_template_name for claim in claims if claim.resource_claim_template_name}
+
+
+class Resources(Part):
+    """What a container requests."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+
+
+class Container(Part):
+    """A container of a Pod."""
+
+    resources: Resources | None = None
+
+
+class Expression(Part):
+    """A condition of a node selector term."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Part):
+    """A term of a node selector."""
+
+    match_expressions: list[Expression] | None = None
+
+
+class RequiredNodes(Part):
+    """The terms of which a node must match one."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Part):
+    """The nodes that a Pod requires."""
+
+    required: RequiredNodes | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Part):
+    """affinity of a Pod."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PodWithLimitsSpec(Part):
+    """spec of a Pod without a node, for the limits watcher."""
+
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    scheduler_name: str | None = None
+    scheduling_gates: list[dict[str, Any]] | None = None
+    affinity: Affinity | None = None
+    init_containers: list[Container] | None = None
+    containers: list[Container] | None = None
+
+
+class PodWithLimitsStatus(Part):
+    """status of a Pod without a node."""
+
+    conditions: list[NodeCondition] | None = None
+
+
+class PodWithLimits(Part):
+    """A Pod without a node, as the limits watcher reads it."""
+
+    metadata: WaitingPodMeta
+    spec: PodWithLimitsSpec | None = None
+    status: PodWithLimitsStatus | None = None
+
+
+class NodeResourcesStatus(Part):
+    """status of a Node, for the limits watcher."""
+
+    allocatable: dict[str, Any] | None = None
+
+
+class NodeResources(Part):
+    """A Node, as the limits watcher reads it."""
+
+    metadata: SliceMeta
+    status: NodeResourcesStatus | None = None
 
 
 def as_wire(pods: Sequence[WaitingPod]) -> list[Wire]:

@@ -112,14 +112,17 @@ class KubeClient:
         """Return one object. Raises NotFound or another ApiError; Unavailable if the reply is not this object."""
         return stored(await self.get(resource, namespace, name), name)
 
-    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[Page, None]:
+    async def list(
+        self, resource: Resource, namespace: str = "", *, most_bytes: int = LARGE_PAGE_BYTES, **selectors: str
+    ) -> AsyncGenerator[Page, None]:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError.
 
-        A page that is too large is requested again with half as many objects; after small pages they grow again.
+        A page of more than `most_bytes` is requested again with half as many objects; after small pages they grow
+        again.
         """
         cursor: Cursor | None = Cursor(limit=self._page_size)
         while cursor is not None:
-            page, cursor = await self.list_page(resource, namespace, cursor, selectors, most_bytes=LARGE_PAGE_BYTES)
+            page, cursor = await self.list_page(resource, namespace, cursor, selectors, most_bytes=most_bytes)
             yield page
 
     async def list_page(

@@ -13,7 +13,7 @@ import msgspec
 from neuron_dra.core import backoff
 from neuron_dra.errors import ApiError, Gone, Unavailable
 from neuron_dra.kube import objects
-from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.client import LARGE_PAGE_BYTES, KubeClient
 from neuron_dra.kube.objects import MALFORMED, Damaged, Identity
 from neuron_dra.kube.requests import Resource
 
@@ -52,7 +52,8 @@ class Reflector:
     `project` is called once for each received object, and returns the part to keep, None for nothing; its `metadata`
     must keep namespace, name, uid and resourceVersion. A change outside of what is kept does not call `on_change`.
     `fields`, a Struct with omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With
-    `gather_s`, changes in quick succession arrive together, up to that many seconds later. Its waits are those of the
+    `gather_s`, changes in quick succession arrive together, up to that many seconds later. A page of a list has at most
+    `page_bytes`. Its waits are those of the
     client's timing.
 
     `damaged` has the objects, by namespace/name, of which values or the whole cannot be decoded. For the latter,
@@ -72,6 +73,7 @@ class Reflector:
         fields: type[msgspec.Struct] | None = None,
         gather_s: float = 0.0,
         salvage: Salvage = keep_last,
+        page_bytes: int = LARGE_PAGE_BYTES,
     ) -> None:
         self._client = client
         self._timing = client.timing.watch
@@ -85,6 +87,7 @@ class Reflector:
         self._fields = fields
         self._gather_s = gather_s
         self._salvage = salvage
+        self._page_bytes = page_bytes
         self._gets_bookmarks = False
         self._running: asyncio.Timeout | None = None  # of the watch, or of the wait for the next one
         self._reopened: asyncio.Future[None] | None = None  # `resume` waits for it
@@ -213,7 +216,8 @@ class Reflector:
         seen: set[str] = set()
         version = ""
         try:
-            async for page in self._client.list(self._resource, self._namespace, **self._selector):
+            pages = self._client.list(self._resource, self._namespace, most_bytes=self._page_bytes, **self._selector)
+            async for page in pages:
                 version = page.version
                 for raw in page.items:
                     who = objects.identity(raw)

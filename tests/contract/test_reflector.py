@@ -272,7 +272,7 @@ class ShortWatches(KubeClient):
         self.times: list[float] = []
 
     async def list(
-        self, resource: Resource, namespace: str = "", **selectors: str
+        self, resource: Resource, namespace: str = "", *, most_bytes: int = 0, **selectors: str
     ) -> AsyncGenerator[objects.Page, None]:
         yield objects.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
 

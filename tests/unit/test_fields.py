@@ -8,8 +8,10 @@ import msgspec
 import pytest
 from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, type_info
 
+from controller.limits import advice, unanswered
 from controller.observe import decode, projections, slices
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.core import sizes
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 
 NODE: dict[str, Any] = {
@@ -82,6 +84,42 @@ def covers(kind: Type, path: Path) -> bool:
     return False
 
 
+POD: dict[str, Any] = {
+    "metadata": {"name": "p", "namespace": "ml", "uid": "u", "resourceVersion": "7", "annotations": {"a": "x"}},
+    "spec": {
+        "schedulerName": "my-scheduler",
+        "containers": [{"name": "c", "image": "i", "resources": {"limits": {"aws.amazon.com/neuron": "1"}}}],
+        "initContainers": [{"name": "i", "resources": {"requests": {sizes.resource_name(sizes.DEVICE, 4): "1"}}}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {
+                                    "key": "node.kubernetes.io/instance-type",
+                                    "operator": "In",
+                                    "values": ["trn2.48xlarge"],
+                                }
+                            ]
+                        }
+                    ]
+                }
+            }
+        },
+    },
+    "status": {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/9 nodes",
+                "lastTransitionTime": "2026-03-01T12:01:00Z",
+            }
+        ]
+    },
+}
 BARE: dict[str, Any] = {"metadata": {"name": "bare", "creationTimestamp": "2026-03-01T12:00:00Z"}}
 
 
@@ -96,6 +134,36 @@ def test_decode_uses_only_fields_that_are_read(item: dict[str, Any]) -> None:
 def test_projection_equals_the_whole_object(item: dict[str, Any]) -> None:
     part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.NodeFields))
     assert decode.cluster_node(part) == decode.cluster_node(item)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        POD,
+        {"metadata": POD["metadata"]},
+        {**POD, "spec": {**POD["spec"], "nodeSelector": {"node.kubernetes.io/instance-type": "trn1.32xlarge"}}},
+        {**POD, "spec": {**POD["spec"], "schedulingGates": [{"name": "g"}]}},
+        {**POD, "metadata": {**POD["metadata"], "deletionTimestamp": "2026-03-01T12:01:00Z"}},
+    ],
+)
+def test_pods_are_read_as_far_as_the_limits_watcher_uses_them(item: dict[str, Any]) -> None:
+    seen: set[Path] = set()
+    advice.waiting(Watched(item, seen))
+    unanswered.pending(Watched(item, seen))
+    assert {path for path in seen if not covers(type_info(projections.PodWithLimits), path)} == set()
+    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.PodWithLimits))
+    assert advice.waiting(part) == advice.waiting(item)
+    assert unanswered.pending(part) == unanswered.pending(item)
+    assert advice.waiting(POD) is not None  # the example has what the watcher looks for
+
+
+def test_nodes_are_read_as_far_as_the_limits_watcher_uses_them() -> None:
+    node = {**NODE, "status": {**NODE["status"], "allocatable": {"aws.amazon.com/neuron": "16", "cpu": "8"}}}
+    seen: set[Path] = set()
+    assert unanswered.has_device_plugin(Watched(node, seen))
+    assert {path for path in seen if not covers(type_info(projections.NodeResources), path)} == set()
+    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(node), type=projections.NodeResources))
+    assert unanswered.has_device_plugin(part)
 
 
 def published(kind: str) -> list[dict[str, Any]]:
