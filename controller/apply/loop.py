@@ -20,7 +20,16 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import NOTHING_KEPT, Action, Evict, Plan, WaitingWorkloads
+from controller.decisions.actions import (
+    NOTHING_KEPT,
+    Action,
+    DeleteTemplate,
+    Evict,
+    Plan,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    WaitingWorkloads,
+)
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
@@ -34,6 +43,8 @@ from neuron_dra.errors import ApiError
 
 log = logging.getLogger(__name__)
 
+FIRST_STEPS: Final = (SetFinalizers, SetUltraServerFinalizers, DeleteTemplate)
+"""Writes after which the next plan has another one for the same object. It only waits for their answers."""
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 
 
@@ -111,8 +122,10 @@ class Reconciler:
         waits = backoff.delays(*self._timing.retry_s, random.random)
         busy = 0
         wait_s: float | None = None
+        gather_s = self._timing.gather_s
         while True:
-            await next_change(self.changed, wait_s, self._timing.gather_s)
+            await next_change(self.changed, wait_s, gather_s)
+            gather_s = self._timing.gather_s
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
@@ -139,6 +152,8 @@ class Reconciler:
                 continue
             waits = backoff.delays(*self._timing.retry_s, random.random)
             wait_s = self._next(plan, waiting)
+            if any(isinstance(action, FIRST_STEPS) for action in plan.actions):
+                gather_s = 0.0
             if self._planned_blocked != self._applier.blocked_evictions:
                 self._planned_blocked = dict(self._applier.blocked_evictions)
                 wait_s = 0.0  # the workload's status shows blocked evictions
