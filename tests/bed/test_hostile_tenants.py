@@ -72,7 +72,13 @@ def assert_others_notice_nothing(place: Namespace, tenants_objects: AbstractCont
 def rejected_everywhere(tenant: Namespace) -> Iterator[None]:
     """Reject all writes in a namespace in which one workload waits, and a reserved one is deleted."""
     name = f"reject-all-in-{tenant.name}"
-    every_write = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["*/*"]}
+    every_write = {
+        "apiGroups": ["*"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["*/*"],
+        "scope": "Namespaced",  # a namespaceSelector chooses every object without a namespace
+    }
     chosen = {"matchLabels": {"kubernetes.io/metadata.name": tenant.name}}
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",
