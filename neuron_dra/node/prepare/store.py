@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi, decision
+from neuron_dra.core import cdi, decision, lost_writes
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.notice import Told
@@ -409,31 +409,21 @@ class Store:
             if memory is None or memory.boot_id != self._boot_id:
                 raise
             log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
-            self._checkpoint.write_anew(self._with_traces(self._corrected(memory, remembers=True)))
+            self._checkpoint.write_anew(self._corrected(memory, remembers=True))
             return self._checkpoint.read()
         before = current
         if self._checkpoint.is_partial:
-            current = self._with_traces(self._corrected(current, remembers=True))
-        if memory is not None and memory.boot_id == current.boot_id:
-            current = current.with_claims(_missed(memory, before))
+            current = self._corrected(current, remembers=True)
+        if memory is not None:
+            current = current.with_claims(lost_writes.missed(memory, before))
         if current != before:
             self._write(current)
         return current
 
     def _corrected(self, current: Checkpoint, *, remembers: bool) -> Checkpoint:
-        """Return a checkpoint that may lack a write of the other plugin of an update, or of a plugin before.
-
-        Each removes the CDI file of a claim that it unprepares, and writes one for a claim that it prepares. A claim
-        without a file is in doubt, or forgotten if this process `remembers` the file, and those of others are there.
-        """
-        ours = {uid for uid, claim in current.claims.items() if not claim.adopted}
-        present = ours & self.specs().keys()
-        if remembers and present:
-            current = current.without(ours - present)
-        else:
-            current = current.with_claims({uid: replace(current.claims[uid], doubtful=True) for uid in ours - present})
-        # The write may have been a withdrawal; the new era rejects every prepare that began before.
-        return current.with_withdrawals(replace(current.withdrawals, era=secrets.token_hex(4)))
+        """Return a checkpoint that may lack a write, as the CDI files show it."""
+        era = secrets.token_hex(4)
+        return self._with_traces(lost_writes.corrected(current, self.specs(), remembers=remembers, era=era))
 
     def _write(self, checkpoint: Checkpoint) -> None:
         self._checkpoint.write(checkpoint)
@@ -456,7 +446,7 @@ class Store:
     def _write_missing_specs(self, current: Checkpoint) -> None:
         """Write the CDI files that were removed while their claims are prepared.
 
-        A new file in an emptied folder would look as if the other claims had been unprepared: `_corrected`.
+        A new file in an emptied folder would look as if the other claims had been unprepared: `lost_writes`.
         """
         names = set(self._files.names(self._cdi_root))
         for uid, claim in current.claims.items():
@@ -505,11 +495,3 @@ class Store:
             return theirs is not None and not current.claims[uid].adopted
         whole = current.extra.get(INVENTORY) is True
         return whole or (ours is not None and self._spec_of(uid) is not None)
-
-
-def _missed(memory: Checkpoint, current: Checkpoint) -> dict[str, PreparedClaim]:
-    """Return, in doubt, the claims of `memory` that another process did not know when it corrected the checkpoint."""
-    if memory.withdrawals.era == current.withdrawals.era:
-        return {}
-    uids = memory.claims.keys() - current.claims.keys() - current.withdrawals.claims.keys()
-    return {uid: replace(memory.claims[uid], doubtful=True) for uid in uids}
