@@ -121,7 +121,7 @@ MOVES = {"renamed": f"mv {CDI} {CDI}.before && mkdir {CDI}", "mounted over": f"m
 def own_cdi(trn2: BedNode) -> Iterator[BedNode]:
     """A node whose CDI directory is its own at the end."""
     yield trn2
-    trn2.run("sh", "-c", f"umount {CDI} 2>/dev/null; rm -rf {CDI}.before; mkdir -p {CDI}")
+    trn2.run("sh", "-c", f"umount {CDI} 2>/dev/null; rm -rf {CDI}.before; mkdir -p {CDI}; rm -f {CDI}/*neuron*")
     settled(trn2)
 
 
