@@ -83,7 +83,7 @@ class Checkpoint:
 
     def outlives_as(self, other: Checkpoint) -> bool:
         """Return whether both have the same boot id, tag and other fields that outlive a boot."""
-        return self.without_claims() == other.without_claims()
+        return self.boot_id == other.boot_id and _outliving(self.extra) == _outliving(other.extra)
 
     def with_tag(self, tag: Tag | None) -> Checkpoint:
         """Return a checkpoint with `tag`, or without a tag if that is None."""
@@ -103,6 +103,10 @@ class Checkpoint:
         if tag is None or not isinstance(texts, dict):
             return None
         return replace(tag, object_uid=str(texts.get(_TAG_OBJECT) or ""))
+
+
+def _outliving(extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extra.items() if name != _WITHDRAWN}
 
 
 def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:

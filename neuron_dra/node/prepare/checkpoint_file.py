@@ -105,8 +105,7 @@ class CheckpointFile:
 
         Raises OSError.
         """
-        boot = self._read_boot()
-        if self._slots_are_whole and self.seen == checkpoint and boot is not None and checkpoint.outlives_as(boot):
+        if self._slots_are_whole and self.seen == checkpoint and not _differs(checkpoint, self._read_boot()):
             return False
         self.write(checkpoint)
         return True
@@ -116,11 +115,10 @@ class CheckpointFile:
 
         The slots have `spare_bytes` more than the checkpoint. Raises OSError; a later write may be needed then.
         """
-        boot = self._boot
-        if boot is None or not checkpoint.outlives_as(boot):
-            boot = self._read_boot()  # another process may have written it
+        # Another process may have written boot.json since it was read.
+        is_changed = _differs(checkpoint, self._boot) and _differs(checkpoint, self._read_boot())
         self._write_slot(checkpoint, spare_bytes)
-        if boot is None or not checkpoint.outlives_as(boot):
+        if is_changed:
             self.flush()
             self._write_boot(self._written)
 
@@ -296,6 +294,10 @@ class CheckpointFile:
 
 def _whole(raw: bytes, checkpoint: Checkpoint) -> _Slot:
     return _Slot(raw, checkpoint, "is too old")
+
+
+def _differs(checkpoint: Checkpoint, boot: Checkpoint | None) -> bool:
+    return boot is None or not checkpoint.outlives_as(boot)
 
 
 def _is_older(current: Checkpoint | None, other: Checkpoint) -> bool:
