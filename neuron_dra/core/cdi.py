@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from neuron_dra.core import names
-from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.claims import PreparedClaim, PreparedDevice
+from neuron_dra.core.members import Cores
 
 KIND = f"k8s.{names.DRIVER}/claim"
 FILE_PREFIX = KIND.replace("/", "-") + "_"
@@ -32,6 +33,23 @@ _DEVICE_FILE = re.compile(r"/dev/neuron(\d{1,4})(?!\d)", re.ASCII)
 NAMESPACE = f"{names.DRIVER}/claim-namespace"
 NAME = f"{names.DRIVER}/claim-name"
 UID = f"{names.DRIVER}/claim-uid"
+
+# Annotations of a device, from which a claim that only has its file is held as it was prepared.
+ADMIN_ACCESS = f"{names.DRIVER}/admin-access"
+SHARE_ID = f"{names.DRIVER}/share-id"
+CORES = f"{names.DRIVER}/cores"  # the first and the last one: 12-15
+_CORES = re.compile(r"(\d{1,5})-(\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDevice:
+    """A device in a CDI file of this driver, and what it holds."""
+
+    name: str
+    device_ids: tuple[int, ...]
+    admin_access: bool = False
+    share_id: str | None = None
+    cores: Cores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +148,62 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
         "cdiVersion": VERSION,
         "kind": KIND,
         "annotations": {NAMESPACE: claim.ref.namespace, NAME: claim.ref.name, UID: claim.ref.uid},
-        "devices": [
-            {
-                "name": device_name(claim.ref.uid, device.device, device.share_id),
-                "containerEdits": dict(device.edits),
-            }
-            for device in claim.devices
-        ],
+        "devices": [_device(claim.ref.uid, device) for device in claim.devices],
     }
 
 
-def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
-    """Return the names of the published devices in a spec of this driver.
+def _device(claim_uid: str, device: PreparedDevice) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": device_name(claim_uid, device.device, device.share_id),
+        "containerEdits": dict(device.edits),
+    }
+    annotations = {}
+    if device.admin_access:
+        annotations[ADMIN_ACCESS] = "true"
+    if device.share_id:
+        annotations[SHARE_ID] = device.share_id
+    if device.cores is not None:
+        annotations[CORES] = f"{device.cores.all[0]}-{device.cores.all[-1]}"
+    return entry | ({"annotations": annotations} if annotations else {})
 
-    Unreadable parts are skipped: the spec may be from a later release, or damaged.
+
+def devices(document: object, claim_uid: str) -> tuple[ShownDevice, ...]:
+    """Return the devices in a spec of this driver.
+
+    The spec may be from a later release, or damaged. So a device without a readable name counts as the whole Neuron
+    devices of its files, one without readable files as all of the spec's, and an unreadable annotation is ignored.
     """
-    found = []
-    for device in _listed(document, "devices"):
-        name = device.get("name")
-        if not isinstance(name, str):
+    entries = _listed(document, "devices")
+    all_ids = sorted({number for entry in entries for number in _device_ids(entry)})
+    shown: list[ShownDevice] = []
+    for entry in entries:
+        name = entry.get("name")
+        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
+        device_ids = _device_ids(entry)
+        if match is None:
+            shown += [ShownDevice(f"{names.DEVICE_PREFIX}{number}", (number,)) for number in device_ids]
             continue
-        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-"))
-        if match is not None:
-            found.append(match[0])
-    return tuple(found)
+        annotations = entry.get("annotations")
+        if not isinstance(annotations, dict):
+            annotations = {}
+        share_id = annotations.get(SHARE_ID)
+        shown.append(
+            ShownDevice(
+                match[0],
+                tuple(device_ids or all_ids),
+                admin_access=annotations.get(ADMIN_ACCESS) == "true",
+                share_id=share_id if isinstance(share_id, str) and share_id else None,
+                cores=_cores(annotations.get(CORES)),
+            )
+        )
+    return tuple(shown)
+
+
+def _cores(text: object) -> Cores | None:
+    match = _CORES.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[1]) > int(match[2]):
+        return None
+    return Cores(int(match[1]), int(match[2]) + 1 - int(match[1]))
 
 
 def _listed(holder: object, field: str) -> list[dict[str, Any]]:
@@ -164,14 +214,10 @@ def _listed(holder: object, field: str) -> list[dict[str, Any]]:
     return [each for each in listed if isinstance(each, dict)]
 
 
-def device_ids(document: object) -> tuple[int, ...]:
-    """Return the Neuron devices in a spec of this driver; unreadable parts are skipped."""
-    found: set[int] = set()
-    for device in _listed(document, "devices"):
-        for path in _container_paths(device.get("containerEdits")):
-            if match := _DEVICE_FILE.fullmatch(path):
-                found.add(int(match[1]))
-    return tuple(sorted(found))
+def _device_ids(entry: Mapping[str, Any]) -> list[int]:
+    """Return the Neuron devices of one device in a spec; unreadable parts are skipped."""
+    matches = (_DEVICE_FILE.fullmatch(path) for path in _container_paths(entry.get("containerEdits")))
+    return sorted({int(match[1]) for match in matches if match})
 
 
 def device_files_in(text: str) -> set[int]:

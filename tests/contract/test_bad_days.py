@@ -196,7 +196,6 @@ def test_claim_is_held_after_both_folders_were_emptied(short_path: Path, is_betw
         store.prepare(HEIR, decided)
 
 
-@pytest.mark.xfail(strict=True, reason="4.04")
 def test_claim_with_admin_access_that_is_found_by_its_file_holds_nothing(short_path: Path) -> None:
     ours, others = (SingleStore(short_path / "data", short_path / "cdi", "boot-1", Files()) for _ in range(2))
     for store in (ours, others):

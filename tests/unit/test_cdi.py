@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.cdi import ShownDevice
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 
 VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -55,7 +56,10 @@ def check_spec(document: dict[str, Any]) -> None:
     assert len(set(names)) == len(names)
     needed = (0, 6, 0) if document.get("annotations") else (0, 3, 0)
     for device in document["devices"]:
-        assert set(device) == {"name", "containerEdits"}
+        assert {"name", "containerEdits"} <= set(device) <= {"name", "annotations", "containerEdits"}
+        for key, value in device.get("annotations", {}).items():
+            assert re.fullmatch(r"neuron\.aws\.com/[a-z-]+", key)
+            assert isinstance(value, str)
         assert DEVICE.fullmatch(device["name"])
         check_edits(device["containerEdits"])
         if any("hostPath" in node for node in device["containerEdits"].get("deviceNodes", [])):
@@ -213,23 +217,28 @@ def test_file_lists_its_devices(claim: PreparedClaim) -> None:
     renamed = replace(
         claim, devices=tuple(replace(d, device=name) for d, name in zip(claim.devices, published, strict=True))
     )
-    assert cdi.device_names(json.loads(cdi.encode(cdi.spec(renamed))), claim.ref.uid) == tuple(published)
+    shown = cdi.devices(json.loads(cdi.encode(cdi.spec(renamed))), claim.ref.uid)
+    assert [device.name for device in shown] == published
+    assert [(device.admin_access, device.share_id, device.cores) for device in shown] == [
+        (device.admin_access, device.share_id or None, device.cores) for device in claim.devices
+    ]
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}, {"name": 2}, {"name": "x"}]}])
 def test_file_without_own_devices_is_ignored(document: object) -> None:
-    assert cdi.device_names(document, "1") == ()
+    assert cdi.devices(document, "1") == ()
 
 
 def test_an_unreadable_device_does_not_hide_those_after_it() -> None:
     devices = [1, {}, {"name": 2}, {"name": "1-x"}, {"name": "1-neuron-device-3"}, {"name": "1-neuron-node-0-share"}]
-    assert cdi.device_names({"devices": devices}, "1") == ("neuron-device-3", "neuron-node-0")
+    shown = cdi.devices({"devices": devices}, "1")
+    assert shown == (ShownDevice("neuron-device-3", ()), ShownDevice("neuron-node-0", ()))
 
 
 @given(prepared_claims())
 def test_file_contains_the_neuron_devices_of_its_claim(claim: PreparedClaim) -> None:
     document = json.loads(cdi.encode(cdi.spec(claim)))
-    assert cdi.device_ids(document) == tuple(range(len(claim.devices)))
+    assert numbers(document) == tuple(range(len(claim.devices)))
 
 
 @pytest.mark.parametrize(
@@ -251,12 +260,32 @@ def test_file_contains_the_neuron_devices_of_its_claim(claim: PreparedClaim) -> 
     ],
 )
 def test_neuron_devices_are_known_by_their_paths_in_the_container(edits: object, found: tuple[int, ...]) -> None:
-    assert cdi.device_ids({"devices": [1, {}, {"containerEdits": edits}]}) == found
+    assert numbers({"devices": [1, {}, {"containerEdits": edits}]}) == found
+
+
+def numbers(document: object) -> tuple[int, ...]:
+    """Return the Neuron devices of all devices in a file."""
+    return tuple(sorted({number for shown in cdi.devices(document, "1") for number in shown.device_ids}))
+
+
+def test_device_without_readable_files_may_have_all_of_its_claim() -> None:
+    edits = {"deviceNodes": [{"path": "/dev/neuron4"}]}
+    document = {"devices": [{"name": "1-neuron-device-3"}, {"name": "1-neuron-device-4", "containerEdits": edits}]}
+    assert [shown.device_ids for shown in cdi.devices(document, "1")] == [(4,), (4,)]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [None, 7, {cdi.CORES: 7, cdi.SHARE_ID: {}, cdi.ADMIN_ACCESS: True}, {cdi.CORES: "3-2"}, {cdi.CORES: "x"}],
+)
+def test_unreadable_annotation_holds_the_whole_device(annotations: object) -> None:
+    document = {"devices": [{"name": "1-neuron-device-3", "annotations": annotations}]}
+    assert cdi.devices(document, "1") == (ShownDevice("neuron-device-3", ()),)
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}]}])
 def test_unreadable_file_has_no_neuron_devices(document: object) -> None:
-    assert cdi.device_ids(document) == ()
+    assert numbers(document) == ()
 
 
 @given(prepared_claims())

@@ -11,6 +11,7 @@ import pytest
 from neuron_dra.api import claims as wire
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import catalogue, cdi, checkpoint, health, members
+from neuron_dra.core.cdi import ShownDevice
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.config import Entry, EntrySource, NeuronSettings
@@ -179,9 +180,10 @@ def test_a_set_wraps_around_the_ring() -> None:
     assert members.of("neuron-cores-3-0", None) is None
 
 
-def test_a_lost_checkpoint_finds_the_names_in_the_cdi_file() -> None:
+def test_a_lost_checkpoint_finds_the_devices_in_the_cdi_file() -> None:
     held = prepare(claim(("req", "neuron-cores-3-2")))
-    assert cdi.device_names(cdi.spec(held), held.ref.uid) == ("neuron-cores-3-2",)
+    [shown] = cdi.devices(cdi.spec(held), held.ref.uid)
+    assert shown == ShownDevice("neuron-cores-3-2", held.devices[0].device_ids, cores=held.devices[0].cores)
 
 
 LNC2 = ["NEURON_LOGICAL_NC_CONFIG=2", "NEURON_RT_VIRTUAL_CORE_SIZE=2"]

@@ -90,7 +90,9 @@ class Rediscovery:
         try:
             return self._decide(await self.claims.fetch(spec.ref), others)
         except (ClaimError, NotFound) as err:
-            held = tuple(AllocatedDevice("", "", device) for device in spec.devices)
+            held = tuple(
+                AllocatedDevice("", "", shown.name, shown.admin_access, shown.share_id) for shown in spec.devices
+            )
             return self._adopted(allocated or Claim(spec.ref, held), err)
 
     def of_foreign_files(

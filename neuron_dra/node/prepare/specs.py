@@ -9,10 +9,11 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neuron_dra.core import cdi, names
+from neuron_dra.core.cdi import ShownDevice
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.node.files import Files
 
@@ -21,11 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The contents of one of our CDI files: its claim, the names of its devices, and the Neuron devices behind them."""
+    """The contents of one of our CDI files: its claim and its devices."""
 
     ref: ClaimRef
-    devices: tuple[str, ...]
-    device_ids: tuple[int, ...] = ()
+    devices: tuple[ShownDevice, ...]
 
 
 def uids(files: Files, cdi_root: Path) -> list[str]:
@@ -43,12 +43,15 @@ def read(files: Files, path: Path, uid: str) -> Spec | None:
     parts = cdi.annotated_ref(document)
     if parts is None or parts[2] != uid:
         return None
-    return Spec(ClaimRef(*parts), cdi.device_names(document, uid), cdi.device_ids(document))
+    return Spec(ClaimRef(*parts), cdi.devices(document, uid))
 
 
 def adopted(spec: Spec) -> PreparedClaim:
     """Return a claim that holds all that its file adds to containers."""
-    devices = [PreparedDevice("", "", name, spec.device_ids, (), {}) for name in spec.devices]
+    devices = []
+    for shown in spec.devices:
+        device = PreparedDevice("", "", shown.name, shown.device_ids, (), {}, shown.admin_access, shown.share_id)
+        devices.append(replace(device, cores=shown.cores))
     return PreparedClaim(spec.ref, tuple(devices), adopted=True)
 
 
