@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.observe.model import FINALIZER
 from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
@@ -179,6 +180,15 @@ class Safety:
                     f"{_text(now)} is reserved, and an agent reports a fault of {name} since {since:%H:%M:%S}"
                 )
 
+    def _has_finalizer(self, now: Held) -> None:
+        """The status of an UltraServer is one write for several workloads: none of them may wait for another's write.
+
+        So a workload's finalizer is stored before it has nodes.
+        """
+        workload = self._view.workloads().get(now.allocation.holder)
+        if workload is not None and FINALIZER not in (workload["metadata"].get("finalizers") or ()):
+            self.violated(f"{_text(now)} is reserved before the finalizer of its workload is stored")
+
     def _lasts(self, now: Held) -> None:
         """A workload that says how long it runs is not on nodes that EC2 takes back before."""
         workload = self._view.workloads().get(now.allocation.holder)
@@ -204,6 +214,7 @@ class Safety:
             self._within_limit(now)
             self._is_not_reported(now)
             self._lasts(now)
+            self._has_finalizer(now)
             if self.has_tests:
                 self._all(qualify_laws.chosen_against(self._view, now, self._clock()), now)
             if self.keeps_spares:
