@@ -15,10 +15,12 @@ from neuron_dra.core import tenants
 from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.interference import (
     ACTORS,
+    BESIDE,
     Tenant,
     allocated,
     beside_a_victim,
     flood,
+    flood_beside_all,
     flood_beyond_the_fleet,
     flood_of_giants,
     rotate,
@@ -76,6 +78,17 @@ def test_thousands_of_requests_do_not_delay_others(drive: Drive, requests: int) 
 def test_many_requests_do_not_delay_others(drive: Drive) -> None:
     """Issue 30: the same with fewer requests, in every run of the tests."""
     assert run(1, steps=60, drive=drive, actors=ACTORS, replicas=1).violation == ""
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "requests", [100, pytest.param(1000, marks=pytest.mark.long), pytest.param(10_000, marks=pytest.mark.long)]
+)
+def test_requests_beside_tests_queues_and_jobs_do_not_delay_others(requests: int) -> None:
+    """4.02."""
+    outcome = run(1, steps=requests, drive=flood_beside_all, actors=BESIDE, replicas=1)
+    assert outcome.violation == ""
+    assert f"beside {requests} requests" in outcome.trace[-1]
 
 
 @pytest.mark.timeout(600)

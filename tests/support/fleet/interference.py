@@ -14,12 +14,14 @@ from typing import Any, Final
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
+from tests.support.fleet import qualifications
 from tests.support.fleet.fleet import (
     NAMESPACES,
     TENANTS,
     USERS,
     Fleet,
 )
+from tests.support.fleet.kueue import QUEUES
 from tests.support.fleet.pods import PLAIN, Job, plain_template
 from tests.support.fleet.run import Outcome, run
 from tests.support.fleet.safety import Violation
@@ -28,6 +30,8 @@ from tests.support.fleet.tenants import LIMIT, ROGUE
 from tests.support.fleet.view import condition, parsed, state
 
 ACTORS: Final = frozenset({"tenants", "rogues"})
+BESIDE: Final = ACTORS | {"qualifications", "queues", "jobs"}
+"""What goes on beside the plans is on, too."""
 TENANT: Final = TENANTS[0]
 STEPS: Final = 8
 PAUSES: Final = ((0.0, 0.05, 0.3, 2.0, 20.0, 700.0), (6, 6, 6, 6, 2, 3))
@@ -280,6 +284,16 @@ async def flood_beyond_the_fleet(fleet: Fleet, steps: int) -> None:
     await _beside_requests(fleet, requests, held_back_s=0.0)
 
 
+async def flood_beside_all(fleet: Fleet, steps: int) -> None:
+    """As `flood`, while free UltraServers are tested, and half of the requests name a queue. Raises Violation."""
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    await qualifications.begin(schedule, topologySize=4, maxGroups=2)
+    await Tenant(schedule, 0, 0, enforced=True).begin()
+    requests = [(SIZES[number % 3], 1 + number % 1024) for number in range(steps)]
+    await _beside_requests(fleet, requests, held_back_s=0.0, queue=QUEUES[0])
+
+
 async def flood_of_giants(fleet: Fleet, steps: int) -> None:
     """A tenant creates `steps` workloads at once, each for all nodes that there are. Raises Violation.
 
@@ -294,17 +308,19 @@ async def flood_of_giants(fleet: Fleet, steps: int) -> None:
 
 
 async def _beside_requests(
-    fleet: Fleet, requests: list[tuple[int, int]], held_back_s: float, waited_s: float = 0.0
+    fleet: Fleet, requests: list[tuple[int, int]], held_back_s: float, waited_s: float = 0.0, queue: str = ""
 ) -> None:
     """Allocate the victim alone, then beside these (size, count) of the tenant. Raises Violation.
 
-    The requests have waited for `waited_s` when it comes, and may hold it back for `held_back_s`.
+    The requests have waited for `waited_s` when it comes, and may hold it back for `held_back_s`. Every second one has
+    the `queue`.
     """
     alone_s = await allocated(fleet, 1, 4, None, 60.0)
     await fleet.remove(NEURON_WORKLOADS, USERS, "victim")
     await fleet.settle("the victim was here alone")
     creations = (
-        fleet.submit(f"flood{number}", size, count, namespace=TENANT) for number, (size, count) in enumerate(requests)
+        fleet.submit(f"flood{number}", size, count, namespace=TENANT, queue=queue if number % 2 else "")
+        for number, (size, count) in enumerate(requests)
     )
     await asyncio.gather(*creations)
     await fleet.sleep(waited_s)
