@@ -312,6 +312,20 @@ PARTS = {
         "test bed with Kubernetes 1.37",
         _bed("1.37", "bed/test_hostile_neighbours", "bed/test_slow_and_dead_parts"),
     ),
+    "absence": Part(
+        "what is missing on nodes: pods that are deleted before their volumes attach on twenty new nodes, the CDI directory "
+        "and the plugin's directory; the kernel driver loads and leaves; on the test bed with Kubernetes 1.37",
+        _bed("1.37", "bed/test_absence_on_nodes", "bed/test_driver_loads"),
+    ),
+    "tenants": Part(
+        "a policy that rejects every write of one namespace, 6,000 waiting pods, JobSets without their version and forged "
+        "objects of Kueue: workloads of others in pairs with and without them, on the test bed with Kubernetes 1.37",
+        _bed("1.37", "bed/test_hostile_tenants"),
+    ),
+    "tenants-1.35": Part(
+        "the same on the test bed with Kubernetes 1.35",
+        _bed("1.35", "bed/test_hostile_tenants"),
+    ),
     "why": Part(
         "the first cause that `why` names, in situations made on the test bed with Kubernetes 1.37",
         _bed("1.37", "bed/test_why_on_nodes"),
