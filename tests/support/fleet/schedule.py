@@ -100,11 +100,7 @@ class Schedule:
             *self._left_of_workloads(),
             *(f"pod {pod['metadata']['name']} is left" for pod in view.all("pods")),
             *(f"claim {claim['metadata']['name']} is left" for claim in view.all("resourceclaims")),
-            *(
-                f"{node.name} has prepared {left}"
-                for node in self.fleet.nodes.values()
-                if (left := node.checkpointed - node.adopted)
-            ),
+            *(f"{node.name} has prepared {left}" for node in self.fleet.nodes.values() if (left := node.checkpointed)),
         ]
 
     async def heal(self) -> None:

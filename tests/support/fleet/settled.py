@@ -33,11 +33,10 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
     """Return a sentence for each condition that does not hold yet."""
     if known.crd not in ("ours", WITHOUT_SPEC_FIELDS):
         return list(_nodes(view, nodes))
-    stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
     refused = {object_name(n.block): n for n in nodes.values()}.keys() & {
         str(item["metadata"]["name"]) for item in view.all("neuronultraservers") if known.refuses(item)
     }
-    stale |= {node.name for node in nodes.values() if object_name(node.block) in refused}
+    stale = {node.name for node in nodes.values() if object_name(node.block) in refused}
     known = replace(known, closed=frozenset(_orphaned(view, pods) | stale), unwritable=frozenset(refused))
     return [
         *_nodes(view, nodes),
@@ -140,7 +139,7 @@ def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator
             yield f"template {template['metadata']['name']} is left of a workload that is gone"
     kept = {ref.uid for _, refs in pods._held.values() for ref in refs}
     for node in nodes.values():
-        unused = node.checkpointed - node.adopted - kept
+        unused = node.checkpointed - kept
         if node.healthy and unused:
             yield f"node {node.name} has prepared claims that nobody uses: {sorted(unused)}"
 
