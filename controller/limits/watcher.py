@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -15,7 +16,7 @@ from controller.limits import advice, unanswered
 from controller.limits.advice import NodeSizes, Waiting
 from controller.limits.unanswered import Pending, Remark
 from controller.observe import projections
-from controller.observe.caches import projected
+from controller.observe.caches import projected, wall_clock
 from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
 from controller.timing import DEFAULT_WATCHER_TIMING, WatcherTiming
@@ -47,11 +48,19 @@ class LimitsWatcher:
     """
 
     def __init__(
-        self, settings: WatcherSettings, kube: KubeConfig, *, timing: WatcherTiming = DEFAULT_WATCHER_TIMING
+        self,
+        settings: WatcherSettings,
+        kube: KubeConfig,
+        *,
+        client: KubeClient | None = None,
+        clock: Callable[[], datetime.datetime] = wall_clock,
+        timing: WatcherTiming = DEFAULT_WATCHER_TIMING,
     ) -> None:
+        """`client` and `clock` are for simulations, which have their own network and time."""
+        self._clock = clock
         self._settings = settings
         self._timing = timing
-        self._client = KubeClient(kube, user_agent=NAME, timing=timing.client)
+        self._client = client or KubeClient(kube, user_agent=NAME, timing=timing.client)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._registry = CollectorRegistry()
@@ -188,8 +197,7 @@ class LimitsWatcher:
         for key in self._turns.take(AT_ONCE):
             remark = self._remarks[key]
             about = reference("v1", "Pod", remark.pod.namespace, remark.pod.name, remark.pod.uid)
-            now = datetime.datetime.now(datetime.UTC)
-            if not events.post(about, "Warning", remark.reason, remark.text, now):
+            if not events.post(about, "Warning", remark.reason, remark.text, self._clock()):
                 self._turns.forget(key)
                 is_posted = False
         return is_posted
