@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -165,12 +166,20 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
     assert not cluster.api.get("pods", "late", "ml")["metadata"].get("deletionTimestamp")
 
 
+def without_namespace(resource: str) -> InjectedFault:
+    """Return the fault of a namespace that does not exist, with a Status that names it as the API server's does."""
+    details = {"name": NAMESPACE, "kind": "namespaces"}
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+    body = json.dumps({**status, "message": f'namespaces "{NAMESPACE}" not found', "details": details}).encode()
+    return refused(resource, "create", 404, body=body, content_type="application/json")
+
+
 async def test_missing_namespace_is_one_error_with_remedy(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """13.13."""
-    missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
+    missing = cluster.api.faults.add(without_namespace("neuronultraservers"))
     caplog.set_level(logging.INFO)
     async with controlling(cluster, timing=SHORT_PAUSES):
         await eventually(lambda: missing.hits >= 6, what="it tries again")
@@ -186,7 +195,7 @@ async def test_lease_without_namespace_is_one_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """13.13."""
-    missing = cluster.api.faults.add(refused("leases", "create", 404))
+    missing = cluster.api.faults.add(without_namespace("leases"))
     async with controlling(cluster, "--leader-elect"):
         await eventually(lambda: missing.hits >= 3, what="it tries again")
     logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]

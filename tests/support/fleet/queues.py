@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.errors import NotFound
 from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS, PRIORITY_CLASSES
 from tests.support.fleet.fleet import NAMESPACES
 from tests.support.fleet.kueue import QUEUES, granted, is_true
@@ -193,7 +195,8 @@ async def heal(schedule: Schedule) -> None:
         queue.quota, queue.stopped = len(fleet.nodes), False
     for item in fleet.view.all("workloads"):
         if item["spec"].get("active") is False:
-            await _patch(schedule, item, {"spec": {"active": True}})
+            with contextlib.suppress(NotFound):  # a forged one, whose owner is in another namespace, is collected
+                await _patch(schedule, item, {"spec": {"active": True}})
 
 
 ACTORS: Final = {

@@ -32,6 +32,7 @@ FINAL: Final = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
 STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
 HOLD_BACK_S: Final = 1800.0  # its --starvation-limit
 SLACK_S: Final = 120.0
+OF_ANOTHER_NAMESPACE: Final = "a workload of another namespace"
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
@@ -302,24 +303,31 @@ def _ranks_may_run(view: View, uid: str, count: int) -> bool:
 
 def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
     """The message of a delayed workload names the one that delays it, whose request must fit the fleet, for a limited
-    time.
+    time. It does not name one of another namespace, so one of those must be able to delay it.
     """
-    meta, ready = workload["metadata"], condition(workload, "Ready")
-    others = [
-        each
-        for uid, each in view.workloads().items()
-        if f"{each['metadata']['namespace']}/{each['metadata']['name']} " in f"{ready.get('message')} "
-        and uid != meta["uid"]
-    ]
-    if not others:
-        yield f"workload {meta['name']} waits for an older one that is not there: {ready.get('message')}"
-    for other in others:
-        spec, name = other["spec"], other["metadata"]["name"]
-        size = int(spec["topologySize"])
-        if int(spec["serverCount"]) > len(nodes) // size:
-            yield f"workload {meta['name']} waits for {name}, which requests more than exists"
-        created = other["metadata"]["creationTimestamp"]
-        since = max(parsed(created), parsed(condition(other, "Ready").get("lastTransitionTime") or created))
-        held_back_s = (known.now - since).total_seconds() - STARVATION_S
-        if held_back_s > HOLD_BACK_S + SLACK_S:
-            yield f"workload {meta['name']} waits for {name}, which has held others back for {held_back_s:.0f} s"
+    meta, message = workload["metadata"], str(condition(workload, "Ready").get("message"))
+    is_hidden = OF_ANOTHER_NAMESPACE in message
+    others = []
+    for uid, other in view.workloads().items():
+        namespace, name = other["metadata"]["namespace"], other["metadata"]["name"]
+        is_named = f"{namespace}/{name} " in f"{message} "
+        if namespace != meta["namespace"] if is_hidden else is_named and uid != meta["uid"]:
+            others.append(other)
+    problems = [problem for other in others if (problem := _delays_wrongly(other, len(nodes), known))]
+    if not others or (is_hidden and len(problems) == len(others)):
+        yield f"workload {meta['name']} waits for an older one that is not there: {message}"
+    elif not is_hidden:
+        yield from (f"workload {meta['name']} waits for {problem}" for problem in problems)
+
+
+def _delays_wrongly(workload: Wire, nodes: int, known: Known) -> str:
+    """Return why a workload may not delay others, empty if it may."""
+    spec, name = workload["spec"], workload["metadata"]["name"]
+    if int(spec["serverCount"]) > nodes // int(spec["topologySize"]):
+        return f"{name}, which requests more than exists"
+    created = workload["metadata"]["creationTimestamp"]
+    since = max(parsed(created), parsed(condition(workload, "Ready").get("lastTransitionTime") or created))
+    held_back_s = (known.now - since).total_seconds() - STARVATION_S
+    if held_back_s > HOLD_BACK_S + SLACK_S:
+        return f"{name}, which has held others back for {held_back_s:.0f} s"
+    return ""
