@@ -58,6 +58,7 @@ def forget_everything(node: BedNode) -> None:
     eventually(f"no plugin on {node.name}", lambda: not plugin_pods(node.bed, node.name), SOON_S)
     node.run("find", DATA, "-mindepth", "1", "-delete")
     node.run("sh", "-c", f"rm -f {CDI}/*neuron*")
+    trn2.break_("containerd")  # it watches a directory that is not there any more
     for resource_slice in slices(node.bed, node.name):
         node.bed.kubectl("delete", "resourceslice", resource_slice["metadata"]["name"], "--ignore-not-found")
     relabel(node, TRN2)
@@ -122,6 +123,7 @@ def own_cdi(trn2: BedNode) -> Iterator[BedNode]:
     """A node whose CDI directory is its own at the end."""
     yield trn2
     trn2.run("sh", "-c", f"umount {CDI} 2>/dev/null; rm -rf {CDI}.before; mkdir -p {CDI}; rm -f {CDI}/*neuron*")
+    trn2.break_("containerd")  # it watches a directory that is not there any more
     settled(trn2)
 
 
