@@ -261,7 +261,7 @@ class Resources(Part):
     limits: dict[str, Any] | None = None
 
 
-class Container(Part):
+class PodContainer(Part):
     """A container of a Pod."""
 
     resources: Resources | None = None
@@ -307,8 +307,8 @@ class PodWithLimitsSpec(Part):
     scheduler_name: str | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
     affinity: Affinity | None = None
-    init_containers: list[Container] | None = None
-    containers: list[Container] | None = None
+    init_containers: list[PodContainer] | None = None
+    containers: list[PodContainer] | None = None
 
 
 class PodWithLimitsStatus(Part):

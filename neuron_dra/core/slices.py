@@ -272,24 +272,35 @@ def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], S
     return (
         present["pool"].get("resourceSliceCount") == spec["pool"]["resourceSliceCount"]
         and [owner.get("uid") for owner in owners] == [owner["uid"] for owner in want["metadata"]["ownerReferences"]]
-        and _comparable(present.get("devices") or []) == _comparable(devices)
-        and (present.get("sharedCounters") or []) == (spec.get("sharedCounters") or [])
+        and _has_all(_comparable(present.get("devices") or []), _comparable(devices))
+        and _has_all(present.get("sharedCounters") or [], spec.get("sharedCounters") or [])
     )
 
 
+def _has_all(stored: Any, sent: Any) -> bool:
+    """Return True if `stored` is what was sent, with or without fields that the API server added."""
+    if isinstance(sent, Mapping) and isinstance(stored, Mapping):
+        return all(field in stored and _has_all(stored[field], value) for field, value in sent.items())
+    if isinstance(sent, list) and isinstance(stored, list):
+        return len(sent) == len(stored) and all(map(_has_all, stored, sent))
+    return bool(stored == sent)
+
+
 def _comparable(devices: Sequence[Wire]) -> list[Any]:
-    """Return devices in a comparable form: their order counts, a taint's time, which the API server sets, does not."""
-    found = []
-    for device in devices:
-        found.append(
-            {
-                **device,
-                "taints": [_without_time(taint) for taint in device.get("taints") or []],
-                "attributes": device.get("attributes") or {},
-                "capacity": device.get("capacity") or {},
-            }
-        )
-    return found
+    """Return devices in a comparable form: their order counts, a taint's time, which the API server sets, does not.
+
+    Names that we choose are in lists, so that a name too many is a difference. A device has every field that we send.
+    """
+    return [
+        {
+            **device,
+            "taints": [_without_time(taint) for taint in device.get("taints") or []],
+            "attributes": sorted((device.get("attributes") or {}).items()),
+            "capacity": sorted((device.get("capacity") or {}).items()),
+            "consumesCounters": list(device.get("consumesCounters") or []),
+        }
+        for device in devices
+    ]
 
 
 def _without_time(taint: Wire) -> dict[str, Any]:
@@ -306,5 +317,5 @@ def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, .
         return ("devices",)
     found = []
     for index, (one, two) in enumerate(zip(before, after, strict=True)):
-        found += [f"devices[{index}].{name}" for name in one if one[name] != two.get(name)]
+        found += [f"devices[{index}].{name}" for name in one if not _has_all(two.get(name), one[name])]
     return tuple(found)

@@ -40,7 +40,7 @@ def reference(api_version: str, kind: str, namespace: str, name: str, uid: str) 
 
 
 @dataclass(slots=True)
-class _Event:
+class _QueuedEvent:
     """An Event that waits for its turn."""
 
     about: Mapping[str, Any]
@@ -56,7 +56,7 @@ class _Queue:
 
     def __init__(self, retry_s: tuple[float, float]) -> None:
         self._retry_s = retry_s
-        self.waiting: dict[str, _Event] = {}
+        self.waiting: dict[str, _QueuedEvent] = {}
         self.is_sending = False
         self.not_before_s = 0.0
         self._waits: Iterator[float] | None = None
@@ -112,12 +112,12 @@ class EventRecorder:
         if self._was_posted(name, now):
             return True
         queue = self._queues.setdefault(namespace, _Queue(self._timing.retry_s))
-        event = _Event(about, kind, reason, user_text.printable(message, MESSAGE_CHARACTERS), now)
+        event = _QueuedEvent(about, kind, reason, user_text.printable(message, MESSAGE_CHARACTERS), now)
         is_queued = self._put(queue, name, event)
         self._changed.set()
         return is_queued
 
-    def _put(self, queue: _Queue, name: str, event: _Event) -> bool:
+    def _put(self, queue: _Queue, name: str, event: _QueuedEvent) -> bool:
         """Queue an Event, unless it is there or its namespace has too many of them."""
         if name in queue.waiting:
             return True
@@ -132,13 +132,13 @@ class EventRecorder:
         self._waiting += 1
         return True
 
-    def _report_overflow(self, event: _Event) -> None:
+    def _report_overflow(self, event: _QueuedEvent) -> None:
         if not self._overflows:
             log.warning("too many Events wait: some are not posted", extra={"reason": event.reason})
         self._overflows = True
         self.on_failure()
 
-    def _take(self, queue: _Queue) -> tuple[str, _Event]:
+    def _take(self, queue: _Queue) -> tuple[str, _QueuedEvent]:
         self._waiting -= 1
         self._overflows = self._overflows and self._waiting > 0
         name = next(iter(queue.waiting))
@@ -179,7 +179,7 @@ class EventRecorder:
             task.add_done_callback(self._sending.discard)
         return None if next_s is None else max(0.0, next_s - loop.time())
 
-    async def _send_next(self, namespace: str, queue: _Queue, name: str, event: _Event) -> None:
+    async def _send_next(self, namespace: str, queue: _Queue, name: str, event: _QueuedEvent) -> None:
         """Send one Event of a namespace; put it back if that fails."""
         loop = asyncio.get_running_loop()
         begins_to_be_slow = loop.call_later(self._timing.slow_s, self._is_slow, namespace)
@@ -206,7 +206,7 @@ class EventRecorder:
         self._slow.add(namespace)
         self._changed.set()
 
-    async def _send(self, namespace: str, name: str, event: _Event) -> None:
+    async def _send(self, namespace: str, name: str, event: _QueuedEvent) -> None:
         """Create an Event, or renew it if it exists. Raises ApiError."""
         if self._was_posted(name, event.posted_at):
             return  # it was posted again while it was sent
@@ -260,7 +260,7 @@ class EventRecorder:
             return found
         return 1
 
-    def _body(self, namespace: str, name: str, event: _Event, stamp: str) -> dict[str, Any]:
+    def _body(self, namespace: str, name: str, event: _QueuedEvent, stamp: str) -> dict[str, Any]:
         return {
             "apiVersion": "v1",
             "kind": "Event",

@@ -58,7 +58,6 @@ def forget_everything(node: BedNode) -> None:
     eventually(f"no plugin on {node.name}", lambda: not plugin_pods(node.bed, node.name), SOON_S)
     node.run("find", DATA, "-mindepth", "1", "-delete")
     node.run("sh", "-c", f"rm -f {CDI}/*neuron*")
-    trn2.break_("containerd")  # it watches a directory that is not there any more
     for resource_slice in slices(node.bed, node.name):
         node.bed.kubectl("delete", "resourceslice", resource_slice["metadata"]["name"], "--ignore-not-found")
     relabel(node, TRN2)

@@ -18,7 +18,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi, InjectedFault
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.contract.api_client import SLICES, Server
-from tests.support.plugin_host import PluginHost
+from tests.support.plugin_host import PluginHost, published_again
 from tests.support.timings import with_timing
 from tests.support.waiting import eventually
 
@@ -190,3 +190,36 @@ async def test_retry_after_spreads_the_fleet(
     waits = [record.__dict__["retry_in_s"] for record in caplog.records if record.message == "publishing failed"]
     assert len(waits) == refused
     assert (min(waits) >= 1, max(waits) <= 1.5, len(set(waits)) > 2) == (True, True, True)
+
+
+ADDED = {
+    "metadata.labels.team": "a",
+    "spec.novelty": {"depth": 1},
+    "spec.devices[*].novelty": {"depth": 1},
+    "spec.devices[*].taints[*].novelty": "x",
+}
+
+
+def slice_writes(api: EmbeddedApi) -> int:
+    """Return the number of writes of ResourceSlices, without those that only ask what the server would store."""
+    requests = api.requests(resource="resourceslices")
+    return sum(request.verb in WRITES and "dryRun" not in request.query for request in requests)
+
+
+async def test_fields_that_the_server_adds_cause_no_writes(api: EmbeddedApi, host: PluginHost) -> None:
+    """(4.04) Neither those of a newer release nor those of an admission policy; also after a restart."""
+    api.added_fields["resourceslices"] = ADDED
+    host.hardware.add_ecc(3)
+    writes = []
+    for _ in range(2):
+        async with host.running() as plugin:
+            for _ in range(3):
+                await published_again(plugin)
+        writes.append(slice_writes(api))
+    [device] = [found for found in api.objects("resourceslices")[0]["spec"]["devices"] if found.get("taints")]
+    assert (device["novelty"], device["taints"][0]["novelty"]) == ({"depth": 1}, "x")
+    assert writes == [1, 1]
+    host.hardware.add_ecc(4)  # the control: what has changed is written
+    async with host.running() as plugin:
+        await published_again(plugin)
+    assert slice_writes(api) == 2

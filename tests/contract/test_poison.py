@@ -155,13 +155,10 @@ async def test_command_line_reads_and_names_it(api: EmbeddedApi, client: KubeCli
     ]
 
 
-async def test_page_that_is_too_large_is_read_in_parts(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.kube.client.LARGE_PAGE_BYTES", 100_000)
+async def test_page_that_is_too_large_is_read_in_parts(api: EmbeddedApi, client: KubeClient) -> None:
     for number in range(60):
         api.apply(claim(f"c{number:02}", {"text": "x" * 9_000} if 10 < number < 40 else None))
-    pages = [page async for page in client.list(RESOURCE_CLAIMS)]
+    pages = [page async for page in client.list(RESOURCE_CLAIMS, most_bytes=100_000)]
     names = [item["metadata"]["name"] for page in pages for item in page.decoded(dict).objects]
     assert names == [f"c{number:02}" for number in range(60)]
     assert all(len(page.raw) <= 100_000 for page in pages)

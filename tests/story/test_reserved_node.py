@@ -708,7 +708,11 @@ async def test_other_claims_are_rejected_with_the_reason(api: EmbeddedApi, host:
         answer = await kubelet.prepare([KubeletClaim(ref.namespace, ref.name, ref.uid) for ref in claims.values()])
         for why, ref in claims.items():
             assert why in answer[ref.uid].error
-            assert "node node-a is reserved for NeuronUltraServerWorkload ml/llm" in answer[ref.uid].error
+            is_own = ref.namespace == "ml"
+            holder = (
+                "NeuronUltraServerWorkload ml/llm" if is_own else "a NeuronUltraServerWorkload of another namespace"
+            )
+            assert f"node node-a is reserved for {holder}" in answer[ref.uid].error
         assert host.checkpointed == set()
 
 
