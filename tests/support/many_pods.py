@@ -12,9 +12,10 @@ import asyncio
 import datetime
 import json
 import logging
-import resource
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from controller.apply.claim_pods import ClaimPods
@@ -141,7 +142,9 @@ READERS: Final[Mapping[str, Callable[[ServerOfPods], Awaitable[None]]]] = {
 
 
 def largest_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not `ru_maxrss`, which counts the process that started this one, too.
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
 
 def main(words: list[str]) -> None:
