@@ -318,7 +318,8 @@ def test_reserved_node_rejects_other_pods(fleet: TestBed, place: Namespace, othe
         one.get("pod", name)["status"].get("containerStatuses", [{}])[0].get("state", {}).get("running")
         for one, name in ((other, "copied"), (place, "bare"), (place, "plain"))
     ]
-    holder = f"is reserved for NeuronUltraServerWorkload {place.name}/owner, and"
-    assert f"node {first} {holder} a copy of its ResourceClaimTemplate in namespace {other.name}" in words["copied"]
-    assert f"node {second} {holder} this claim belongs to no workload" in words["bare"]
+    own, hidden = f"NeuronUltraServerWorkload {place.name}/owner", "a NeuronUltraServerWorkload of another namespace"
+    copy_of = f"a copy of its ResourceClaimTemplate in namespace {other.name}"
+    assert f"node {first} is reserved for {hidden}, and {copy_of}" in words["copied"]
+    assert f"node {second} is reserved for {own}, and this claim belongs to no workload" in words["bare"]
     assert started == [None, None, None]
