@@ -376,10 +376,7 @@ def never_yields(patch: pytest.MonkeyPatch) -> None:
 def sees_no_lost_fields(patch: pytest.MonkeyPatch) -> None:
     """35."""
 
-    async def nothing(self: Any, namespace: str, name: str) -> tuple[str, ...]:
-        return ()
-
-    patch.setattr(Schemas, "_try_spec", nothing)
+    patch.setattr(Schemas, "_note_spec", lambda self, fields: None)
 
 
 def finds_no_pods_of_groups(patch: pytest.MonkeyPatch) -> None:
@@ -466,7 +463,7 @@ FINDS: dict[Sabotage, int] = {
     drops_reservations_for_any_claim: 6,
     ignores_outages: 20,
     takes_a_storm_for_many_faults: 53,
-    keeps_spares_from_restarted_workloads: 112,
+    keeps_spares_from_restarted_workloads: 21,
     ignores_limits: 3,
     sees_no_lost_tags: 10,
     leaves_refused_pods: 19,
@@ -480,7 +477,7 @@ FINDS: dict[Sabotage, int] = {
     hoards_quota: 15,
     never_queues_again: 15,
     leaves_addresses_in_other_slices: 20,
-    forgets_slices_of_earlier_releases: 5,
+    forgets_slices_of_earlier_releases: 70,
     shows_what_was_a_spare: 3,
     chooses_reported_nodes: 12,
     sees_no_cordons: 19,
@@ -490,10 +487,9 @@ FINDS: dict[Sabotage, int] = {
     never_tells_that_nodes_are_ready: 4,
     requires_no_queue: 9,
     leaves_notices: 5,
-    sees_no_lost_fields: 18,
     empties_slices_first: 5,
     sees_no_reports: 12,
-    keeps_spares_from_groups_that_move: 14,
+    keeps_spares_from_groups_that_move: 21,
     gives_no_turn: 6,
 }
 """Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""

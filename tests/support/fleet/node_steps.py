@@ -152,6 +152,7 @@ async def wipe_slices(schedule: Schedule) -> str | None:
     node = schedule.node(lambda n: n.alive and n.present)
     if node is None:
         return None
+    node.wiped_at = schedule.fleet.clock.now()
     mine = [s for s in schedule.fleet.view.all("resourceslices") if s["spec"]["nodeName"] == node.name]
     for item in mine:
         await schedule.fleet.remove(RESOURCE_SLICES, "", item["metadata"]["name"])

@@ -25,6 +25,7 @@ from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 from tests.support.fleet.network import Line
 
+WIPED_S = 5.0  # by then the plugin has published its slices again, and the controller has seen them
 WELL_S = 320.0  # by then a node without a report is chosen again
 GROUP = 4  # nodes of an UltraServer here
 MODES = ultraservers.MODES_OF_GROUP[GROUP]
@@ -132,6 +133,7 @@ class FleetNode:
         self.block_end: datetime.datetime | None = None  # as its annotation says
         self.block_end_since: datetime.datetime | None = None  # when that was written
         self.reported_until: datetime.datetime | None = None  # when the last report ended
+        self.wiped_at: datetime.datetime | None = None  # when its slices were deleted
         self.modes: tuple[int, ...] = MODES
         self.hardware: FleetHardware
         self.plugin: FleetPlugin | None = None
@@ -170,6 +172,10 @@ class FleetNode:
     def ends(self, end: datetime.datetime | None, now: datetime.datetime) -> None:
         """Have another end of its capacity block."""
         self.block_end, self.block_end_since = end, now
+
+    def was_wiped(self, now: datetime.datetime) -> bool:
+        """Return whether the node may have no slices."""
+        return self.wiped_at is not None and (now - self.wiped_at).total_seconds() < WIPED_S
 
     def was_reported(self, now: datetime.datetime) -> bool:
         """True if an agent reports a fault of it, or did so lately: it is not chosen yet."""

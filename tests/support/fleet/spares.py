@@ -61,7 +61,7 @@ def is_lost(view: View, ultraserver: str, nodes: Mapping[str, FleetNode], now: d
         node.healthy and node.ready and node.schedulable and node.modes == MODES and node.block_end is None
         for node in mine
     )
-    reported = any(node.was_reported(now) for node in mine)
+    reported = any(node.was_reported(now) or node.was_wiped(now) for node in mine)
     bad = not qualify_laws.unqualified(view).isdisjoint(node.name for node in mine)
     return not whole or reported or bad
 
