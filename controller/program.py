@@ -133,7 +133,7 @@ class Controller:
                     tasks.append(group.create_task(queues.run(), name="queues"))
                 loops = {"reconcile": reconciler.run, "events": events.run}
                 tasks += [group.create_task(run(), name=name) for name, run in loops.items()]
-                tasks += [group.create_task(each.run(), name="beside the plans") for each in self._beside]
+                tasks += [group.create_task(beside.run(), name="beside the plans") for beside in self._beside]
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
                 if self._settings.grpc_address:

@@ -12,13 +12,13 @@ from neuron_dra.core import tenants
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import Target
 from neuron_dra.core.signals import LINK_INTERSERVER
+from neuron_dra.core.ultraserver import WORKLOAD_KIND as WORKLOAD_KIND
 from neuron_dra.core.ultraserver import Allocation, Tag, UnreadAllocation
 from neuron_dra.core.wire import Wire
 
 GROUP = "neuron.aws.com"
 VERSION: Final = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
-WORKLOAD_KIND: Final = "NeuronUltraServerWorkload"
 FINALIZER = f"{GROUP}/ultraserver-release"
 """Finalizer of a workload while it has reservations."""
 RESERVED = f"{GROUP}/ultraserver-reserved"

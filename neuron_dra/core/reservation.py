@@ -8,14 +8,11 @@ names no workload is rejected everywhere, because it was not made from such a te
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from neuron_dra.core import config, names, tenants
 from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.core.rendezvous import Rendezvous
-from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-
-WORKLOAD: Final = "NeuronUltraServerWorkload"
+from neuron_dra.core.ultraserver import WORKLOAD_KIND, Allocation, Phase, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ def _why_refused(
         if reserved_class:
             return _NOT_OF_A_WORKLOAD
         return ""
-    holder = tenants.shown(WORKLOAD, reservation.namespace, reservation.workload, reader=ref.namespace)
+    holder = tenants.shown(WORKLOAD_KIND, reservation.namespace, reservation.workload, reader=ref.namespace)
     is_other_tenants = reservation.namespace != ref.namespace
     if reservation.names(wanted, ref):
         return _not_yet(holder, reservation, node_name)

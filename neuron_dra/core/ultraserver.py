@@ -18,6 +18,7 @@ from neuron_dra.core.notice import UNTOLD, Notice, Told
 from neuron_dra.core.rendezvous import Rendezvous
 
 NAMESPACE: Final = "neuron-dra-driver"
+WORKLOAD_KIND: Final = "NeuronUltraServerWorkload"
 """The namespace of NeuronUltraServer objects."""
 
 NAME_LENGTH: Final = 63

@@ -160,7 +160,8 @@ def test_taint_that_evicts_every_pod_leaves_the_node_free(trn2: BedNode, templat
     try:
         templates.kubectl("wait", "--for=delete", "pod/evicted", "--timeout=120s", timeout_s=130)
         eventually("the node holds nothing", lambda: prepared(trn2) == cdi_claims(trn2) == set(), SOON_S)
-        assert [each["metadata"]["uid"] for each in plugin_pods(trn2.bed, trn2.name)] == [plugin["metadata"]["uid"]]
+        plugin_uids = [plugin_pod["metadata"]["uid"] for plugin_pod in plugin_pods(trn2.bed, trn2.name)]
+        assert plugin_uids == [plugin["metadata"]["uid"]]
     finally:
         trn2.bed.kubectl("taint", "node", trn2.name, f"{TAINT}-")
     assert_free(trn2, templates)

@@ -216,7 +216,8 @@ async def test_fields_that_the_server_adds_cause_no_writes(api: EmbeddedApi, hos
             for _ in range(3):
                 await published_again(plugin)
         writes.append(slice_writes(api))
-    [device] = [found for found in api.objects("resourceslices")[0]["spec"]["devices"] if found.get("taints")]
+    devices = api.objects("resourceslices")[0]["spec"]["devices"]
+    [device] = [device for device in devices if device.get("taints")]
     assert (device["novelty"], device["taints"][0]["novelty"]) == ({"depth": 1}, "x")
     assert writes == [1, 1]
     host.hardware.add_ecc(4)  # the control: what has changed is written
