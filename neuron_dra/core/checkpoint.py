@@ -21,7 +21,7 @@ import msgspec
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.members import Cores
 from neuron_dra.core.ultraserver import Tag
-from neuron_dra.core.withdrawals import Withdrawals
+from neuron_dra.core.withdrawals import Mark, Withdrawals
 from neuron_dra.errors import CheckpointDamaged, CheckpointOfLaterRelease
 
 VERSION = "v1"
@@ -76,6 +76,11 @@ class Checkpoint:
     def withdrawals(self) -> Withdrawals:
         """The claims that were unprepared recently."""
         return Withdrawals.from_wire(self.extra.get(_WITHDRAWN))
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of a prepare that starts now."""
+        return Mark.from_wire(self.extra.get(_WITHDRAWN))
 
     def without_claims(self) -> Checkpoint:
         """Return what outlives a boot: all but the claims and their withdrawals."""

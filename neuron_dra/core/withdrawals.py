@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.errors import ClaimError
@@ -25,6 +25,11 @@ class Mark:
 
     era: str = ""
     count: int = 0
+
+    @classmethod
+    def from_wire(cls, wire: object) -> Mark:
+        """Return the mark of the withdrawals that `Withdrawals.to_wire` returned, which may be thousands."""
+        return cls(wire["era"], wire["count"]) if _is_wire(wire) else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +91,20 @@ class Withdrawals:
     @classmethod
     def from_wire(cls, wire: object) -> Withdrawals:
         """Return the withdrawals that `to_wire` returned; none if `wire` has another form."""
-        if not isinstance(wire, dict):
+        if not _is_wire(wire):
             return cls()
-        era, count, floor = wire.get("era"), wire.get("count"), wire.get("floor")
-        claims = wire.get("claims")
-        if not isinstance(era, str) or type(count) is not int or type(floor) is not int or not isinstance(claims, dict):
-            return cls()
-        numbers = {uid: number for uid, number in claims.items() if type(number) is int}
-        return cls(era, count, floor, numbers, _seconds(wire.get("seconds")))
+        numbers = {uid: number for uid, number in wire["claims"].items() if type(number) is int}
+        return cls(wire["era"], wire["count"], wire["floor"], numbers, _seconds(wire.get("seconds")))
+
+
+def _is_wire(wire: object) -> TypeGuard[dict[str, Any]]:
+    return (
+        isinstance(wire, dict)
+        and isinstance(wire.get("era"), str)
+        and type(wire.get("count")) is int
+        and type(wire.get("floor")) is int
+        and isinstance(wire.get("claims"), dict)
+    )
 
 
 def _seconds(wire: object) -> dict[int, int]:

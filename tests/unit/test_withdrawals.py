@@ -23,6 +23,7 @@ def test_withdrawal_applies_to_earlier_prepares(batches: list[tuple[list[str], i
         moments.append(moments[-1] + pause)
         states.append(states[-1].adding(batch, moments[-1]))
     now = states[-1]
+    assert Checkpoint("boot").with_withdrawals(now).mark == now.mark
     began = data.draw(st.integers(0, len(batches)))
     after = {uid for batch, _ in batches[began:] for uid in batch}
     everything = {uid for batch, _ in batches for uid in batch}
@@ -81,3 +82,4 @@ def test_checkpoint_keeps_withdrawals() -> None:
 )
 def test_invalid_withdrawals_are_empty(wire: object) -> None:
     assert Withdrawals.from_wire(wire) == Withdrawals()
+    assert Mark.from_wire(wire) == Mark()

@@ -196,7 +196,7 @@ class CheckpointFile:
         with contextlib.suppress(OSError, CheckpointDamaged):
             if not self.is_unchanged():
                 seen = self._newest()
-        return seen.withdrawals.mark if seen is not None else Mark()
+        return seen.mark if seen is not None else Mark()
 
     # Slots
 
@@ -311,7 +311,7 @@ def _check_order(before: Checkpoint, current: Checkpoint | None) -> None:
     """
     if current is None or before is current or before.boot_id != current.boot_id:
         return
-    mark = before.withdrawals.mark
+    mark = before.mark
     if current.withdrawals.era == mark.era and current.withdrawals.count < mark.count:
         raise CheckpointDamaged("the checkpoint is older than it was: the disk has lost writes")
     for uid, claim in before.claims.items():

@@ -103,7 +103,7 @@ class Store:
                 self._checkpoint.settle(current)
             self._sweep(current)
             specs.written(current.claims.values(), self._write_missing_spec)
-            self._opened = current.withdrawals.mark
+            self._opened = current.mark
             return current
 
     def _rebooted(self, former: Checkpoint) -> Checkpoint:
@@ -206,8 +206,9 @@ class Store:
             current = self._with_traces_of_others(self._read(), {claim.ref.uid for claim in claims})
             fresh: dict[str, PreparedClaim] = {}
             late: set[str] = set()  # a claim that several callers wait for is late for all of them
+            withdrawals = current.withdrawals
             for claim, mark in marked:
-                if mark is not None and current.withdrawals.since(mark, claim.ref.uid):
+                if mark is not None and withdrawals.since(mark, claim.ref.uid):
                     late.add(claim.ref.uid)
             results: list[PreparedClaim | Exception] = []
             for claim in claims:
