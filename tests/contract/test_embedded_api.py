@@ -446,3 +446,17 @@ async def test_pods_of_lost_nodes_are_deleted(api: EmbeddedApi) -> None:
     api.patch("nodes", "b", {"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]}})
     await api.settle()
     assert api.objects("pods") == []
+
+
+async def test_pod_that_a_late_scheduler_binds_to_a_deleted_node_is_deleted(api: EmbeddedApi) -> None:
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+    api.delete("nodes", "a")
+    await api.settle()
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late"}, "spec": {"containers": [{"name": "c"}]}}
+    api.create(pod)
+
+    binding = {"target": {"apiVersion": "v1", "kind": "Node", "name": "a"}}
+    await api.client("scheduler").request("POST", "/api/v1/namespaces/default/pods/late/binding", body=binding)
+    await api.settle()
+
+    assert api.objects("pods") == []

@@ -40,7 +40,6 @@ def test_invariants_hold_in_a_thousand_runs(first: int) -> None:
     assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []
 
 
-@pytest.mark.xfail(strict=True, reason="4.04: after seed 40, one of four pods does not run")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_pods_that_are_deleted_before_their_volumes_attach_leave_nothing() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.claim_controller import ClaimController
 from neuron_dra.emulation.embedded_api.eviction import budget_status
 from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
@@ -143,6 +144,7 @@ class BudgetController:
 class PodCollector:
     """Deletes the pods of a deleted Node, and terminating pods of a Node with the out-of-service taint.
 
+    A scheduler that has not seen the deletion yet may bind another pod to that Node: it is deleted too.
     kube-controller-manager waits 40 s before it deletes the pods of a deleted Node; this one does not wait.
     """
 
@@ -150,18 +152,37 @@ class PodCollector:
         self._store = store
         self._pods = store.registry.named("pods")
         self._nodes = store.registry.named("nodes")
+        self._deleted_nodes: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         if event.resource is self._nodes:
-            gone = event.type == "DELETED"
-            taints = (event.obj.get("spec") or {}).get("taints") or []
-            if gone or any(taint["key"] == _OUT_OF_SERVICE for taint in taints):
-                self._collect(event.obj["metadata"]["name"], terminating_only=not gone)
+            self._on_node(event)
+        elif event.resource is self._pods and _node_name(event.obj) in self._deleted_nodes:
+            meta = event.obj["metadata"]
+            pod = self._store.find(self._pods, meta["namespace"], meta["name"])
+            if pod is not None and pod["metadata"]["uid"] == meta["uid"]:
+                self._delete(pod)
+
+    def _on_node(self, event: Event) -> None:
+        name = event.obj["metadata"]["name"]
+        if event.type == "DELETED":
+            self._deleted_nodes.add(name)
+            self._collect(name, terminating_only=False)
+            return
+        self._deleted_nodes.discard(name)
+        taints = (event.obj.get("spec") or {}).get("taints") or []
+        if any(taint["key"] == _OUT_OF_SERVICE for taint in taints):
+            self._collect(name, terminating_only=True)
 
     def _collect(self, node: str, *, terminating_only: bool) -> None:
         for pod in self._store.list(self._pods):
-            if (pod.get("spec") or {}).get("nodeName") != node:
-                continue
-            if pod["metadata"].get("deletionTimestamp") or not terminating_only:
-                meta = pod["metadata"]
-                self._store.delete(self._pods, meta["namespace"], meta["name"], DeleteOptions(grace_s=0))
+            if _node_name(pod) == node and (pod["metadata"].get("deletionTimestamp") or not terminating_only):
+                self._delete(pod)
+
+    def _delete(self, pod: Obj) -> None:
+        meta = pod["metadata"]
+        self._store.delete(self._pods, meta["namespace"], meta["name"], DeleteOptions(grace_s=0))
+
+
+def _node_name(pod: Obj) -> str | None:
+    return (pod.get("spec") or {}).get("nodeName")
