@@ -109,13 +109,16 @@ def known_bad_releases() -> str:
 
     faults = [
         {
-            "releases": f">={releases.text(bad.since)}-0 <{releases.text(bad.fixed_in)}",
+            "releases": " || ".join(
+                f">={releases.text(first)}-0 <{releases.text(fixed)}" for first, fixed in bad.ranges
+            ),
             "breaks": bad.breaks,
             "issue": bad.issue,
-            "fixedIn": releases.text(bad.fixed_in),
+            "fixedIn": bad.fixed_text,
             "forbids": bad.forbids,
         }
         for bad in releases.KNOWN_BAD
+        if bad.counts
     ]
     return json.dumps(faults, indent=1) + "\n"
 

@@ -86,6 +86,7 @@ MANIFESTS: Final = {
     "ClaimSourceRemoved": "resourceClaims[].source was removed in Kubernetes 1.31",
     "Malformed": "a field has a value of a wrong type",
     "RequestRejected": "the API server rejects the mode or the number of a request",
+    "SharedClaimUnprepared": "several pods share a claim, which kubelets before 1.37.0 may unprepare too early",
     "SharedClaimOneNode": "pods that must be on several nodes share a claim, whose devices are of one node",
     "VersionUnknown": "no supported API server has this version of the object",
     "AttributeUnknown": "a selector or a constraint reads an attribute that no driver publishes",

@@ -1,7 +1,8 @@
-"""The releases of Kubernetes that go wrong with shared counters, with upstream's numbers, and what follows from them.
+"""The releases of Kubernetes with known faults that meet this driver: the one table, and what follows from it.
 
-Sources: kubernetes/kubernetes issues and pull requests 138882, 140436, 140434; looked at in
-k8s.io/dynamic-resource-allocation 0.36.1 to 0.36.4.
+Sources: the issues and pull requests of kubernetes/kubernetes that the rows name, and its change logs. The faults with
+shared counters were looked at in k8s.io/dynamic-resource-allocation 0.36.1 to 0.36.4. What meets a cluster is
+recognised by `neuron_dra.ask.world.known_faults`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.core import versions
+from neuron_dra.core.versions import VersionProblem
 
 Release = tuple[int, int, int]
 
@@ -21,52 +23,180 @@ NEWEST_PATCH: Final = 999
 ANY: Final = "any"
 """The value of the setting with the oldest release that turns the check off."""
 
+KUBELET: Final = "kubelet"
+SCHEDULER: Final = "kube-scheduler"
+CONTROLLERS: Final = "kube-controller-manager"
+
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """A fault of Kubernetes: `issue` in kubernetes/kubernetes, the first release with it, and the first without it.
+    """A fault of Kubernetes: `issue` in kubernetes/kubernetes.
 
-    With `forbids`, no connected sets are published there.
+    - `since` is the first release with it, of those that the driver supports.
+    - `fixed_in` has the first release without it of each minor version that got the fix. Later minor versions have it.
+    - `driver` is what the driver does about it.
+    - `counts`: it is about shared counters, which connected sets need; with `forbids`, no sets are published there.
     """
 
     issue: int
+    component: str
     since: Release
-    fixed_in: Release
+    fixed_in: tuple[Release, ...]
     breaks: str
-    forbids: bool = True
+    driver: str
+    counts: bool = False
+    forbids: bool = False
+
+    def is_in(self, release: Release) -> bool:
+        """Return whether a release of the component has the fault."""
+        is_fixed = any(fixed[:2] == release[:2] and release >= fixed for fixed in self.fixed_in)
+        return self.since <= release < max(self.fixed_in) and not is_fixed
 
     @property
     def text(self) -> str:
-        """What it breaks, with its number and the release that ends it."""
-        return f"{self.breaks} (kubernetes/kubernetes#{self.issue}, fixed in {text(self.fixed_in)})"
+        """What it breaks, with its number and the releases that end it."""
+        return f"{self.breaks} (kubernetes/kubernetes#{self.issue}, fixed in {self.fixed_text})"
+
+    @property
+    def fixed_text(self) -> str:
+        """The first releases without it."""
+        *earlier, last = map(text, self.fixed_in)
+        return f"{', '.join(earlier)} and {last}" if earlier else last
+
+    @property
+    def ranges(self) -> tuple[tuple[Release, Release], ...]:
+        """The first release with it and the first without it, for each group of minor versions."""
+        found = []
+        first = self.since
+        for fixed in self.fixed_in:
+            if fixed > first:
+                found.append((first, fixed))
+            first = (fixed[0], fixed[1] + 1, 0)
+        return tuple(found)
 
 
 COUNTERS_SINCE: Final[Release] = (*versions.FIRST_WITH_COUNTERS, 0)
 """The first release that keeps shared counters by default."""
+_OLDEST: Final[Release] = (*versions.OLDEST, 0)
+_OLDEST_KUBELET: Final[Release] = (*versions.OLDEST_KUBELET, 0)
+
+HANGS: Final = 133920
+WAITS_FOR_EVER: Final = 139772
+TWICE_THE_SAME_IDS: Final = 140274
+UNPREPARES_SHARED: Final = 140212
+ALLOCATES_TWICE: Final = 136566
+ALL_WAIT_FOR_ONE: Final = 141898
+RULE_FOR_ALL: Final = 141998
+LIMITS_NOT_EVICTED: Final = 142492
+RULES_AND_SETS: Final = 143378
+SAME_POOL_NAME: Final = 140434
 
 KNOWN_BAD: Final = (
     KnownBad(
+        HANGS,
+        KUBELET,
+        _OLDEST,
+        ((1, 34, 2),),
+        "its connection to a plugin hangs after 30 minutes without a call, and so does the next pod",
+        "posts the Event `KubeletBroken`",
+    ),
+    KnownBad(
+        UNPREPARES_SHARED,
+        KUBELET,
+        _OLDEST_KUBELET,
+        ((1, 37, 0),),
+        "the end of one pod can unprepare a claim that another pod uses, and a pod can start with a claim while it is "
+        "unprepared (#140527)",
+        "`validate` and `doctor` name claims that several pods share",
+    ),
+    KnownBad(
+        TWICE_THE_SAME_IDS,
+        KUBELET,
+        _OLDEST_KUBELET,
+        ((1, 34, 12), (1, 35, 10), (1, 36, 4), (1, 37, 0)),
+        "if one of a pod's claims is prepared at the second try, the runtime gets the CDI ids of the others twice",
+        "nothing: containerd 2 skips the second ones. `doctor` names pods with several claims on other runtimes",
+    ),
+    KnownBad(
+        WAITS_FOR_EVER,
+        KUBELET,
+        (1, 36, 0),
+        ((1, 36, 1),),
+        "a deleted pod whose claim was never created stays Terminating for ever",
+        "`why` names it",
+    ),
+    KnownBad(
+        ALLOCATES_TWICE,
+        SCHEDULER,
+        _OLDEST,
+        ((1, 34, 4), (1, 35, 1)),
+        "many pods that are scheduled at once can get the same device",
+        "rejects the second claim of a device",
+    ),
+    KnownBad(
         138882,
+        SCHEDULER,
         COUNTERS_SINCE,
-        (1, 36, 2),
+        ((1, 36, 2),),
         "a claim with allocationMode: All over devices with shared counters ends the scheduler with a panic",
+        "publishes no connected sets",
+        counts=True,
+        forbids=True,
     ),
     KnownBad(
         140436,
+        SCHEDULER,
         COUNTERS_SINCE,
-        (1, 36, 3),
+        ((1, 36, 3),),
         "a tainted device keeps its counters reserved, so an unhealthy device blocks free ones beside it",
+        "publishes no connected sets",
+        counts=True,
+        forbids=True,
     ),
     KnownBad(
-        140434,
+        SAME_POOL_NAME,
+        SCHEDULER,
         COUNTERS_SINCE,
-        (1, 36, 4),
+        ((1, 36, 4),),
         "the scheduler confuses the counters of two drivers whose pools have the same name, such as the node's",
-        forbids=False,
+        "publishes them; `doctor` names such pools",
+        counts=True,
+    ),
+    KnownBad(
+        RULE_FOR_ALL,
+        SCHEDULER,
+        (1, 37, 0),
+        ((1, 37, 1),),
+        "a DeviceTaintRule without deviceSelector taints every device",
+        "`doctor` names such rules",
+    ),
+    KnownBad(
+        LIMITS_NOT_EVICTED,
+        CONTROLLERS,
+        COUNTERS_SINCE,
+        ((1, 37, 2),),
+        "a NoExecute taint of a device does not evict a pod that has the device by a limit",
+        "`doctor` names such pods",
+    ),
+    KnownBad(
+        ALL_WAIT_FOR_ONE,
+        SCHEDULER,
+        _OLDEST,
+        ((1, 38, 0),),
+        "a claim with allocationMode: All waits everywhere while the pool of one node that could serve it is invalid",
+        "`doctor` and `why` name the node",
+    ),
+    KnownBad(
+        RULES_AND_SETS,
+        SCHEDULER,
+        COUNTERS_SINCE,
+        ((1, 38, 0),),
+        "the scheduler can end with a panic when a pool changes its number of devices while a DeviceTaintRule changes",
+        "`doctor` says so where nodes publish connected sets and there are rules; the scheduler starts again",
     ),
 )
 
-OLDEST_FOR_SETS: Final = max(bad.fixed_in for bad in KNOWN_BAD if bad.forbids)
+OLDEST_FOR_SETS: Final = max(max(bad.fixed_in) for bad in KNOWN_BAD if bad.forbids)
 """The first release with which connected sets are published."""
 
 
@@ -86,9 +216,45 @@ def text(release: Release) -> str:
     return ".".join(map(str, release))
 
 
-def known_bad(release: Release, *, forbidding: bool = False) -> tuple[KnownBad, ...]:
-    """Return the faults that a release has; with `forbidding`, those that forbid connected sets."""
-    found = (bad for bad in KNOWN_BAD if bad.since <= release < bad.fixed_in)
+def numbered(issue: int) -> KnownBad:
+    """Return the fault with a number. Raises KeyError."""
+    return _BY_NUMBER[issue]
+
+
+def known_bad(component: str, version: str) -> tuple[KnownBad, ...]:
+    """Return the faults that a version of a component has; none if it cannot be parsed."""
+    release = parse(version)
+    if release is None:
+        return ()
+    return tuple(bad for bad in KNOWN_BAD if bad.component == component and bad.is_in(release))
+
+
+def kubelet_problems(version: str) -> list[VersionProblem]:
+    """Return the problems that a kubelet has whatever its pods do; none if its version is unknown."""
+    result = []
+    for bad in known_bad(KUBELET, version):
+        if bad.issue == HANGS:
+            result.append(VersionProblem("KubeletBroken", f"kubelet {version}: {bad.text}"))
+    parsed = versions.parse(version)
+    if parsed is not None and parsed < versions.OLDEST_KUBELET:
+        oldest = versions.text(versions.OLDEST_KUBELET)
+        result.append(
+            VersionProblem("KubeletTooOld", f"kubelet {version} is too old; use {oldest} or later", fatal=True)
+        )
+    return result
+
+
+def kubelet_notes(version: str) -> list[VersionProblem]:
+    """Return the faults of a kubelet that some pods meet; none if its version is unknown."""
+    texts = [bad.text for bad in known_bad(KUBELET, version) if bad.issue != HANGS]
+    if not texts:
+        return []
+    return [VersionProblem("KubeletKnownBad", f"kubelet {version} has known faults: {'; '.join(texts)}", depends=True)]
+
+
+def with_counters(release: Release, *, forbidding: bool = False) -> tuple[KnownBad, ...]:
+    """Return the faults with shared counters that a release has; with `forbidding`, those that forbid sets."""
+    found = (bad for bad in KNOWN_BAD if bad.counts and bad.is_in(release))
     return tuple(bad for bad in found if bad.forbids or not forbidding)
 
 
@@ -114,17 +280,24 @@ def why_no_sets_on(version: str) -> str:
 def _faults(release: Release, oldest: Release) -> str:
     if release < COUNTERS_SINCE:
         return "older ones keep no shared counters"
-    texts = [bad.text for bad in known_bad(release, forbidding=True)]
+    texts = [bad.text for bad in with_counters(release, forbidding=True)]
     return "; ".join(texts) or f"the setting for the oldest release says {text(oldest)}"
 
 
-def table(faults: Iterable[KnownBad] = KNOWN_BAD) -> list[tuple[str, str, str, str]]:
-    """Return the rows of the table for people: releases, what breaks, upstream's number, what the driver does."""
+def table(faults: Iterable[KnownBad] = KNOWN_BAD) -> list[tuple[str, str, str, str, str]]:
+    """Return the rows of the table for people: component, releases, what breaks, upstream's number, the driver."""
     rows = []
     for bad in faults:
-        last = (*bad.fixed_in[:2], bad.fixed_in[2] - 1)
-        does = "publishes them; `doctor` names such pools"
-        if bad.forbids:
-            does = "publishes no connected sets"
-        rows.append((f"{text(bad.since)} to {text(last)}", bad.breaks, str(bad.issue), does))
+        releases = [_range(*bounds) for bounds in bad.ranges]
+        rows.append((bad.component, ", ".join(releases), bad.breaks, str(bad.issue), bad.driver))
     return rows
+
+
+def _range(first: Release, fixed: Release) -> str:
+    if fixed[2] == 0:
+        return f"{text(first)} to {fixed[0]}.{fixed[1] - 1}"
+    last = (*fixed[:2], fixed[2] - 1)
+    return text(first) if last == first else f"{text(first)} to {text(last)}"
+
+
+_BY_NUMBER: Final = {bad.issue: bad for bad in KNOWN_BAD}

@@ -22,17 +22,20 @@ FIRST_WITH_CLAIM_STATUS: Final = (1, 36)
 """The first API server on which the driver writes the status of prepared claims."""
 FIRST_THAT_ALWAYS_LISTS_CLAIMS: Final = (1, 36)
 """The first kubelet whose pod-resources API lists claims whatever its feature gates say."""
-BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
-"""Their connection to a plugin hangs after 30 idle minutes (kubernetes/kubernetes issue 133920)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionProblem:
-    """A problem with a version; if it is `fatal`, the driver cannot work."""
+    """A problem with a version.
+
+    - `fatal`: the driver cannot work.
+    - `depends`: it is one only for some uses, which `text` names.
+    """
 
     reason: str
     text: str
     fatal: bool = False
+    depends: bool = False
 
 
 def parse(version: str) -> tuple[int, int] | None:
@@ -41,27 +44,6 @@ def parse(version: str) -> tuple[int, int] | None:
     if match:
         return (int(match[1]), int(match[2]))
     return None
-
-
-def kubelet_problems(version: str) -> list[VersionProblem]:
-    """Return the problems of a kubelet; none if its version is unknown."""
-    result = []
-    if version.split("-")[0].split("+")[0] in BROKEN_KUBELETS:
-        result.append(
-            VersionProblem(
-                "KubeletBroken",
-                f"kubelet {version} may hang when it prepares devices after half an hour without pods "
-                "(kubernetes issue 133920); use 1.33, or 1.34.2 and later",
-            )
-        )
-    parsed = parse(version)
-    if parsed is not None and parsed < OLDEST_KUBELET:
-        result.append(
-            VersionProblem(
-                "KubeletTooOld", f"kubelet {version} is too old; use {text(OLDEST_KUBELET)} or later", fatal=True
-            )
-        )
-    return result
 
 
 def text(version: tuple[int, int]) -> str:

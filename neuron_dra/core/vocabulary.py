@@ -298,6 +298,7 @@ EVENTS: Final = (
     Word("NeuronMissingDevice", "Node", "a device of the instance type is absent"),
     Word("KubernetesUntested", "Node", "this release was not tested with the version of the API server"),
     Word("KubeletBroken", "Node", "this version of the kubelet may hang when it prepares devices"),
+    Word("KubeletKnownBad", "Node", "this version of the kubelet has faults that some pods meet, as the message says"),
 )
 """Reasons of Events that are no reasons of conditions."""
 

@@ -411,6 +411,7 @@ class Plugin:
         for problem in problems:
             if problem.fatal:
                 raise SettingsError(problem.text)
-            log.error("unsupported or untested version", extra={"problem": problem.text})
+            level = logging.INFO if problem.depends else logging.ERROR
+            log.log(level, "what is known about a version", extra={"problem": problem.text})
             if self.node.object is not None:
-                self.events.post("Warning", problem.reason, problem.text)
+                self.events.post("Normal" if problem.depends else "Warning", problem.reason, problem.text)

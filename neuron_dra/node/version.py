@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import backoff, versions
+from neuron_dra.core import backoff, releases, versions
 from neuron_dra.core.versions import VersionProblem
 from neuron_dra.errors import ApiError, Unavailable
 from neuron_dra.kube.client import KubeClient, decode_object
@@ -79,4 +79,5 @@ def problems(found: ServerVersion, node_info: Mapping[str, Any]) -> list[Version
                 f"the API server is {found.version}; this release of the driver was tested with {wanted}",
             )
         )
-    return [*result, *versions.kubelet_problems(str(node_info.get("kubeletVersion", "")))]
+    kubelet_version = str(node_info.get("kubeletVersion", ""))
+    return [*result, *releases.kubelet_problems(kubelet_version), *releases.kubelet_notes(kubelet_version)]

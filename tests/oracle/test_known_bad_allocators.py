@@ -37,7 +37,7 @@ def faults(release: str) -> set[int]:
     """Return the numbers of the faults that the table says this release has."""
     parsed = releases.parse(release if release.count(".") == 2 else f"{release}.0")
     assert parsed is not None
-    return {bad.issue for bad in releases.known_bad(parsed)}
+    return {bad.issue for bad in releases.with_counters(parsed)}
 
 
 def asked(instance_type: str, device_class: str, *, sick: int | None = None, mode: str = "ExactCount") -> Obj:

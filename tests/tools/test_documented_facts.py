@@ -44,7 +44,7 @@ def test_readme_names_the_numbers_of_connected_devices() -> None:
 
 
 def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
-    header = ["releases", "what breaks", "kubernetes/kubernetes", "the driver"]
+    header = ["component", "releases", "what breaks", "kubernetes/kubernetes", "the driver"]
     assert docs.table(header, releases.table()) in (ROOT / "docs/compatibility.md").read_text()
 
 

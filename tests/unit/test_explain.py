@@ -92,7 +92,7 @@ def words_of_controller() -> set[str]:
 
 @pytest.fixture(scope="module")
 def words_of_plugin() -> set[str]:
-    words = constants(ROOT / "neuron_dra/node", ROOT / "neuron_dra/core/versions.py")
+    words = constants(ROOT / "neuron_dra/node", ROOT / "neuron_dra/core/releases.py")
     return {word for word in words if re.match(r"Neuron[A-Z]|Kube", word)}
 
 

@@ -107,7 +107,7 @@ def _host(seen: Seen, name: str) -> str:
 
 def _outside(seen: Seen, node: str) -> list[Line]:
     """Return the lines about a cluster, or about one node of it. Raises SettingsError if there is no such Node."""
-    from neuron_dra.ask.doctor import installed, nodes
+    from neuron_dra.ask.doctor import installed, known_releases, nodes
     from neuron_dra.ask.world import unseen
     from neuron_dra.ask.world.world import World
 
@@ -115,7 +115,8 @@ def _outside(seen: Seen, node: str) -> list[Line]:
         near = seen.snapshot.near("Node", node)
         raise SettingsError(f"there is no Node {node}" + (f"; did you mean {near}?" if near else ""))
     world = World(seen.snapshot, proposes=False)
-    return [*([] if node else installed.lines(seen)), *nodes.lines(world, node)]
+    of_cluster = [] if node else [*installed.lines(seen), *known_releases.lines(world)]
+    return [*of_cluster, *nodes.lines(world, node)]
 
 
 def _shown(args: argparse.Namespace, found: list[Line]) -> int:

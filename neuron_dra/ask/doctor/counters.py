@@ -44,12 +44,10 @@ def lines(seen: Seen) -> Iterator[Line]:
         if not spec.is_ours and spec.pool.name in ours:
             found.add(spec.driver)
     shared = sorted(found)
-    faults = [bad for bad in releases.known_bad(release) if not bad.forbids]
+    faults = [bad for bad in releases.with_counters(release) if not bad.forbids]
     for bad in faults if shared else ():
         text = f"{words.listed(shared)} and {names.DRIVER} have counters in pools of the same name: {bad.text}"
-        yield wrong(
-            AREA, "PoolNameShared", text, f"upgrade the control plane to {releases.text(bad.fixed_in)} or later"
-        )
+        yield wrong(AREA, "PoolNameShared", text, f"upgrade the control plane to {bad.fixed_text} or later")
     if not why and not (shared and faults):
         yield ok(AREA, f"nothing is known against connected sets on {seen.version}")
 

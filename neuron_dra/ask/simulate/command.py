@@ -106,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
+        *_of_the_scheduler(trial.world, args.kubernetes or snapshot.version),
         *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
         "among nodes that serve a pod equally well, the scheduler may choose another one",
     ]
@@ -174,6 +175,16 @@ def _faults(args: argparse.Namespace) -> list[str]:
     if why:
         return [f"nodes publish no connected sets: {why}"]
     return []
+
+
+def _of_the_scheduler(world: World, version: str) -> list[str]:
+    """Return the known faults of a scheduler's version that meet the simulated cluster."""
+    from neuron_dra.ask.why import known_faults
+    from neuron_dra.core import releases
+
+    versioned = world.following(dataclasses.replace(world.snapshot, version=version), frozenset())
+    found = known_faults.present(versioned)
+    return [each.text for each in found if each.objects and each.fault.component == releases.SCHEDULER]
 
 
 def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
         malformed = {(each.kind, each.namespace, each.name) for each in known.damaged}
         sound = [pod for pod in own.pods if snapshot.key_of(pod) not in malformed]
-        of_file += [*pods.versions(own.raw), *pods.shared(sound)]
+        of_file += [*pods.versions(own.raw), *pods.shared(sound), *pods.unprepared(known, sound, version)]
         of_file += rules.Checker(known, version, why_no_sets).run(mine)
         problems += [(name, each) for each in of_file]
     if args.output != "text":

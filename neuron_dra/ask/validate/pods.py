@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.manifests import NODE_NAME
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot, named
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
+from neuron_dra.ask.why import known_faults
 from neuron_dra.ask.why.creating import ADMIN_LABEL
 from neuron_dra.ask.world import demand
+from neuron_dra.core import releases
 from neuron_dra.core.wire import Wire
 
 HOST: Final = "kubernetes.io/hostname"
@@ -99,6 +102,32 @@ def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
                 "node: only one of them can run; write resourceClaimTemplateName, so that each pod gets a claim"
             )
             yield ManifestProblem(owner or named(found[0]), "SharedClaimOneNode", text)
+
+
+def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int] | None) -> Iterator[ManifestProblem]:
+    """Yield claims that several pods share, where the kubelet may unprepare one that a pod still uses.
+
+    A claim that the manifests do not have counts as one for Neuron devices.
+    """
+    fault = releases.numbered(releases.UNPREPARES_SHARED)
+    if version is not None and not fault.is_in((*version, releases.NEWEST_PATCH)):
+        return
+    users: dict[tuple[str, str], list[Wire]] = defaultdict(list)
+    for pod in pods:
+        seen = PodView.of(pod)
+        for entry in seen.spec.resource_claims:
+            if entry.resource_claim_name:
+                users[seen.metadata.namespace, entry.resource_claim_name].append(pod)
+    for (namespace, name), sharing in users.items():
+        claim = objects.get("ResourceClaim", name, namespace)
+        if len(sharing) > 1 and (claim is None or known_faults.is_ours(ClaimView.of(claim))):
+            owner = str(PodView.of(sharing[0]).metadata.annotations.get("owner") or named(sharing[0]))
+            text = (
+                f"{len(sharing)} pods share the claim {name}. In kubelets before {fault.fixed_text}, {fault.breaks}: "
+                f"kubernetes/kubernetes#{fault.issue}. Write resourceClaimTemplateName, so that each pod gets a claim; "
+                "put programs that share devices into one pod; or upgrade the kubelets"
+            )
+            yield ManifestProblem(owner, "SharedClaimUnprepared", text, warning=True)
 
 
 def _apart(pod: Wire) -> bool:

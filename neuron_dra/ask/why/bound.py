@@ -10,12 +10,10 @@ from neuron_dra.ask.render.findings import Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names, runtimes
+from neuron_dra.core import names, releases, runtimes
 from neuron_dra.core.wire import Wire
 
 HOST: Final = "kubernetes.io/hostname"
-WAITS_FOR_EVER: Final = ("v1.36.0",)
-"""Kubelets that wait for ever for a claim of a deleted pod that was never created (kubernetes/kubernetes#139772)."""
 
 
 def unusable_claim(world: World, pod: Wire) -> Finding | None:
@@ -75,8 +73,9 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     facts = tuple(("event", event.message) for event in said[:1])
     who = f"kubelet {kubelet}" if kubelet else "the kubelet"
     text = f"its claim {absent[0].entry} was never created"
-    if kubelet.partition("-")[0] in WAITS_FOR_EVER:
-        text += f", and {who} of node {node} waits for it for ever (kubernetes/kubernetes#139772): upgrade the kubelet"
+    if releases.numbered(releases.WAITS_FOR_EVER) in releases.known_bad(releases.KUBELET, kubelet):
+        number = f"kubernetes/kubernetes#{releases.WAITS_FOR_EVER}"
+        text += f", and {who} of node {node} waits for it for ever ({number}): upgrade the kubelet"
     elif said:
         text += f", and {who} of node {node} waits for it"
     else:

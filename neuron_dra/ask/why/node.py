@@ -16,7 +16,7 @@ from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import events, faults, fleet, selection, tested, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, names, runtimes, versions, vocabulary
+from neuron_dra.core import catalogue, health, names, releases, runtimes, vocabulary
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -193,7 +193,7 @@ def _ultraserver(world: World, node: Wire) -> Finding | None:
 
 
 def _kubelet(world: World, node: Wire) -> Finding | None:
-    found = versions.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
+    found = releases.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
     if found:
         return Finding(found[0].reason, found[0].text)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neuron_dra.ask.read.pod_views import PodView, PortView
 from neuron_dra.ask.render.findings import Facts, Finding, Report
-from neuron_dra.ask.why import bound, situations, starting
+from neuron_dra.ask.why import bound, known_faults, situations, starting
 from neuron_dra.ask.world import absent, events, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -34,8 +34,8 @@ def report(world: World, pod: Wire) -> Report:
         if not found and (seen.is_ready or phase == "Running"):
             return Report(subject, f"runs on node {node}", fine=True)
         found = found or [_unknown_start(world, pod)]
-        return Report(subject, f"does not run on node {node}", tuple(found))
-    notes = (*_groups(world, pod), *_not_modelled(seen))
+        return Report(subject, f"does not run on node {node}", tuple(found), known_faults.of_pod(world, pod))
+    notes = (*_groups(world, pod), *_not_modelled(seen), *known_faults.of_pod(world, pod))
     return Report(subject, "waits for a node", tuple(situations.waiting(world, pod)), notes)
 
 

@@ -13,7 +13,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand, fleet, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names, runtimes, versions
+from neuron_dra.core import names, releases, runtimes
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import pools
 
@@ -159,7 +159,7 @@ def _runtime(version: str) -> str:
 
 @functools.cache
 def _kubelet(version: str) -> str:
-    problems = versions.kubelet_problems(version)
+    problems = releases.kubelet_problems(version)
     if problems:
         return problems[0].text
     return ""
