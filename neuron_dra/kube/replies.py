@@ -91,11 +91,30 @@ def check_list(raw: bytes) -> None:
 
 def serves(groups: bytes, group: str, version: str) -> bool:
     """Return whether the API server serves a version of a group, from its reply to /apis. Raises Unavailable."""
+    return version in served_versions(groups, group)
+
+
+def served_versions(groups: bytes, group: str) -> set[str]:
+    """Return the versions of a group that the API server serves, from its reply to /apis. Raises Unavailable."""
     value = decode_object(groups)
     listed = value.get("groups")
     if value.get("kind") != "APIGroupList" or not isinstance(listed, list):
         raise Unavailable("the API server's response is not a list of API groups")
-    return any(version in _versions(each) for each in listed if isinstance(each, dict) and each.get("name") == group)
+    versions: set[str] = set()
+    for entry in listed:
+        if isinstance(entry, dict) and entry.get("name") == group:
+            versions |= _versions(entry)
+    return versions
+
+
+def served_plurals(resources: bytes, group_version: str) -> set[str]:
+    """Return the plurals of the kinds in a version of a group, from the reply to its path. Raises Unavailable."""
+    value = decode_object(resources)
+    listed = value.get("resources")
+    is_list = value.get("kind") == "APIResourceList" and isinstance(listed, list)
+    if not is_list or value.get("groupVersion") != group_version:
+        raise Unavailable(f"the API server's response is not a list of the kinds in {group_version}")
+    return {str(entry.get("name")) for entry in listed or () if isinstance(entry, dict)}
 
 
 def _versions(group: Mapping[str, Any]) -> set[str]:

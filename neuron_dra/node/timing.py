@@ -68,7 +68,9 @@ class UltraServerTiming:
     probe_s: tuple[float, float] = seconds(
         (60.0, 3600.0), "first and longest wait before looking for the CRD again; each wait is longer by the first"
     )
-    expected_probe_s: float = seconds(10.0, "the same, if the settings expect the UltraServer controller")
+    expected_probe_s: float = seconds(
+        10.0, "the same, if the settings expect the UltraServer controller, or a proxy may have answered"
+    )
     rejection_wait_s: float = seconds(
         10.0, "how long a claim of another workload waits for a change of the reservation before it is rejected"
     )

@@ -12,7 +12,7 @@ from neuron_dra.api import objects
 from neuron_dra.api.objects import allocated_claim
 from neuron_dra.core import divided
 from neuron_dra.core.claims import ClaimRef
-from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.embedded_api import NOT_FOUND, EmbeddedApi
 from neuron_dra.errors import DeviceInUse
 from neuron_dra.node.publish import connected
 from neuron_dra.node.timing import PluginTiming
@@ -100,6 +100,20 @@ async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginH
         api.delete("deviceclasses", "neuron.aws.com")
         api.create(objects.DEVICE_CLASSES[0])
         await all_published(api)
+
+
+@pytest.mark.parametrize("reply", NOT_FOUND)
+async def test_a_proxys_404_of_the_class_ends_no_sets(api: EmbeddedApi, host: PluginHost, reply: str) -> None:
+    """4.02: the control is the API server's own 404."""
+    async with host.running(**ON):
+        await all_published(api)
+        before = whole_pool(api)
+        absent = NOT_FOUND[reply].fault(verb="get", resource="deviceclasses", times=3)
+        api.faults.add(absent)
+        await eventually(lambda: absent.hits == 3, what="three 404s")
+        assert (off_events(api), whole_pool(api)) == ([], before)
+        api.delete("deviceclasses", "neuron.aws.com")
+        await eventually(lambda: "is missing" in "".join(off_events(api)))
 
 
 @with_timing(HURRIED, publish={"sets_check_s": (3600.0, 3600.0)})

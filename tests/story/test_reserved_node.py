@@ -14,7 +14,7 @@ import pytest
 from neuron_dra.api.objects import allocated_claim, node_object, opaque
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
+from neuron_dra.emulation.embedded_api import NOT_FOUND, Do, EmbeddedApi, InjectedFault
 from neuron_dra.emulation.scripted_kubelet import KubeletClaim as KubeletClaim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.errors import ClaimError
@@ -511,20 +511,41 @@ async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost) ->
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
-    absent = InjectedFault(resource="neuronultraservers", status=404, times=1)
-    api.faults.add(absent)
+    api.unregister("neuronultraservers")
     before = len(api.requests(resource="resourceslices", verb="update"))
     async with host.running() as plugin:
-        await eventually(lambda: absent.hits == 1 and plugin.ultraserver.reading is not None)
+        await eventually(lambda: not plugin.ultraserver.pending, what="the CRD is missing")
+        api.register_neuron_kinds()
+        reserve(api, SLOT)
+        await eventually(lambda: plugin.ultraserver.reading is not None and not plugin.ultraserver.reading.missing)
         await tagged(api, SLOT)
     # One absence does not count. The CRD was recreated, and the tag stayed.
     assert len(api.requests(resource="resourceslices", verb="update")) == before
     job = ours(api)
-    api.faults.add(InjectedFault(resource="neuronultraservers", status=404, times=None))
+    api.unregister("neuronultraservers")
     async with host.running():
         await always(lambda: tag(api) == Tag.of(SLOT), 1.0, "the tag")
         api.delete("resourceclaims", job.name, "ml")
         await tagged(api, None)
+
+
+@pytest.mark.parametrize("reply", NOT_FOUND)
+@pytest.mark.parametrize("lists", ["list the kind", "cannot be read"])
+@with_timing(QUICK_RESERVATIONS, ultraserver={"missing_s": 0.1, "expected_probe_s": 0.05, "probe_s": (0.05, 0.05)})
+async def test_404s_alone_free_no_node(api: EmbeddedApi, host: PluginHost, reply: str, lists: str) -> None:
+    """4.02: the control is `test_removed_crd_frees_the_node`."""
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    absent = NOT_FOUND[reply].fault(resource="neuronultraservers", times=None)
+    api.faults.add(absent)
+    if lists == "cannot be read":
+        api.faults.add(NOT_FOUND[reply].fault(resource="/apis/neuron.aws.com/v1beta1", times=None))
+    async with host.running() as plugin:
+        await eventually(lambda: absent.hits >= 8, what="many 404s")
+        assert plugin.ultraserver.reading is None
+        assert tag(api) == Tag.of(SLOT)
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
 # Forced deletion of the object while pods run

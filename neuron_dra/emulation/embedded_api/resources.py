@@ -132,6 +132,9 @@ class Registry:
     def add(self, resource: EmbeddedResource) -> None:
         self._by_key[resource.key] = resource
 
+    def remove(self, resource: EmbeddedResource) -> None:
+        del self._by_key[resource.key]
+
     def __iter__(self) -> Iterator[EmbeddedResource]:
         return iter(self._by_key.values())
 

@@ -154,6 +154,12 @@ class EmbeddedApi:
                      columns=columns)
         )  # fmt: skip
 
+    def unregister(self, plural: str) -> None:
+        """Delete the objects of a custom kind and serve it no longer, as after its CRD was deleted."""
+        for item in self.objects(plural):
+            self.delete(plural, item["metadata"]["name"], item["metadata"].get("namespace", ""))
+        self._registry.remove(self._registry.named(plural))
+
     def register_neuron_kinds(self) -> None:
         """Serve the custom kinds of the UltraServer controller, as its CRDs do."""
         versions = ("v1beta1", "v1")

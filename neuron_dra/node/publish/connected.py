@@ -14,7 +14,7 @@ from neuron_dra.core.divided import Division, Leaving
 from neuron_dra.core.server_gate import Gate
 from neuron_dra.core.topology import Node
 from neuron_dra.core.wire import Wire
-from neuron_dra.errors import ApiError
+from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventsAbout
 from neuron_dra.kube.requests import DEVICE_CLASSES
@@ -178,7 +178,7 @@ class ConnectedSets:
         try:
             return await self._client.read(DEVICE_CLASSES, "", names.DRIVER)
         except ApiError as err:
-            if err.status in (403, 404):
+            if isinstance(err, NotFound) or err.status == 403:
                 return None
             raise
 

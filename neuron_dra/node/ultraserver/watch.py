@@ -1,7 +1,8 @@
 """Watches the NeuronUltraServer of this node, by name. The object, and even its CRD, may be missing.
 
 The publishing loop calls `follow` with the UltraServer's id as soon as the node's labels are known, and again when they
-change. Without the CRD there is no operator: the watch looks for it again from time to time.
+change. Without the CRD there is no operator: the watch looks for it again from time to time. A 404 counts as no CRD
+only if the API server's own lists of kinds do not have it: a proxy's 404 must not free a reserved node.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from neuron_dra.core import ultraserver
 from neuron_dra.core.ultraserver import Reading
 from neuron_dra.errors import ApiError, Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.missing_kind import is_missing
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 from neuron_dra.node.signal import Signal
@@ -88,6 +90,7 @@ class UltraServerWatch:
         self._renamed = asyncio.Event()
         self._look = asyncio.Event()
         self._operator_seen = False
+        self._doubt = ""  # why the last 404 did not count, as it was logged
         self._reflector: Reflector | None = None
         self._node = ("", "")
         self.state: State = NotFollowed()
@@ -174,18 +177,37 @@ class UltraServerWatch:
                 gives_up_on=(NotServed, Forbidden),
             )
             self._reflector = reflector
+            is_doubtful = False
             try:
                 await reflector.run()
-            except (NotServed, Forbidden) as err:
+            except Forbidden as err:
                 self._absent(err)
+            except NotServed as err:
+                is_doubtful = not await self._is_missing(err)
+                if not is_doubtful:
+                    self._absent(err)
             self._look.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._probe_in_s()):
+                async with asyncio.timeout(self._probe_in_s(is_doubtful=is_doubtful)):
                     await self._look.wait()
 
-    def _probe_in_s(self) -> float:
+    async def _is_missing(self, err: NotServed) -> bool:
+        """Return True if the API server's lists of kinds show that the CRD does not exist."""
+        try:
+            if await is_missing(self._client, NEURON_ULTRASERVERS):
+                return True
+            why = "the API server lists the kind"
+        except ApiError as unread:
+            why = f"the API server's lists of kinds cannot be read: {unread}"
+        if why != self._doubt:
+            self._doubt = why
+            message = "the NeuronUltraServer cannot be read; the node stays as it is"
+            log.warning(message, extra={"error": str(err), "reason": why})
+        return False
+
+    def _probe_in_s(self, *, is_doubtful: bool) -> float:
         """Return the time until the CRD is looked for again."""
-        if self._expected:
+        if self._expected or is_doubtful:
             return self._timing.expected_probe_s
         absences = self.state.absences if isinstance(self.state, Watched) else 0
         first_s, longest_s = self._timing.probe_s
@@ -200,6 +222,7 @@ class UltraServerWatch:
             if self.reading is None or problem not in self.reading.problems:
                 log.error("malformed NeuronUltraServer", extra={"object": self.name, "problem": problem})
         self.state = Watched(self.state.name, reading.without_predecessors_of(*self._node))
+        self._doubt = ""
         self.changed.notify()
 
     def _absent(self, err: ApiError) -> None:
